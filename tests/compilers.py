@@ -23,9 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from cellgen.cells import SHIPPED
 from cellgen.runtime.paths import generated_folder, include_folder
-from tests.elsewhere.calls import calls_of, compare
+from tests.elsewhere.__main__ import CELLS, run, told
 from tests.elsewhere.machines import C11, CPP17, ElsewhereError, Machine, elsewhere, native, ran
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
@@ -33,7 +32,6 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werr
 vectors where OpenMP's are known, and clang's remark that it made no vectors of a loop that may."""
 LANGUAGES = {"C11": C11, "C++17": CPP17}
 C_ALONE = (("C11", C11),)
-CELLS = tuple(cell.definition.name for cell in SHIPPED)
 QUICK = ("gru", "mlstm")
 EQUAL = ("gru", "mlstm", "min_gru")
 """Two products a step, a matrix memory, no recurrent product."""
@@ -93,19 +91,11 @@ def gnu_left(machine: Machine, source: Path) -> list[str]:
 
 def equal(machine: Machine, name: str, work: Path, language: Sequence[str] = C11) -> str:
     """Run a cell's program; return how it compares. Raises where it is beyond the bounds."""
-    made = calls_of(name)
-    found = machine.run(machine.build(name, work, language), b"".join(one.text for one in made))
-    compared = compare(made, found)
+    compared = run(machine, name, work, language)
     for one in compared:
         if not one.ok:
             raise ElsewhereError(f"{machine.name}: {one.label}: {one.largest} > {one.bound}")
-    largest = {
-        suffix: max(one.largest for one in compared if one.label.endswith(suffix))
-        for suffix in ("f32", "f64")
-    }
-    arrays, same = sum(one.arrays for one in compared), sum(one.equal for one in compared)
-    off = ", ".join(f"{suffix} {number:.1e}" for suffix, number in largest.items())
-    return f"{same} of {arrays} arrays to the bit; largest difference {off}"
+    return told(machine, name, compared)
 
 
 def _tasks(names: Sequence[str], work: Path) -> Iterator[tuple[str, Callable[[], object]]]:

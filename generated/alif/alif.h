@@ -18,22 +18,22 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    float *s;                    /* (B, H) */
-    float *v;                    /* (B, H) */
-    float *a;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER float *s;                    /* (B, H) */
+    CELLGEN_MEMBER float *v;                    /* (B, H) */
+    CELLGEN_MEMBER float *a;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } alif_forward_args_f32;
 
 /* Compute one step. */
@@ -41,24 +41,24 @@ int alif_forward_f32(int64_t nB, int64_t nI, int64_t nH, const alif_forward_args
 int64_t alif_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    const float *d_s;            /* (B, H), NULL counts as zero */
-    const float *d_v;            /* (B, H), NULL counts as zero */
-    const float *d_a;            /* (B, H), NULL counts as zero */
-    const float *v;              /* (B, H) */
-    const float *a;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_v_prev;             /* (B, H) */
-    float *d_a_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H), NULL: not wanted */
-    float *d_v_total;            /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER const float *d_s;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *v;              /* (B, H) */
+    CELLGEN_MEMBER const float *a;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_a_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_total;            /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } alif_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -66,39 +66,39 @@ int alif_backward_f32(int64_t nB, int64_t nI, int64_t nH, const alif_backward_ar
 int64_t alif_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, H) */
-    const float *d_v_total;      /* (B, H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_v_total;      /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
 } alif_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int alif_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const alif_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    float *s;                    /* (T, B, H) */
-    float *v;                    /* (T, B, H) */
-    float *a;                    /* (T, B, H) */
-    float *v_last;               /* (B, H) */
-    float *a_last;               /* (B, H) */
-    float *s_last;               /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER float *s;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *v;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *a;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *v_last;               /* (B, H) */
+    CELLGEN_MEMBER float *a_last;               /* (B, H) */
+    CELLGEN_MEMBER float *s_last;               /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } alif_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -111,34 +111,34 @@ int64_t alif_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int alif_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const alif_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    const float *s;              /* (T, B, H) */
-    const float *v;              /* (T, B, H) */
-    const float *a;              /* (T, B, H) */
-    const float *d_s;            /* (T, B, H), NULL counts as zero */
-    const float *d_v;            /* (T, B, H), NULL counts as zero */
-    const float *d_a;            /* (T, B, H), NULL counts as zero */
-    const float *d_v_last;       /* (B, H), NULL counts as zero */
-    const float *d_a_last;       /* (B, H), NULL counts as zero */
-    const float *d_s_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_v_prev;             /* (B, H), NULL: not wanted */
-    float *d_a_prev;             /* (B, H), NULL: not wanted */
-    float *d_s_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER const float *s;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *a;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } alif_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -151,22 +151,22 @@ int64_t alif_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int alif_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const alif_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    double *s;                   /* (B, H) */
-    double *v;                   /* (B, H) */
-    double *a;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER double *s;                   /* (B, H) */
+    CELLGEN_MEMBER double *v;                   /* (B, H) */
+    CELLGEN_MEMBER double *a;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } alif_forward_args_f64;
 
 /* Compute one step. */
@@ -174,24 +174,24 @@ int alif_forward_f64(int64_t nB, int64_t nI, int64_t nH, const alif_forward_args
 int64_t alif_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    const double *d_s;           /* (B, H), NULL counts as zero */
-    const double *d_v;           /* (B, H), NULL counts as zero */
-    const double *d_a;           /* (B, H), NULL counts as zero */
-    const double *v;             /* (B, H) */
-    const double *a;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_v_prev;            /* (B, H) */
-    double *d_a_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H), NULL: not wanted */
-    double *d_v_total;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER const double *d_s;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *v;             /* (B, H) */
+    CELLGEN_MEMBER const double *a;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_a_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_total;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } alif_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -199,39 +199,39 @@ int alif_backward_f64(int64_t nB, int64_t nI, int64_t nH, const alif_backward_ar
 int64_t alif_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, H) */
-    const double *d_v_total;     /* (B, H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_v_total;     /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
 } alif_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int alif_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const alif_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    double *s;                   /* (T, B, H) */
-    double *v;                   /* (T, B, H) */
-    double *a;                   /* (T, B, H) */
-    double *v_last;              /* (B, H) */
-    double *a_last;              /* (B, H) */
-    double *s_last;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER double *s;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *v;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *a;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *v_last;              /* (B, H) */
+    CELLGEN_MEMBER double *a_last;              /* (B, H) */
+    CELLGEN_MEMBER double *s_last;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } alif_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -244,34 +244,34 @@ int64_t alif_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI
 int alif_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const alif_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    double decay;                /* scalar */
-    double rho;                  /* scalar */
-    double beta;                 /* scalar */
-    double threshold;            /* scalar */
-    const double *s;             /* (T, B, H) */
-    const double *v;             /* (T, B, H) */
-    const double *a;             /* (T, B, H) */
-    const double *d_s;           /* (T, B, H), NULL counts as zero */
-    const double *d_v;           /* (T, B, H), NULL counts as zero */
-    const double *d_a;           /* (T, B, H), NULL counts as zero */
-    const double *d_v_last;      /* (B, H), NULL counts as zero */
-    const double *d_a_last;      /* (B, H), NULL counts as zero */
-    const double *d_s_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_v_prev;            /* (B, H), NULL: not wanted */
-    double *d_a_prev;            /* (B, H), NULL: not wanted */
-    double *d_s_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER double decay;                /* scalar */
+    CELLGEN_MEMBER double rho;                  /* scalar */
+    CELLGEN_MEMBER double beta;                 /* scalar */
+    CELLGEN_MEMBER double threshold;            /* scalar */
+    CELLGEN_MEMBER const double *s;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *a;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } alif_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -17,16 +17,16 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_forward_args_f32;
 
 /* Compute one step. */
@@ -34,19 +34,19 @@ int antisymmetric_rnn_forward_f32(int64_t nB, int64_t nI, int64_t nH, const anti
 int64_t antisymmetric_rnn_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_tanh_pre;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -54,14 +54,14 @@ int antisymmetric_rnn_backward_f32(int64_t nB, int64_t nI, int64_t nH, const ant
 int64_t antisymmetric_rnn_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_tanh_pre;     /* (B, H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -69,20 +69,20 @@ int antisymmetric_rnn_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, c
 int64_t antisymmetric_rnn_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } antisymmetric_rnn_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -95,25 +95,25 @@ int64_t antisymmetric_rnn_sequence_forward_packed_size_f32(int64_t nT, int64_t n
 int antisymmetric_rnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const antisymmetric_rnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    const float *h;              /* (T, B, H) */
-    const float *tanh_tanh_pre;  /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H) */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } antisymmetric_rnn_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -126,16 +126,16 @@ int64_t antisymmetric_rnn_sequence_backward_packed_size_f32(int64_t nT, int64_t 
 int antisymmetric_rnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const antisymmetric_rnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_forward_args_f64;
 
 /* Compute one step. */
@@ -143,19 +143,19 @@ int antisymmetric_rnn_forward_f64(int64_t nB, int64_t nI, int64_t nH, const anti
 int64_t antisymmetric_rnn_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_tanh_pre;          /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -163,14 +163,14 @@ int antisymmetric_rnn_backward_f64(int64_t nB, int64_t nI, int64_t nH, const ant
 int64_t antisymmetric_rnn_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_tanh_pre;    /* (B, H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } antisymmetric_rnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -178,20 +178,20 @@ int antisymmetric_rnn_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, c
 int64_t antisymmetric_rnn_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } antisymmetric_rnn_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -204,25 +204,25 @@ int64_t antisymmetric_rnn_sequence_forward_packed_size_f64(int64_t nT, int64_t n
 int antisymmetric_rnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const antisymmetric_rnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    double eps;                  /* scalar */
-    double gam;                  /* scalar */
-    const double *h;             /* (T, B, H) */
-    const double *tanh_tanh_pre; /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H) */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } antisymmetric_rnn_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -18,21 +18,21 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *a;              /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_u;            /* (I, H) */
-    const float *u_u;            /* (H, H) */
-    const float *b_u;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *a;              /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_u;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_u;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_u;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } augru_forward_args_f32;
 
 /* Compute one step. */
@@ -40,28 +40,28 @@ int augru_forward_f32(int64_t nB, int64_t nI, int64_t nH, const augru_forward_ar
 int64_t augru_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *a;              /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_u;            /* (I, H) */
-    const float *u_u;            /* (H, H) */
-    const float *b_u;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_a;                  /* (B, 1) */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_sigmoid_pre;        /* (B, H) */
-    float *d_r_pre;              /* (B, H) */
-    float *d_n_pre;              /* (B, H) */
-    float *d_h_prev_u_n;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *a;              /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_u;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_u;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_u;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a;                  /* (B, 1) */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_sigmoid_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_r_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_n_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_h_prev_u_n;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } augru_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -69,49 +69,49 @@ int augru_backward_f32(int64_t nB, int64_t nI, int64_t nH, const augru_backward_
 int64_t augru_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_n_pre;        /* (B, H) */
-    const float *d_h_prev_u_n;   /* (B, H) */
-    const float *d_r_pre;        /* (B, H) */
-    const float *d_sigmoid_pre;  /* (B, H) */
-    float *d_w_u;                /* (I, H), NULL: not wanted */
-    float *d_u_u;                /* (H, H), NULL: not wanted */
-    float *d_b_u;                /* (H) */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_n_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_prev_u_n;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_sigmoid_pre;  /* (B, H) */
+    CELLGEN_MEMBER float *d_w_u;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_u;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_u;                /* (H) */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H) */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H) */
 } augru_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int augru_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const augru_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *a;              /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_u;            /* (I, H) */
-    const float *u_u;            /* (H, H) */
-    const float *b_u;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *h_prev_u_n;           /* (T, B, H), NULL: not wanted */
-    float *n;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *a;              /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_u;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_u;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_u;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *h_prev_u_n;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *n;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } augru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -124,38 +124,38 @@ int64_t augru_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int augru_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const augru_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *a;              /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_u;            /* (I, H) */
-    const float *u_u;            /* (H, H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *sigmoid_sigmoid_pre; /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *h_prev_u_n;     /* (T, B, H) */
-    const float *n;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_a;                  /* (T, B, 1), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_u;                /* (I, H), NULL: not wanted */
-    float *d_u_u;                /* (H, H), NULL: not wanted */
-    float *d_b_u;                /* (H), NULL: not wanted */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_b_r;                /* (H), NULL: not wanted */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *a;              /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_u;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_u;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_sigmoid_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_prev_u_n;     /* (T, B, H) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a;                  /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_u;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_u;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_u;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } augru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -168,21 +168,21 @@ int64_t augru_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int augru_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const augru_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *a;             /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_u;           /* (I, H) */
-    const double *u_u;           /* (H, H) */
-    const double *b_u;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *a;             /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_u;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_u;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_u;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } augru_forward_args_f64;
 
 /* Compute one step. */
@@ -190,28 +190,28 @@ int augru_forward_f64(int64_t nB, int64_t nI, int64_t nH, const augru_forward_ar
 int64_t augru_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *a;             /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_u;           /* (I, H) */
-    const double *u_u;           /* (H, H) */
-    const double *b_u;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_a;                 /* (B, 1) */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_sigmoid_pre;       /* (B, H) */
-    double *d_r_pre;             /* (B, H) */
-    double *d_n_pre;             /* (B, H) */
-    double *d_h_prev_u_n;        /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *a;             /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_u;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_u;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_u;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a;                 /* (B, 1) */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_sigmoid_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_r_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_n_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_h_prev_u_n;        /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } augru_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -219,49 +219,49 @@ int augru_backward_f64(int64_t nB, int64_t nI, int64_t nH, const augru_backward_
 int64_t augru_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_n_pre;       /* (B, H) */
-    const double *d_h_prev_u_n;  /* (B, H) */
-    const double *d_r_pre;       /* (B, H) */
-    const double *d_sigmoid_pre; /* (B, H) */
-    double *d_w_u;               /* (I, H), NULL: not wanted */
-    double *d_u_u;               /* (H, H), NULL: not wanted */
-    double *d_b_u;               /* (H) */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_n_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_prev_u_n;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_sigmoid_pre; /* (B, H) */
+    CELLGEN_MEMBER double *d_w_u;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_u;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_u;               /* (H) */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H) */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H) */
 } augru_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int augru_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const augru_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *a;             /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_u;           /* (I, H) */
-    const double *u_u;           /* (H, H) */
-    const double *b_u;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *sigmoid_sigmoid_pre; /* (T, B, H), NULL: not wanted */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *h_prev_u_n;          /* (T, B, H), NULL: not wanted */
-    double *n;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *a;             /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_u;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_u;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_u;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *sigmoid_sigmoid_pre; /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *h_prev_u_n;          /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *n;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } augru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -274,38 +274,38 @@ int64_t augru_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int augru_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const augru_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *a;             /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_u;           /* (I, H) */
-    const double *u_u;           /* (H, H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *sigmoid_sigmoid_pre; /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *h_prev_u_n;    /* (T, B, H) */
-    const double *n;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_a;                 /* (T, B, 1), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_u;               /* (I, H), NULL: not wanted */
-    double *d_u_u;               /* (H, H), NULL: not wanted */
-    double *d_b_u;               /* (H), NULL: not wanted */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_b_r;               /* (H), NULL: not wanted */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *a;             /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_u;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_u;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_sigmoid_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_prev_u_n;    /* (T, B, H) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a;                 /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_u;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_u;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_u;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } augru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

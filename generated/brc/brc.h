@@ -17,16 +17,16 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *w_a;            /* (I, H) */
-    const float *w;              /* (I, H) */
-    const float *u_c;            /* (H) */
-    const float *u_a;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H) */
+    CELLGEN_MEMBER const float *u_a;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } brc_forward_args_f32;
 
 /* Compute one step. */
@@ -34,21 +34,21 @@ int brc_forward_f32(int64_t nB, int64_t nI, int64_t nH, const brc_forward_args_f
 int64_t brc_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *w_a;            /* (I, H) */
-    const float *w;              /* (I, H) */
-    const float *u_c;            /* (H) */
-    const float *u_a;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H) */
-    float *d_c_pre;              /* (B, H) */
-    float *d_tanh_pre;           /* (B, H) */
-    float *d_tanh_pre_2;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H) */
+    CELLGEN_MEMBER const float *u_a;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_c_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, H) */
+    CELLGEN_MEMBER float *d_tanh_pre_2;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } brc_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -56,38 +56,38 @@ int brc_backward_f32(int64_t nB, int64_t nI, int64_t nH, const brc_backward_args
 int64_t brc_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_tanh_pre_2;   /* (B, H) */
-    const float *d_tanh_pre;     /* (B, H) */
-    const float *d_c_pre;        /* (B, H) */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_w_a;                /* (I, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H) */
-    float *d_u_a;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre_2;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, H) */
+    CELLGEN_MEMBER const float *d_c_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H) */
+    CELLGEN_MEMBER float *d_u_a;                /* (H) */
 } brc_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int brc_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const brc_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *w_a;            /* (I, H) */
-    const float *w;              /* (I, H) */
-    const float *u_c;            /* (H) */
-    const float *u_a;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c;                    /* (T, B, H), NULL: not wanted */
-    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
-    float *tanh_tanh_pre_2;      /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H) */
+    CELLGEN_MEMBER const float *u_a;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre_2;      /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } brc_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -100,30 +100,30 @@ int64_t brc_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int brc_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const brc_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *w_a;            /* (I, H) */
-    const float *w;              /* (I, H) */
-    const float *u_c;            /* (H) */
-    const float *u_a;            /* (H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *tanh_tanh_pre;  /* (T, B, H) */
-    const float *tanh_tanh_pre_2; /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_w_a;                /* (I, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H), NULL: not wanted */
-    float *d_u_a;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H) */
+    CELLGEN_MEMBER const float *u_a;            /* (H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_a;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } brc_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -136,16 +136,16 @@ int64_t brc_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int brc_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const brc_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *w_a;           /* (I, H) */
-    const double *w;             /* (I, H) */
-    const double *u_c;           /* (H) */
-    const double *u_a;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H) */
+    CELLGEN_MEMBER const double *u_a;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } brc_forward_args_f64;
 
 /* Compute one step. */
@@ -153,21 +153,21 @@ int brc_forward_f64(int64_t nB, int64_t nI, int64_t nH, const brc_forward_args_f
 int64_t brc_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *w_a;           /* (I, H) */
-    const double *w;             /* (I, H) */
-    const double *u_c;           /* (H) */
-    const double *u_a;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H) */
-    double *d_c_pre;             /* (B, H) */
-    double *d_tanh_pre;          /* (B, H) */
-    double *d_tanh_pre_2;        /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H) */
+    CELLGEN_MEMBER const double *u_a;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_c_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, H) */
+    CELLGEN_MEMBER double *d_tanh_pre_2;        /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } brc_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -175,38 +175,38 @@ int brc_backward_f64(int64_t nB, int64_t nI, int64_t nH, const brc_backward_args
 int64_t brc_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_tanh_pre_2;  /* (B, H) */
-    const double *d_tanh_pre;    /* (B, H) */
-    const double *d_c_pre;       /* (B, H) */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_w_a;               /* (I, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H) */
-    double *d_u_a;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre_2;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, H) */
+    CELLGEN_MEMBER const double *d_c_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H) */
+    CELLGEN_MEMBER double *d_u_a;               /* (H) */
 } brc_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int brc_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const brc_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *w_a;           /* (I, H) */
-    const double *w;             /* (I, H) */
-    const double *u_c;           /* (H) */
-    const double *u_a;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c;                   /* (T, B, H), NULL: not wanted */
-    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
-    double *tanh_tanh_pre_2;     /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H) */
+    CELLGEN_MEMBER const double *u_a;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre_2;     /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } brc_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -219,30 +219,30 @@ int64_t brc_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int brc_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const brc_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *w_a;           /* (I, H) */
-    const double *w;             /* (I, H) */
-    const double *u_c;           /* (H) */
-    const double *u_a;           /* (H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *tanh_tanh_pre; /* (T, B, H) */
-    const double *tanh_tanh_pre_2; /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_w_a;               /* (I, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H), NULL: not wanted */
-    double *d_u_a;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H) */
+    CELLGEN_MEMBER const double *u_a;           /* (H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_a;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } brc_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -21,20 +21,20 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *ts;             /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_bb;           /* (I + H, M) */
-    const float *b_bb;           /* (M) */
-    const float *w_f;            /* (M, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (M, H) */
-    const float *b_g;            /* (H) */
-    const float *w_k;            /* (M, H) */
-    const float *b_k;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_bb;           /* (I + H, M) */
+    CELLGEN_MEMBER const float *b_bb;           /* (M) */
+    CELLGEN_MEMBER const float *w_f;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_k;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_k;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_forward_args_f32;
 
 /* Compute one step. */
@@ -42,28 +42,28 @@ int cfc_forward_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_fo
 int64_t cfc_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *ts;             /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_bb;           /* (I + H, M) */
-    const float *b_bb;           /* (M) */
-    const float *w_f;            /* (M, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (M, H) */
-    const float *b_g;            /* (H) */
-    const float *w_k;            /* (M, H) */
-    const float *b_k;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_ts;                 /* (B, 1) */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_f;                  /* (B, H) */
-    float *d_x_h_prev_w_bb;      /* (B, M) */
-    float *d_tanh_pre;           /* (B, M) */
-    float *d_g_pre;              /* (B, H) */
-    float *d_k_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_bb;           /* (I + H, M) */
+    CELLGEN_MEMBER const float *b_bb;           /* (M) */
+    CELLGEN_MEMBER const float *w_f;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_k;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_k;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_ts;                 /* (B, 1) */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_f;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_x_h_prev_w_bb;      /* (B, M) */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, M) */
+    CELLGEN_MEMBER float *d_g_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_k_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -71,25 +71,25 @@ int cfc_backward_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_b
 int64_t cfc_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_bb;           /* (I + H, M) */
-    const float *b_bb;           /* (M) */
-    const float *d_k_pre;        /* (B, H) */
-    const float *d_g_pre;        /* (B, H) */
-    const float *d_f;            /* (B, H) */
-    const float *d_tanh_pre;     /* (B, M) */
-    const float *d_x_h_prev_w_bb; /* (B, M) */
-    float *d_w_bb;               /* (I + H, M), NULL: not wanted */
-    float *d_b_bb;               /* (M), NULL: not wanted */
-    float *d_w_f;                /* (M, H), NULL: not wanted */
-    float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (M, H), NULL: not wanted */
-    float *d_b_g;                /* (H) */
-    float *d_w_k;                /* (M, H), NULL: not wanted */
-    float *d_b_k;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_bb;           /* (I + H, M) */
+    CELLGEN_MEMBER const float *b_bb;           /* (M) */
+    CELLGEN_MEMBER const float *d_k_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_g_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_f;            /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, M) */
+    CELLGEN_MEMBER const float *d_x_h_prev_w_bb; /* (B, M) */
+    CELLGEN_MEMBER float *d_w_bb;               /* (I + H, M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_bb;               /* (M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_w_g;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H) */
+    CELLGEN_MEMBER float *d_w_k;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_k;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -97,27 +97,27 @@ int cfc_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, con
 int64_t cfc_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *ts;             /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_bb;           /* (I + H, M) */
-    const float *b_bb;           /* (M) */
-    const float *w_f;            /* (M, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (M, H) */
-    const float *b_g;            /* (H) */
-    const float *w_k;            /* (M, H) */
-    const float *b_k;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *tanh_tanh_pre;        /* (T, B, M), NULL: not wanted */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *g;                    /* (T, B, H), NULL: not wanted */
-    float *k;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_bb;           /* (I + H, M) */
+    CELLGEN_MEMBER const float *b_bb;           /* (M) */
+    CELLGEN_MEMBER const float *w_f;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_k;            /* (M, H) */
+    CELLGEN_MEMBER const float *b_k;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, M), NULL: not wanted */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *g;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *k;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } cfc_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -130,35 +130,35 @@ int64_t cfc_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int cfc_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *ts;             /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_bb;           /* (I + H, M) */
-    const float *w_f;            /* (M, H) */
-    const float *w_g;            /* (M, H) */
-    const float *w_k;            /* (M, H) */
-    const float *h;              /* (T, B, H) */
-    const float *tanh_tanh_pre;  /* (T, B, M) */
-    const float *f;              /* (T, B, H) */
-    const float *g;              /* (T, B, H) */
-    const float *k;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_ts;                 /* (T, B, 1), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_bb;               /* (I + H, M), NULL: not wanted */
-    float *d_b_bb;               /* (M), NULL: not wanted */
-    float *d_w_f;                /* (M, H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_w_g;                /* (M, H), NULL: not wanted */
-    float *d_b_g;                /* (H), NULL: not wanted */
-    float *d_w_k;                /* (M, H), NULL: not wanted */
-    float *d_b_k;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_bb;           /* (I + H, M) */
+    CELLGEN_MEMBER const float *w_f;            /* (M, H) */
+    CELLGEN_MEMBER const float *w_g;            /* (M, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (M, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, M) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *g;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_ts;                 /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_bb;               /* (I + H, M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_bb;               /* (M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_g;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_k;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } cfc_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -171,20 +171,20 @@ int64_t cfc_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int cfc_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *ts;            /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_bb;          /* (I + H, M) */
-    const double *b_bb;          /* (M) */
-    const double *w_f;           /* (M, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (M, H) */
-    const double *b_g;           /* (H) */
-    const double *w_k;           /* (M, H) */
-    const double *b_k;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_bb;          /* (I + H, M) */
+    CELLGEN_MEMBER const double *b_bb;          /* (M) */
+    CELLGEN_MEMBER const double *w_f;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_k;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_k;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_forward_args_f64;
 
 /* Compute one step. */
@@ -192,28 +192,28 @@ int cfc_forward_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_fo
 int64_t cfc_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *ts;            /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_bb;          /* (I + H, M) */
-    const double *b_bb;          /* (M) */
-    const double *w_f;           /* (M, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (M, H) */
-    const double *b_g;           /* (H) */
-    const double *w_k;           /* (M, H) */
-    const double *b_k;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_ts;                /* (B, 1) */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_f;                 /* (B, H) */
-    double *d_x_h_prev_w_bb;     /* (B, M) */
-    double *d_tanh_pre;          /* (B, M) */
-    double *d_g_pre;             /* (B, H) */
-    double *d_k_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_bb;          /* (I + H, M) */
+    CELLGEN_MEMBER const double *b_bb;          /* (M) */
+    CELLGEN_MEMBER const double *w_f;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_k;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_k;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_ts;                /* (B, 1) */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_f;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_x_h_prev_w_bb;     /* (B, M) */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, M) */
+    CELLGEN_MEMBER double *d_g_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_k_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -221,25 +221,25 @@ int cfc_backward_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_b
 int64_t cfc_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_bb;          /* (I + H, M) */
-    const double *b_bb;          /* (M) */
-    const double *d_k_pre;       /* (B, H) */
-    const double *d_g_pre;       /* (B, H) */
-    const double *d_f;           /* (B, H) */
-    const double *d_tanh_pre;    /* (B, M) */
-    const double *d_x_h_prev_w_bb; /* (B, M) */
-    double *d_w_bb;              /* (I + H, M), NULL: not wanted */
-    double *d_b_bb;              /* (M), NULL: not wanted */
-    double *d_w_f;               /* (M, H), NULL: not wanted */
-    double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (M, H), NULL: not wanted */
-    double *d_b_g;               /* (H) */
-    double *d_w_k;               /* (M, H), NULL: not wanted */
-    double *d_b_k;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_bb;          /* (I + H, M) */
+    CELLGEN_MEMBER const double *b_bb;          /* (M) */
+    CELLGEN_MEMBER const double *d_k_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_g_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_f;           /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, M) */
+    CELLGEN_MEMBER const double *d_x_h_prev_w_bb; /* (B, M) */
+    CELLGEN_MEMBER double *d_w_bb;              /* (I + H, M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_bb;              /* (M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_w_g;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H) */
+    CELLGEN_MEMBER double *d_w_k;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_k;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } cfc_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -247,27 +247,27 @@ int cfc_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, con
 int64_t cfc_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *ts;            /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_bb;          /* (I + H, M) */
-    const double *b_bb;          /* (M) */
-    const double *w_f;           /* (M, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (M, H) */
-    const double *b_g;           /* (H) */
-    const double *w_k;           /* (M, H) */
-    const double *b_k;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *tanh_tanh_pre;       /* (T, B, M), NULL: not wanted */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *g;                   /* (T, B, H), NULL: not wanted */
-    double *k;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_bb;          /* (I + H, M) */
+    CELLGEN_MEMBER const double *b_bb;          /* (M) */
+    CELLGEN_MEMBER const double *w_f;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_k;           /* (M, H) */
+    CELLGEN_MEMBER const double *b_k;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, M), NULL: not wanted */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *g;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *k;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } cfc_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -280,35 +280,35 @@ int64_t cfc_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int cfc_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cfc_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *ts;            /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_bb;          /* (I + H, M) */
-    const double *w_f;           /* (M, H) */
-    const double *w_g;           /* (M, H) */
-    const double *w_k;           /* (M, H) */
-    const double *h;             /* (T, B, H) */
-    const double *tanh_tanh_pre; /* (T, B, M) */
-    const double *f;             /* (T, B, H) */
-    const double *g;             /* (T, B, H) */
-    const double *k;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_ts;                /* (T, B, 1), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_bb;              /* (I + H, M), NULL: not wanted */
-    double *d_b_bb;              /* (M), NULL: not wanted */
-    double *d_w_f;               /* (M, H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_w_g;               /* (M, H), NULL: not wanted */
-    double *d_b_g;               /* (H), NULL: not wanted */
-    double *d_w_k;               /* (M, H), NULL: not wanted */
-    double *d_b_k;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_bb;          /* (I + H, M) */
+    CELLGEN_MEMBER const double *w_f;           /* (M, H) */
+    CELLGEN_MEMBER const double *w_g;           /* (M, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (M, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, M) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *g;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_ts;                /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_bb;              /* (I + H, M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_bb;              /* (M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_g;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_k;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } cfc_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

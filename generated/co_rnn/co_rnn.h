@@ -17,20 +17,20 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *v;              /* (H, H) */
-    const float *u;              /* (I, H) */
-    const float *b;              /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    float *y;                    /* (B, H) */
-    float *z;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (H, H) */
+    CELLGEN_MEMBER const float *u;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER float *y;                    /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } co_rnn_forward_args_f32;
 
 /* Compute one step. */
@@ -38,24 +38,24 @@ int co_rnn_forward_f32(int64_t nB, int64_t nI, int64_t nH, const co_rnn_forward_
 int64_t co_rnn_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *v;              /* (H, H) */
-    const float *u;              /* (I, H) */
-    const float *b;              /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    const float *d_y;            /* (B, H), NULL counts as zero */
-    const float *d_z;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_y_prev;             /* (B, H) */
-    float *d_z_prev;             /* (B, H) */
-    float *d_force_pre;          /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (H, H) */
+    CELLGEN_MEMBER const float *u;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER const float *d_y;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_y_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_z_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_force_pre;          /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } co_rnn_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -63,39 +63,39 @@ int co_rnn_backward_f32(int64_t nB, int64_t nI, int64_t nH, const co_rnn_backwar
 int64_t co_rnn_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *d_force_pre;    /* (B, H) */
-    float *d_w;                  /* (H, H), NULL: not wanted */
-    float *d_v;                  /* (H, H), NULL: not wanted */
-    float *d_u;                  /* (I, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_force_pre;    /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
 } co_rnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int co_rnn_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const co_rnn_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *v;              /* (H, H) */
-    const float *u;              /* (I, H) */
-    const float *b;              /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    float *y;                    /* (T, B, H) */
-    float *z;                    /* (T, B, H) */
-    float *y_last;               /* (B, H) */
-    float *z_last;               /* (B, H) */
-    float *force;                /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (H, H) */
+    CELLGEN_MEMBER const float *u;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER float *y;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *y_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z_last;               /* (B, H) */
+    CELLGEN_MEMBER float *force;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } co_rnn_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -108,33 +108,33 @@ int64_t co_rnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int co_rnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *v;              /* (H, H) */
-    const float *u;              /* (I, H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    const float *y;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *force;          /* (T, B, H) */
-    const float *d_y;            /* (T, B, H), NULL counts as zero */
-    const float *d_z;            /* (T, B, H), NULL counts as zero */
-    const float *d_y_last;       /* (B, H), NULL counts as zero */
-    const float *d_z_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_y_prev;             /* (B, H), NULL: not wanted */
-    float *d_z_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (H, H), NULL: not wanted */
-    float *d_v;                  /* (H, H), NULL: not wanted */
-    float *d_u;                  /* (I, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (H, H) */
+    CELLGEN_MEMBER const float *u;              /* (I, H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER const float *y;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *force;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_y_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_y_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_z_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } co_rnn_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -147,20 +147,20 @@ int64_t co_rnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t
 int co_rnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *v;             /* (H, H) */
-    const double *u;             /* (I, H) */
-    const double *b;             /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    double *y;                   /* (B, H) */
-    double *z;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (H, H) */
+    CELLGEN_MEMBER const double *u;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double *y;                   /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } co_rnn_forward_args_f64;
 
 /* Compute one step. */
@@ -168,24 +168,24 @@ int co_rnn_forward_f64(int64_t nB, int64_t nI, int64_t nH, const co_rnn_forward_
 int64_t co_rnn_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *v;             /* (H, H) */
-    const double *u;             /* (I, H) */
-    const double *b;             /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    const double *d_y;           /* (B, H), NULL counts as zero */
-    const double *d_z;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_y_prev;            /* (B, H) */
-    double *d_z_prev;            /* (B, H) */
-    double *d_force_pre;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (H, H) */
+    CELLGEN_MEMBER const double *u;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER const double *d_y;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_y_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_z_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_force_pre;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } co_rnn_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -193,39 +193,39 @@ int co_rnn_backward_f64(int64_t nB, int64_t nI, int64_t nH, const co_rnn_backwar
 int64_t co_rnn_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *d_force_pre;   /* (B, H) */
-    double *d_w;                 /* (H, H), NULL: not wanted */
-    double *d_v;                 /* (H, H), NULL: not wanted */
-    double *d_u;                 /* (I, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_force_pre;   /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
 } co_rnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int co_rnn_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const co_rnn_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *v;             /* (H, H) */
-    const double *u;             /* (I, H) */
-    const double *b;             /* (H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    double *y;                   /* (T, B, H) */
-    double *z;                   /* (T, B, H) */
-    double *y_last;              /* (B, H) */
-    double *z_last;              /* (B, H) */
-    double *force;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (H, H) */
+    CELLGEN_MEMBER const double *u;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER double *y;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *y_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z_last;              /* (B, H) */
+    CELLGEN_MEMBER double *force;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } co_rnn_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -238,33 +238,33 @@ int64_t co_rnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t 
 int co_rnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *v;             /* (H, H) */
-    const double *u;             /* (I, H) */
-    double dt;                   /* scalar */
-    double gam;                  /* scalar */
-    double eps;                  /* scalar */
-    const double *y;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *force;         /* (T, B, H) */
-    const double *d_y;           /* (T, B, H), NULL counts as zero */
-    const double *d_z;           /* (T, B, H), NULL counts as zero */
-    const double *d_y_last;      /* (B, H), NULL counts as zero */
-    const double *d_z_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_y_prev;            /* (B, H), NULL: not wanted */
-    double *d_z_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (H, H), NULL: not wanted */
-    double *d_v;                 /* (H, H), NULL: not wanted */
-    double *d_u;                 /* (I, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (H, H) */
+    CELLGEN_MEMBER const double *u;             /* (I, H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double gam;                  /* scalar */
+    CELLGEN_MEMBER double eps;                  /* scalar */
+    CELLGEN_MEMBER const double *y;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *force;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_y_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_y_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_z_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } co_rnn_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

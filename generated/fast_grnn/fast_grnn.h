@@ -18,17 +18,17 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *b_h;            /* (H) */
-    const float *zeta;           /* (1) */
-    const float *nu;             /* (1) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_h;            /* (H) */
+    CELLGEN_MEMBER const float *zeta;           /* (1) */
+    CELLGEN_MEMBER const float *nu;             /* (1) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_forward_args_f32;
 
 /* Compute one step. */
@@ -36,22 +36,22 @@ int fast_grnn_forward_f32(int64_t nB, int64_t nI, int64_t nH, const fast_grnn_fo
 int64_t fast_grnn_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *b_h;            /* (H) */
-    const float *zeta;           /* (1) */
-    const float *nu;             /* (1) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_s;                  /* (B, H) */
-    float *d_z_pre;              /* (B, H) */
-    float *d_h_bar_pre;          /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_h;            /* (H) */
+    CELLGEN_MEMBER const float *zeta;           /* (1) */
+    CELLGEN_MEMBER const float *nu;             /* (1) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_z_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_h_bar_pre;          /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -59,26 +59,26 @@ int fast_grnn_backward_f32(int64_t nB, int64_t nI, int64_t nH, const fast_grnn_b
 int64_t fast_grnn_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *b_h;            /* (H) */
-    const float *zeta;           /* (1) */
-    const float *nu;             /* (1) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_h_bar_pre;    /* (B, H) */
-    const float *d_z_pre;        /* (B, H) */
-    const float *d_s;            /* (B, H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_b_h;                /* (H) */
-    float *d_zeta;               /* (1) */
-    float *d_nu;                 /* (1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_h;            /* (H) */
+    CELLGEN_MEMBER const float *zeta;           /* (1) */
+    CELLGEN_MEMBER const float *nu;             /* (1) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_bar_pre;    /* (B, H) */
+    CELLGEN_MEMBER const float *d_z_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_s;            /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_b_h;                /* (H) */
+    CELLGEN_MEMBER float *d_zeta;               /* (1) */
+    CELLGEN_MEMBER float *d_nu;                 /* (1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -86,22 +86,22 @@ int fast_grnn_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const fas
 int64_t fast_grnn_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *b_h;            /* (H) */
-    const float *zeta;           /* (1) */
-    const float *nu;             /* (1) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *h_bar;                /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_h;            /* (H) */
+    CELLGEN_MEMBER const float *zeta;           /* (1) */
+    CELLGEN_MEMBER const float *nu;             /* (1) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *h_bar;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } fast_grnn_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -114,29 +114,29 @@ int64_t fast_grnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64
 int fast_grnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const fast_grnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *zeta;           /* (1) */
-    const float *nu;             /* (1) */
-    const float *h;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *h_bar;          /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_b_h;                /* (H), NULL: not wanted */
-    float *d_zeta;               /* (1) */
-    float *d_nu;                 /* (1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *zeta;           /* (1) */
+    CELLGEN_MEMBER const float *nu;             /* (1) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_bar;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_zeta;               /* (1) */
+    CELLGEN_MEMBER float *d_nu;                 /* (1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } fast_grnn_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -149,17 +149,17 @@ int64_t fast_grnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int6
 int fast_grnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const fast_grnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *b_h;           /* (H) */
-    const double *zeta;          /* (1) */
-    const double *nu;            /* (1) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_h;           /* (H) */
+    CELLGEN_MEMBER const double *zeta;          /* (1) */
+    CELLGEN_MEMBER const double *nu;            /* (1) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_forward_args_f64;
 
 /* Compute one step. */
@@ -167,22 +167,22 @@ int fast_grnn_forward_f64(int64_t nB, int64_t nI, int64_t nH, const fast_grnn_fo
 int64_t fast_grnn_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *b_h;           /* (H) */
-    const double *zeta;          /* (1) */
-    const double *nu;            /* (1) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_s;                 /* (B, H) */
-    double *d_z_pre;             /* (B, H) */
-    double *d_h_bar_pre;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_h;           /* (H) */
+    CELLGEN_MEMBER const double *zeta;          /* (1) */
+    CELLGEN_MEMBER const double *nu;            /* (1) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_z_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_h_bar_pre;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -190,26 +190,26 @@ int fast_grnn_backward_f64(int64_t nB, int64_t nI, int64_t nH, const fast_grnn_b
 int64_t fast_grnn_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *b_h;           /* (H) */
-    const double *zeta;          /* (1) */
-    const double *nu;            /* (1) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_h_bar_pre;   /* (B, H) */
-    const double *d_z_pre;       /* (B, H) */
-    const double *d_s;           /* (B, H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_b_h;               /* (H) */
-    double *d_zeta;              /* (1) */
-    double *d_nu;                /* (1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_h;           /* (H) */
+    CELLGEN_MEMBER const double *zeta;          /* (1) */
+    CELLGEN_MEMBER const double *nu;            /* (1) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_bar_pre;   /* (B, H) */
+    CELLGEN_MEMBER const double *d_z_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_s;           /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_b_h;               /* (H) */
+    CELLGEN_MEMBER double *d_zeta;              /* (1) */
+    CELLGEN_MEMBER double *d_nu;                /* (1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } fast_grnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -217,22 +217,22 @@ int fast_grnn_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const fas
 int64_t fast_grnn_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *b_h;           /* (H) */
-    const double *zeta;          /* (1) */
-    const double *nu;            /* (1) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *h_bar;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_h;           /* (H) */
+    CELLGEN_MEMBER const double *zeta;          /* (1) */
+    CELLGEN_MEMBER const double *nu;            /* (1) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *h_bar;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } fast_grnn_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -245,29 +245,29 @@ int64_t fast_grnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64
 int fast_grnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const fast_grnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *zeta;          /* (1) */
-    const double *nu;            /* (1) */
-    const double *h;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *h_bar;         /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_b_h;               /* (H), NULL: not wanted */
-    double *d_zeta;              /* (1) */
-    double *d_nu;                /* (1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *zeta;          /* (1) */
+    CELLGEN_MEMBER const double *nu;            /* (1) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_bar;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_zeta;              /* (1) */
+    CELLGEN_MEMBER double *d_nu;                /* (1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } fast_grnn_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

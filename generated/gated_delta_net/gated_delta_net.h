@@ -22,19 +22,19 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_b;            /* (I, N, 1) */
-    const float *w_a;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_a;            /* (N, 1) */
-    float *h;                    /* (B, N, D) */
-    float *s;                    /* (B, N, D, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_a;            /* (N, 1) */
+    CELLGEN_MEMBER float *h;                    /* (B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (B, N, D, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_forward_args_f32;
 
 /* Compute one step. */
@@ -42,28 +42,28 @@ int gated_delta_net_forward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 int64_t gated_delta_net_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_b;            /* (I, N, 1) */
-    const float *w_a;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_a;            /* (N, 1) */
-    const float *d_h;            /* (B, N, D), NULL counts as zero */
-    const float *d_s;            /* (B, N, D, K), NULL counts as zero */
-    const float *s;              /* (B, N, D, K) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, D, K) */
-    float *d_x_w_q;              /* (B, N, K) */
-    float *d_x_w_k;              /* (B, N, K) */
-    float *d_x_w_v;              /* (B, N, D) */
-    float *d_x_w_b;              /* (B, N, 1) */
-    float *d_softplus_pre;       /* (B, N, 1) */
-    float *d_alpha_pre;          /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_a;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *s;              /* (B, N, D, K) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, D, K) */
+    CELLGEN_MEMBER float *d_x_w_q;              /* (B, N, K) */
+    CELLGEN_MEMBER float *d_x_w_k;              /* (B, N, K) */
+    CELLGEN_MEMBER float *d_x_w_v;              /* (B, N, D) */
+    CELLGEN_MEMBER float *d_x_w_b;              /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_softplus_pre;       /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_alpha_pre;          /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -71,25 +71,25 @@ int gated_delta_net_backward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
 int64_t gated_delta_net_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *w_a;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_a;            /* (N, 1) */
-    const float *d_alpha_pre;    /* (B, N, 1) */
-    const float *d_softplus_pre; /* (B, N, 1) */
-    const float *d_x_w_b;        /* (B, N, 1) */
-    const float *d_x_w_v;        /* (B, N, D) */
-    const float *d_x_w_k;        /* (B, N, K) */
-    const float *d_x_w_q;        /* (B, N, K) */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
-    float *d_w_b;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_a;                /* (I, N, 1), NULL: not wanted */
-    float *d_a_log;              /* (N, 1), NULL: not wanted */
-    float *d_b_a;                /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_a;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d_alpha_pre;    /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_softplus_pre; /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_x_w_b;        /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_x_w_v;        /* (B, N, D) */
+    CELLGEN_MEMBER const float *d_x_w_k;        /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_x_w_q;        /* (B, N, K) */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_a;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -97,30 +97,30 @@ int gated_delta_net_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nN, int
 int64_t gated_delta_net_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_b;            /* (I, N, 1) */
-    const float *w_a;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_a;            /* (N, 1) */
-    float *h;                    /* (T, B, N, D) */
-    float *s;                    /* (T, B, N, D, K) */
-    float *s_last;               /* (B, N, D, K) */
-    float *x_w_q;                /* (T, B, N, K), NULL: not wanted */
-    float *sqrt_sqrt_pre;        /* (T, B, N, 1), NULL: not wanted */
-    float *x_w_k;                /* (T, B, N, K), NULL: not wanted */
-    float *sqrt_sqrt_pre_2;      /* (T, B, N, 1), NULL: not wanted */
-    float *x_w_v;                /* (T, B, N, D), NULL: not wanted */
-    float *beta;                 /* (T, B, N, 1), NULL: not wanted */
-    float *softplus_pre;         /* (T, B, N, 1), NULL: not wanted */
-    float *sum_r_reshaped_k;     /* (T, B, N, D, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_a;            /* (N, 1) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (T, B, N, D, K) */
+    CELLGEN_MEMBER float *s_last;               /* (B, N, D, K) */
+    CELLGEN_MEMBER float *x_w_q;                /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre;        /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *x_w_k;                /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_2;      /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *x_w_v;                /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *beta;                 /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *softplus_pre;         /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_r_reshaped_k;     /* (T, B, N, D, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gated_delta_net_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -133,39 +133,39 @@ int64_t gated_delta_net_sequence_forward_packed_size_f32(int64_t nT, int64_t nB,
 int gated_delta_net_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const gated_delta_net_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_b;            /* (I, N, 1) */
-    const float *w_a;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *s;              /* (T, B, N, D, K) */
-    const float *x_w_q;          /* (T, B, N, K) */
-    const float *sqrt_sqrt_pre;  /* (T, B, N, 1) */
-    const float *x_w_k;          /* (T, B, N, K) */
-    const float *sqrt_sqrt_pre_2; /* (T, B, N, 1) */
-    const float *x_w_v;          /* (T, B, N, D) */
-    const float *beta;           /* (T, B, N, 1) */
-    const float *softplus_pre;   /* (T, B, N, 1) */
-    const float *sum_r_reshaped_k; /* (T, B, N, D, 1) */
-    const float *d_h;            /* (T, B, N, D), NULL counts as zero */
-    const float *d_s;            /* (T, B, N, D, K), NULL counts as zero */
-    const float *d_s_last;       /* (B, N, D, K), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, D, K), NULL: not wanted */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
-    float *d_w_b;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_a;                /* (I, N, 1), NULL: not wanted */
-    float *d_a_log;              /* (N, 1) */
-    float *d_b_a;                /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_a;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *s;              /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const float *x_w_q;          /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre;  /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *x_w_k;          /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_2; /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *x_w_v;          /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *beta;           /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *softplus_pre;   /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *sum_r_reshaped_k; /* (T, B, N, D, 1) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_b_a;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gated_delta_net_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -178,19 +178,19 @@ int64_t gated_delta_net_sequence_backward_packed_size_f32(int64_t nT, int64_t nB
 int gated_delta_net_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const gated_delta_net_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_b;           /* (I, N, 1) */
-    const double *w_a;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_a;           /* (N, 1) */
-    double *h;                   /* (B, N, D) */
-    double *s;                   /* (B, N, D, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_a;           /* (N, 1) */
+    CELLGEN_MEMBER double *h;                   /* (B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (B, N, D, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_forward_args_f64;
 
 /* Compute one step. */
@@ -198,28 +198,28 @@ int gated_delta_net_forward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 int64_t gated_delta_net_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_b;           /* (I, N, 1) */
-    const double *w_a;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_a;           /* (N, 1) */
-    const double *d_h;           /* (B, N, D), NULL counts as zero */
-    const double *d_s;           /* (B, N, D, K), NULL counts as zero */
-    const double *s;             /* (B, N, D, K) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, D, K) */
-    double *d_x_w_q;             /* (B, N, K) */
-    double *d_x_w_k;             /* (B, N, K) */
-    double *d_x_w_v;             /* (B, N, D) */
-    double *d_x_w_b;             /* (B, N, 1) */
-    double *d_softplus_pre;      /* (B, N, 1) */
-    double *d_alpha_pre;         /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_a;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *s;             /* (B, N, D, K) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, D, K) */
+    CELLGEN_MEMBER double *d_x_w_q;             /* (B, N, K) */
+    CELLGEN_MEMBER double *d_x_w_k;             /* (B, N, K) */
+    CELLGEN_MEMBER double *d_x_w_v;             /* (B, N, D) */
+    CELLGEN_MEMBER double *d_x_w_b;             /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_softplus_pre;      /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_alpha_pre;         /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -227,25 +227,25 @@ int gated_delta_net_backward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD,
 int64_t gated_delta_net_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *w_a;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_a;           /* (N, 1) */
-    const double *d_alpha_pre;   /* (B, N, 1) */
-    const double *d_softplus_pre; /* (B, N, 1) */
-    const double *d_x_w_b;       /* (B, N, 1) */
-    const double *d_x_w_v;       /* (B, N, D) */
-    const double *d_x_w_k;       /* (B, N, K) */
-    const double *d_x_w_q;       /* (B, N, K) */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
-    double *d_w_b;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_a;               /* (I, N, 1), NULL: not wanted */
-    double *d_a_log;             /* (N, 1), NULL: not wanted */
-    double *d_b_a;               /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_a;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d_alpha_pre;   /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_softplus_pre; /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_x_w_b;       /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_x_w_v;       /* (B, N, D) */
+    CELLGEN_MEMBER const double *d_x_w_k;       /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_x_w_q;       /* (B, N, K) */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_a;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gated_delta_net_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -253,30 +253,30 @@ int gated_delta_net_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nN, int
 int64_t gated_delta_net_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_b;           /* (I, N, 1) */
-    const double *w_a;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_a;           /* (N, 1) */
-    double *h;                   /* (T, B, N, D) */
-    double *s;                   /* (T, B, N, D, K) */
-    double *s_last;              /* (B, N, D, K) */
-    double *x_w_q;               /* (T, B, N, K), NULL: not wanted */
-    double *sqrt_sqrt_pre;       /* (T, B, N, 1), NULL: not wanted */
-    double *x_w_k;               /* (T, B, N, K), NULL: not wanted */
-    double *sqrt_sqrt_pre_2;     /* (T, B, N, 1), NULL: not wanted */
-    double *x_w_v;               /* (T, B, N, D), NULL: not wanted */
-    double *beta;                /* (T, B, N, 1), NULL: not wanted */
-    double *softplus_pre;        /* (T, B, N, 1), NULL: not wanted */
-    double *sum_r_reshaped_k;    /* (T, B, N, D, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_a;           /* (N, 1) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (T, B, N, D, K) */
+    CELLGEN_MEMBER double *s_last;              /* (B, N, D, K) */
+    CELLGEN_MEMBER double *x_w_q;               /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre;       /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *x_w_k;               /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_2;     /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *x_w_v;               /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *beta;                /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *softplus_pre;        /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_r_reshaped_k;    /* (T, B, N, D, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gated_delta_net_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -289,39 +289,39 @@ int64_t gated_delta_net_sequence_forward_packed_size_f64(int64_t nT, int64_t nB,
 int gated_delta_net_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const gated_delta_net_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_b;           /* (I, N, 1) */
-    const double *w_a;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *s;             /* (T, B, N, D, K) */
-    const double *x_w_q;         /* (T, B, N, K) */
-    const double *sqrt_sqrt_pre; /* (T, B, N, 1) */
-    const double *x_w_k;         /* (T, B, N, K) */
-    const double *sqrt_sqrt_pre_2; /* (T, B, N, 1) */
-    const double *x_w_v;         /* (T, B, N, D) */
-    const double *beta;          /* (T, B, N, 1) */
-    const double *softplus_pre;  /* (T, B, N, 1) */
-    const double *sum_r_reshaped_k; /* (T, B, N, D, 1) */
-    const double *d_h;           /* (T, B, N, D), NULL counts as zero */
-    const double *d_s;           /* (T, B, N, D, K), NULL counts as zero */
-    const double *d_s_last;      /* (B, N, D, K), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, D, K), NULL: not wanted */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
-    double *d_w_b;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_a;               /* (I, N, 1), NULL: not wanted */
-    double *d_a_log;             /* (N, 1) */
-    double *d_b_a;               /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_a;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *s;             /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const double *x_w_q;         /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre; /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *x_w_k;         /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_2; /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *x_w_v;         /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *beta;          /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *softplus_pre;  /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *sum_r_reshaped_k; /* (T, B, N, D, 1) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_b_a;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gated_delta_net_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

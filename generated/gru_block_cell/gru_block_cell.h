@@ -20,18 +20,18 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_ru;           /* (I + H, 2*H) */
-    const float *w_c;            /* (I + H, H) */
-    const float *b_ru;           /* (2*H) */
-    const float *b_c;            /* (H) */
-    float *r;                    /* (B, H) */
-    float *u;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_ru;           /* (I + H, 2*H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I + H, H) */
+    CELLGEN_MEMBER const float *b_ru;           /* (2*H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER float *r;                    /* (B, H) */
+    CELLGEN_MEMBER float *u;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_forward_args_f32;
 
 /* Compute one step. */
@@ -39,22 +39,22 @@ int gru_block_cell_forward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_blo
 int64_t gru_block_cell_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *h_prev;         /* (B, H) */
-    const float *w_ru;           /* (I + H, 2*H) */
-    const float *w_c;            /* (I + H, H) */
-    const float *d_r;            /* (B, H), NULL counts as zero */
-    const float *d_u;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *r;              /* (B, H) */
-    const float *u;              /* (B, H) */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_bar;              /* (B, H) */
-    float *d_r_bar_u_bar;        /* (B, 2*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_ru;           /* (I + H, 2*H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I + H, H) */
+    CELLGEN_MEMBER const float *d_r;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_u;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *r;              /* (B, H) */
+    CELLGEN_MEMBER const float *u;              /* (B, H) */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_r_bar_u_bar;        /* (B, 2*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -62,17 +62,17 @@ int gru_block_cell_backward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_bl
 int64_t gru_block_cell_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *r;              /* (B, H) */
-    const float *d_c_bar;        /* (B, H) */
-    const float *d_r_bar_u_bar;  /* (B, 2*H) */
-    float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
-    float *d_w_c;                /* (I + H, H), NULL: not wanted */
-    float *d_b_ru;               /* (2*H), NULL: not wanted */
-    float *d_b_c;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *r;              /* (B, H) */
+    CELLGEN_MEMBER const float *d_c_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_bar_u_bar;  /* (B, 2*H) */
+    CELLGEN_MEMBER float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I + H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_ru;               /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -80,21 +80,21 @@ int gru_block_cell_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, cons
 int64_t gru_block_cell_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_ru;           /* (I + H, 2*H) */
-    const float *w_c;            /* (I + H, H) */
-    const float *b_ru;           /* (2*H) */
-    const float *b_c;            /* (H) */
-    float *r;                    /* (T, B, H) */
-    float *u;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_ru;           /* (I + H, 2*H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I + H, H) */
+    CELLGEN_MEMBER const float *b_ru;           /* (2*H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *u;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_block_cell_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -107,29 +107,29 @@ int64_t gru_block_cell_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, 
 int gru_block_cell_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_ru;           /* (I + H, 2*H) */
-    const float *w_c;            /* (I + H, H) */
-    const float *r;              /* (T, B, H) */
-    const float *u;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *h;              /* (T, B, H) */
-    const float *d_r;            /* (T, B, H), NULL counts as zero */
-    const float *d_u;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
-    float *d_w_c;                /* (I + H, H), NULL: not wanted */
-    float *d_b_ru;               /* (2*H), NULL: not wanted */
-    float *d_b_c;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_ru;           /* (I + H, 2*H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I + H, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *u;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_r;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_u;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_ru;               /* (I + H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I + H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_ru;               /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_block_cell_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -142,18 +142,18 @@ int64_t gru_block_cell_sequence_backward_packed_size_f32(int64_t nT, int64_t nB,
 int gru_block_cell_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_ru;          /* (I + H, 2*H) */
-    const double *w_c;           /* (I + H, H) */
-    const double *b_ru;          /* (2*H) */
-    const double *b_c;           /* (H) */
-    double *r;                   /* (B, H) */
-    double *u;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_ru;          /* (I + H, 2*H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I + H, H) */
+    CELLGEN_MEMBER const double *b_ru;          /* (2*H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER double *r;                   /* (B, H) */
+    CELLGEN_MEMBER double *u;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_forward_args_f64;
 
 /* Compute one step. */
@@ -161,22 +161,22 @@ int gru_block_cell_forward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_blo
 int64_t gru_block_cell_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *h_prev;        /* (B, H) */
-    const double *w_ru;          /* (I + H, 2*H) */
-    const double *w_c;           /* (I + H, H) */
-    const double *d_r;           /* (B, H), NULL counts as zero */
-    const double *d_u;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *r;             /* (B, H) */
-    const double *u;             /* (B, H) */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_bar;             /* (B, H) */
-    double *d_r_bar_u_bar;       /* (B, 2*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_ru;          /* (I + H, 2*H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I + H, H) */
+    CELLGEN_MEMBER const double *d_r;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_u;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *r;             /* (B, H) */
+    CELLGEN_MEMBER const double *u;             /* (B, H) */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_r_bar_u_bar;       /* (B, 2*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -184,17 +184,17 @@ int gru_block_cell_backward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_bl
 int64_t gru_block_cell_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *r;             /* (B, H) */
-    const double *d_c_bar;       /* (B, H) */
-    const double *d_r_bar_u_bar; /* (B, 2*H) */
-    double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
-    double *d_w_c;               /* (I + H, H), NULL: not wanted */
-    double *d_b_ru;              /* (2*H), NULL: not wanted */
-    double *d_b_c;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *r;             /* (B, H) */
+    CELLGEN_MEMBER const double *d_c_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_bar_u_bar; /* (B, 2*H) */
+    CELLGEN_MEMBER double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I + H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_ru;              /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_block_cell_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -202,21 +202,21 @@ int gru_block_cell_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, cons
 int64_t gru_block_cell_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_ru;          /* (I + H, 2*H) */
-    const double *w_c;           /* (I + H, H) */
-    const double *b_ru;          /* (2*H) */
-    const double *b_c;           /* (H) */
-    double *r;                   /* (T, B, H) */
-    double *u;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_ru;          /* (I + H, 2*H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I + H, H) */
+    CELLGEN_MEMBER const double *b_ru;          /* (2*H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *u;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_block_cell_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -229,29 +229,29 @@ int64_t gru_block_cell_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, 
 int gru_block_cell_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_ru;          /* (I + H, 2*H) */
-    const double *w_c;           /* (I + H, H) */
-    const double *r;             /* (T, B, H) */
-    const double *u;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *h;             /* (T, B, H) */
-    const double *d_r;           /* (T, B, H), NULL counts as zero */
-    const double *d_u;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
-    double *d_w_c;               /* (I + H, H), NULL: not wanted */
-    double *d_b_ru;              /* (2*H), NULL: not wanted */
-    double *d_b_c;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_ru;          /* (I + H, 2*H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I + H, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *u;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_r;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_u;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_ru;              /* (I + H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I + H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_ru;              /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_block_cell_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

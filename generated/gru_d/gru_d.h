@@ -24,32 +24,32 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *m;              /* (B, I) */
-    const float *delta;          /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *x_seen_prev;    /* (B, I) */
-    const float *x_mean;         /* (I) */
-    const float *w_gx;           /* (I) */
-    const float *b_gx;           /* (I) */
-    const float *w_gh;           /* (I, H) */
-    const float *b_gh;           /* (H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *v_r;            /* (I, H) */
-    const float *b_r;            /* (H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *v;              /* (I, H) */
-    const float *b;              /* (H) */
-    float *h;                    /* (B, H) */
-    float *x_seen;               /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *m;              /* (B, I) */
+    CELLGEN_MEMBER const float *delta;          /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *x_seen_prev;    /* (B, I) */
+    CELLGEN_MEMBER const float *x_mean;         /* (I) */
+    CELLGEN_MEMBER const float *w_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gx;           /* (I) */
+    CELLGEN_MEMBER const float *w_gh;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_gh;           /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *x_seen;               /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_forward_args_f32;
 
 /* Compute one step. */
@@ -57,40 +57,40 @@ int gru_d_forward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_d_forward_ar
 int64_t gru_d_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *m;              /* (B, I) */
-    const float *delta;          /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *x_seen_prev;    /* (B, I) */
-    const float *x_mean;         /* (I) */
-    const float *w_gx;           /* (I) */
-    const float *b_gx;           /* (I) */
-    const float *w_gh;           /* (I, H) */
-    const float *b_gh;           /* (H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *v_r;            /* (I, H) */
-    const float *b_r;            /* (H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *v;              /* (I, H) */
-    const float *b;              /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_x_seen;       /* (B, I), NULL counts as zero */
-    float *d_x;                  /* (B, I) */
-    float *d_h_prev;             /* (B, H) */
-    float *d_x_seen_prev;        /* (B, I) */
-    float *d_x_hat;              /* (B, I) */
-    float *d_h_hat;              /* (B, H) */
-    float *d_z_pre;              /* (B, H) */
-    float *d_r_pre;              /* (B, H) */
-    float *d_h_tilde_pre;        /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *m;              /* (B, I) */
+    CELLGEN_MEMBER const float *delta;          /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *x_seen_prev;    /* (B, I) */
+    CELLGEN_MEMBER const float *x_mean;         /* (I) */
+    CELLGEN_MEMBER const float *w_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gx;           /* (I) */
+    CELLGEN_MEMBER const float *w_gh;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_gh;           /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_seen;       /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I) */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_x_seen_prev;        /* (B, I) */
+    CELLGEN_MEMBER float *d_x_hat;              /* (B, I) */
+    CELLGEN_MEMBER float *d_h_hat;              /* (B, H) */
+    CELLGEN_MEMBER float *d_z_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_r_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_h_tilde_pre;        /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -98,43 +98,43 @@ int gru_d_backward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_d_backward_
 int64_t gru_d_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *m;              /* (B, I) */
-    const float *delta;          /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *x_seen_prev;    /* (B, I) */
-    const float *x_mean;         /* (I) */
-    const float *w_gx;           /* (I) */
-    const float *b_gx;           /* (I) */
-    const float *w_gh;           /* (I, H) */
-    const float *b_gh;           /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *v_r;            /* (I, H) */
-    const float *b_r;            /* (H) */
-    const float *d_h_tilde_pre;  /* (B, H) */
-    const float *d_r_pre;        /* (B, H) */
-    const float *d_z_pre;        /* (B, H) */
-    const float *d_h_hat;        /* (B, H) */
-    const float *d_x_hat;        /* (B, I) */
-    float *d_w_gx;               /* (I) */
-    float *d_b_gx;               /* (I) */
-    float *d_w_gh;               /* (I, H), NULL: not wanted */
-    float *d_b_gh;               /* (H) */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_u_z;                /* (H, H), NULL: not wanted */
-    float *d_v_z;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_v_r;                /* (I, H), NULL: not wanted */
-    float *d_b_r;                /* (H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_v;                  /* (I, H), NULL: not wanted */
-    float *d_b;                  /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *m;              /* (B, I) */
+    CELLGEN_MEMBER const float *delta;          /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *x_seen_prev;    /* (B, I) */
+    CELLGEN_MEMBER const float *x_mean;         /* (I) */
+    CELLGEN_MEMBER const float *w_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gx;           /* (I) */
+    CELLGEN_MEMBER const float *w_gh;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_gh;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *d_h_tilde_pre;  /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_z_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_hat;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_hat;        /* (B, I) */
+    CELLGEN_MEMBER float *d_w_gx;               /* (I) */
+    CELLGEN_MEMBER float *d_b_gx;               /* (I) */
+    CELLGEN_MEMBER float *d_w_gh;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_gh;               /* (H) */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -142,40 +142,40 @@ int gru_d_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const gru_d_w
 int64_t gru_d_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *m;              /* (T, B, I) */
-    const float *delta;          /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *x_seen_prev;    /* (B, I) */
-    const float *x_mean;         /* (I) */
-    const float *w_gx;           /* (I) */
-    const float *b_gx;           /* (I) */
-    const float *w_gh;           /* (I, H) */
-    const float *b_gh;           /* (H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *v_r;            /* (I, H) */
-    const float *b_r;            /* (H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *v;              /* (I, H) */
-    const float *b;              /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *x_seen;               /* (T, B, I) */
-    float *h_last;               /* (B, H) */
-    float *x_seen_last;          /* (B, I) */
-    float *delta_w_gh;           /* (T, B, H), NULL: not wanted */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *h_tilde;              /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *m;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *delta;          /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *x_seen_prev;    /* (B, I) */
+    CELLGEN_MEMBER const float *x_mean;         /* (I) */
+    CELLGEN_MEMBER const float *w_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gx;           /* (I) */
+    CELLGEN_MEMBER const float *w_gh;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_gh;           /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *v;              /* (I, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *x_seen;               /* (T, B, I) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *x_seen_last;          /* (B, I) */
+    CELLGEN_MEMBER float *delta_w_gh;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *h_tilde;              /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_d_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -188,54 +188,54 @@ int64_t gru_d_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int gru_d_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_d_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *m;              /* (T, B, I) */
-    const float *delta;          /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *x_seen_prev;    /* (B, I) */
-    const float *x_mean;         /* (I) */
-    const float *w_gx;           /* (I) */
-    const float *b_gx;           /* (I) */
-    const float *b_gh;           /* (H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *x_seen;         /* (T, B, I) */
-    const float *delta_w_gh;     /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *h_tilde;        /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_x_seen;       /* (T, B, I), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_x_seen_last;  /* (B, I), NULL counts as zero */
-    float *d_x;                  /* (T, B, I) */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_x_seen_prev;        /* (B, I), NULL: not wanted */
-    float *d_w_gx;               /* (I), NULL: not wanted */
-    float *d_b_gx;               /* (I), NULL: not wanted */
-    float *d_w_gh;               /* (I, H), NULL: not wanted */
-    float *d_b_gh;               /* (H), NULL: not wanted */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_u_z;                /* (H, H), NULL: not wanted */
-    float *d_v_z;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_v_r;                /* (I, H), NULL: not wanted */
-    float *d_b_r;                /* (H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_v;                  /* (I, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *m;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *delta;          /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *x_seen_prev;    /* (B, I) */
+    CELLGEN_MEMBER const float *x_mean;         /* (I) */
+    CELLGEN_MEMBER const float *w_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gx;           /* (I) */
+    CELLGEN_MEMBER const float *b_gh;           /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_seen;         /* (T, B, I) */
+    CELLGEN_MEMBER const float *delta_w_gh;     /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_tilde;        /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_seen;       /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_seen_last;  /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I) */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_x_seen_prev;        /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_gx;               /* (I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_gx;               /* (I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_gh;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_gh;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_d_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -248,32 +248,32 @@ int64_t gru_d_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int gru_d_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_d_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *m;             /* (B, I) */
-    const double *delta;         /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *x_seen_prev;   /* (B, I) */
-    const double *x_mean;        /* (I) */
-    const double *w_gx;          /* (I) */
-    const double *b_gx;          /* (I) */
-    const double *w_gh;          /* (I, H) */
-    const double *b_gh;          /* (H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *v_r;           /* (I, H) */
-    const double *b_r;           /* (H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *v;             /* (I, H) */
-    const double *b;             /* (H) */
-    double *h;                   /* (B, H) */
-    double *x_seen;              /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *m;             /* (B, I) */
+    CELLGEN_MEMBER const double *delta;         /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *x_seen_prev;   /* (B, I) */
+    CELLGEN_MEMBER const double *x_mean;        /* (I) */
+    CELLGEN_MEMBER const double *w_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gx;          /* (I) */
+    CELLGEN_MEMBER const double *w_gh;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_gh;          /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *x_seen;              /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_forward_args_f64;
 
 /* Compute one step. */
@@ -281,40 +281,40 @@ int gru_d_forward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_d_forward_ar
 int64_t gru_d_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *m;             /* (B, I) */
-    const double *delta;         /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *x_seen_prev;   /* (B, I) */
-    const double *x_mean;        /* (I) */
-    const double *w_gx;          /* (I) */
-    const double *b_gx;          /* (I) */
-    const double *w_gh;          /* (I, H) */
-    const double *b_gh;          /* (H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *v_r;           /* (I, H) */
-    const double *b_r;           /* (H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *v;             /* (I, H) */
-    const double *b;             /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_x_seen;      /* (B, I), NULL counts as zero */
-    double *d_x;                 /* (B, I) */
-    double *d_h_prev;            /* (B, H) */
-    double *d_x_seen_prev;       /* (B, I) */
-    double *d_x_hat;             /* (B, I) */
-    double *d_h_hat;             /* (B, H) */
-    double *d_z_pre;             /* (B, H) */
-    double *d_r_pre;             /* (B, H) */
-    double *d_h_tilde_pre;       /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *m;             /* (B, I) */
+    CELLGEN_MEMBER const double *delta;         /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *x_seen_prev;   /* (B, I) */
+    CELLGEN_MEMBER const double *x_mean;        /* (I) */
+    CELLGEN_MEMBER const double *w_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gx;          /* (I) */
+    CELLGEN_MEMBER const double *w_gh;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_gh;          /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_seen;      /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I) */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_x_seen_prev;       /* (B, I) */
+    CELLGEN_MEMBER double *d_x_hat;             /* (B, I) */
+    CELLGEN_MEMBER double *d_h_hat;             /* (B, H) */
+    CELLGEN_MEMBER double *d_z_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_r_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_h_tilde_pre;       /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -322,43 +322,43 @@ int gru_d_backward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_d_backward_
 int64_t gru_d_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *m;             /* (B, I) */
-    const double *delta;         /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *x_seen_prev;   /* (B, I) */
-    const double *x_mean;        /* (I) */
-    const double *w_gx;          /* (I) */
-    const double *b_gx;          /* (I) */
-    const double *w_gh;          /* (I, H) */
-    const double *b_gh;          /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *v_r;           /* (I, H) */
-    const double *b_r;           /* (H) */
-    const double *d_h_tilde_pre; /* (B, H) */
-    const double *d_r_pre;       /* (B, H) */
-    const double *d_z_pre;       /* (B, H) */
-    const double *d_h_hat;       /* (B, H) */
-    const double *d_x_hat;       /* (B, I) */
-    double *d_w_gx;              /* (I) */
-    double *d_b_gx;              /* (I) */
-    double *d_w_gh;              /* (I, H), NULL: not wanted */
-    double *d_b_gh;              /* (H) */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_u_z;               /* (H, H), NULL: not wanted */
-    double *d_v_z;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_v_r;               /* (I, H), NULL: not wanted */
-    double *d_b_r;               /* (H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_v;                 /* (I, H), NULL: not wanted */
-    double *d_b;                 /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *m;             /* (B, I) */
+    CELLGEN_MEMBER const double *delta;         /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *x_seen_prev;   /* (B, I) */
+    CELLGEN_MEMBER const double *x_mean;        /* (I) */
+    CELLGEN_MEMBER const double *w_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gx;          /* (I) */
+    CELLGEN_MEMBER const double *w_gh;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_gh;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *d_h_tilde_pre; /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_z_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_hat;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_hat;       /* (B, I) */
+    CELLGEN_MEMBER double *d_w_gx;              /* (I) */
+    CELLGEN_MEMBER double *d_b_gx;              /* (I) */
+    CELLGEN_MEMBER double *d_w_gh;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_gh;              /* (H) */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_d_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -366,40 +366,40 @@ int gru_d_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const gru_d_w
 int64_t gru_d_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *m;             /* (T, B, I) */
-    const double *delta;         /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *x_seen_prev;   /* (B, I) */
-    const double *x_mean;        /* (I) */
-    const double *w_gx;          /* (I) */
-    const double *b_gx;          /* (I) */
-    const double *w_gh;          /* (I, H) */
-    const double *b_gh;          /* (H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *v_r;           /* (I, H) */
-    const double *b_r;           /* (H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *v;             /* (I, H) */
-    const double *b;             /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *x_seen;              /* (T, B, I) */
-    double *h_last;              /* (B, H) */
-    double *x_seen_last;         /* (B, I) */
-    double *delta_w_gh;          /* (T, B, H), NULL: not wanted */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *h_tilde;             /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *m;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *delta;         /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *x_seen_prev;   /* (B, I) */
+    CELLGEN_MEMBER const double *x_mean;        /* (I) */
+    CELLGEN_MEMBER const double *w_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gx;          /* (I) */
+    CELLGEN_MEMBER const double *w_gh;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_gh;          /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *v;             /* (I, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *x_seen;              /* (T, B, I) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *x_seen_last;         /* (B, I) */
+    CELLGEN_MEMBER double *delta_w_gh;          /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *h_tilde;             /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_d_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -412,54 +412,54 @@ int64_t gru_d_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int gru_d_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_d_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *m;             /* (T, B, I) */
-    const double *delta;         /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *x_seen_prev;   /* (B, I) */
-    const double *x_mean;        /* (I) */
-    const double *w_gx;          /* (I) */
-    const double *b_gx;          /* (I) */
-    const double *b_gh;          /* (H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *x_seen;        /* (T, B, I) */
-    const double *delta_w_gh;    /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *h_tilde;       /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_x_seen;      /* (T, B, I), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_x_seen_last; /* (B, I), NULL counts as zero */
-    double *d_x;                 /* (T, B, I) */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_x_seen_prev;       /* (B, I), NULL: not wanted */
-    double *d_w_gx;              /* (I), NULL: not wanted */
-    double *d_b_gx;              /* (I), NULL: not wanted */
-    double *d_w_gh;              /* (I, H), NULL: not wanted */
-    double *d_b_gh;              /* (H), NULL: not wanted */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_u_z;               /* (H, H), NULL: not wanted */
-    double *d_v_z;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_v_r;               /* (I, H), NULL: not wanted */
-    double *d_b_r;               /* (H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_v;                 /* (I, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *m;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *delta;         /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *x_seen_prev;   /* (B, I) */
+    CELLGEN_MEMBER const double *x_mean;        /* (I) */
+    CELLGEN_MEMBER const double *w_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gx;          /* (I) */
+    CELLGEN_MEMBER const double *b_gh;          /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_seen;        /* (T, B, I) */
+    CELLGEN_MEMBER const double *delta_w_gh;    /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_tilde;       /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_seen;      /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_seen_last; /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I) */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_x_seen_prev;       /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_gx;              /* (I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_gx;              /* (I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_gh;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_gh;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_d_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -21,20 +21,20 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_forward_args_f32;
 
 /* Compute one step. */
@@ -42,25 +42,25 @@ int gru_reset_before_forward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_r
 int64_t gru_reset_before_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_z_bar;              /* (B, H) */
-    float *d_r_bar;              /* (B, H) */
-    float *d_n_bar;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_z_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_r_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_n_bar;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -68,25 +68,25 @@ int gru_reset_before_backward_f32(int64_t nB, int64_t nI, int64_t nH, const gru_
 int64_t gru_reset_before_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *d_n_bar;        /* (B, H) */
-    const float *d_r_bar;        /* (B, H) */
-    const float *d_z_bar;        /* (B, H) */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_u_z;                /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_b_r;                /* (H) */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *d_n_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_z_bar;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H) */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -94,26 +94,26 @@ int gru_reset_before_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, co
 int64_t gru_reset_before_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *b_r;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *n;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *n;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_reset_before_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -126,35 +126,35 @@ int64_t gru_reset_before_sequence_forward_packed_size_f32(int64_t nT, int64_t nB
 int gru_reset_before_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_reset_before_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *u_z;            /* (H, H) */
-    const float *w_r;            /* (I, H) */
-    const float *u_r;            /* (H, H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *n;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_u_z;                /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_w_r;                /* (I, H), NULL: not wanted */
-    float *d_u_r;                /* (H, H), NULL: not wanted */
-    float *d_b_r;                /* (H), NULL: not wanted */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_reset_before_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -167,20 +167,20 @@ int64_t gru_reset_before_sequence_backward_packed_size_f32(int64_t nT, int64_t n
 int gru_reset_before_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_reset_before_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_forward_args_f64;
 
 /* Compute one step. */
@@ -188,25 +188,25 @@ int gru_reset_before_forward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_r
 int64_t gru_reset_before_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_z_bar;             /* (B, H) */
-    double *d_r_bar;             /* (B, H) */
-    double *d_n_bar;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_z_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_r_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_n_bar;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -214,25 +214,25 @@ int gru_reset_before_backward_f64(int64_t nB, int64_t nI, int64_t nH, const gru_
 int64_t gru_reset_before_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *d_n_bar;       /* (B, H) */
-    const double *d_r_bar;       /* (B, H) */
-    const double *d_z_bar;       /* (B, H) */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_u_z;               /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_b_r;               /* (H) */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *d_n_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_z_bar;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H) */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } gru_reset_before_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -240,26 +240,26 @@ int gru_reset_before_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, co
 int64_t gru_reset_before_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *b_r;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *n;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *n;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_reset_before_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -272,35 +272,35 @@ int64_t gru_reset_before_sequence_forward_packed_size_f64(int64_t nT, int64_t nB
 int gru_reset_before_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_reset_before_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *u_z;           /* (H, H) */
-    const double *w_r;           /* (I, H) */
-    const double *u_r;           /* (H, H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *n;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_u_z;               /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_w_r;               /* (I, H), NULL: not wanted */
-    double *d_u_r;               /* (H, H), NULL: not wanted */
-    double *d_b_r;               /* (H), NULL: not wanted */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_reset_before_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -24,6 +24,15 @@
 #define CELLGEN_RESTRICT restrict
 #endif
 
+/* Before a member of an argument struct: it takes a word of eight bytes where addresses are shorter too. */
+#if UINTPTR_MAX > 0xffffffffu
+#define CELLGEN_MEMBER
+#elif defined(__cplusplus)
+#define CELLGEN_MEMBER alignas(8)
+#else
+#define CELLGEN_MEMBER _Alignas(8)
+#endif
+
 /* The iterations of the next loop are independent: arrays never overlap, which callers see to. */
 #if defined(__clang__)
 #define CELLGEN_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")

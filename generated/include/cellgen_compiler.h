@@ -71,6 +71,14 @@
 #define CELLGEN_KEEP(v) ((void)0)
 #endif
 
+/* GCC for arm64 would load the elements of all rows before the first fma, and store two sums of a tile of 24 for
+ * it at every k: no instruction is moved across this one */
+#if CELLGEN_GNU && defined(__aarch64__)
+#define CELLGEN_KEEP_ORDER(x) __asm__ volatile("" : "+w"(x))
+#else
+#define CELLGEN_KEEP_ORDER(x) ((void)0)
+#endif
+
 /* a line into the second-level cache, or into the first */
 #if CELLGEN_GNU
 #define CELLGEN_FETCH_NEAR(p) __builtin_prefetch(p)

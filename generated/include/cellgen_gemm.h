@@ -180,9 +180,9 @@ CELLGEN_INLINE __m256d cellgen_load_lanes_f64(const double *p, int64_t step)
 
 #define CELLGEN_VECTOR_BYTES 16
 #define CELLGEN_HAVE_PART 0
-#define CELLGEN_HAVE_UNPACK 0
 
 #if defined(__aarch64__)
+#define CELLGEN_HAVE_UNPACK 1
 #define CELLGEN_VECTORS "NEON"
 #define CELLGEN_VECTOR_REGISTERS 32
 typedef float32x4_t cellgen_vec_f32;
@@ -251,6 +251,40 @@ CELLGEN_VECTOR(f64, double, cellgen_vec_f64)
 #undef CELLGEN_VECTOR
 #undef CELLGEN_FMA
 
+#if defined(__aarch64__)
+CELLGEN_INLINE cellgen_vec_f32 cellgen_load_lanes_f32(const float *p, int64_t step)
+{
+    (void)step;
+    return cellgen_load_f32(p);
+}
+CELLGEN_INLINE cellgen_vec_f64 cellgen_load_lanes_f64(const double *p, int64_t step)
+{
+    (void)step;
+    return cellgen_load_f64(p);
+}
+#define CELLGEN_LO32(a, b) vzip1q_f32(a, b)
+#define CELLGEN_HI32(a, b) vzip2q_f32(a, b)
+#define CELLGEN_LO64(a, b) vzip1q_f64(a, b)
+#define CELLGEN_HI64(a, b) vzip2q_f64(a, b)
+#define CELLGEN_PD(a) vreinterpretq_f64_f32(a)
+#define CELLGEN_PS(a) vreinterpretq_f32_f64(a)
+#if CELLGEN_GNU /* fmla by a lane of a vector: copies of an element would take the units that fma has */
+#define CELLGEN_BY_LANE 1
+CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_f32(float a, cellgen_vec_f32 b, cellgen_vec_f32 c)
+{
+    __asm__("fmla %0.4s, %1.4s, %2.s[0]" : "+w"(c) : "w"(b), "w"(a));
+    return c;
+}
+CELLGEN_INLINE cellgen_vec_f64 cellgen_fma_lane_f64(double a, cellgen_vec_f64 b, cellgen_vec_f64 c)
+{
+    __asm__("fmla %0.2d, %1.2d, %2.d[0]" : "+w"(c) : "w"(b), "w"(a));
+    return c;
+}
+#endif
+#else
+#define CELLGEN_HAVE_UNPACK 0
+#endif
+
 CELLGEN_INLINE cellgen_vec_f32 cellgen_set1_f32(float x)
 {
     const cellgen_vec_f32 v = CELLGEN_BRACES(x, x, x, x);
@@ -262,6 +296,10 @@ CELLGEN_INLINE cellgen_vec_f64 cellgen_set1_f64(double x)
     return v;
 }
 
+#endif
+
+#ifndef CELLGEN_BY_LANE
+#define CELLGEN_BY_LANE 0
 #endif
 
 #define CELLGEN_LANES_F32 (CELLGEN_VECTOR_BYTES / 4)

@@ -128,6 +128,17 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_pairs(cellgen_vec_pairs a, cellgen_ve
     c = cellgen_fma_f32(cellgen_first_of(a), cellgen_first_of(b), c);
     return cellgen_fma_f32(cellgen_second_of(a), cellgen_second_of(b), c);
 }
+#if CELLGEN_BY_LANE
+CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_pairs(cellgen_pair a, cellgen_vec_pairs b, cellgen_vec_f32 c)
+{
+    const cellgen_pair first = a & 0xffff0000u, second = a << 16;
+    float one, other;
+    memcpy(&one, &first, sizeof one);
+    memcpy(&other, &second, sizeof other);
+    c = cellgen_fma_lane_f32(one, cellgen_first_of(b), c);
+    return cellgen_fma_lane_f32(other, cellgen_second_of(b), c);
+}
+#endif
 #endif
 
 #define CELLGEN_ONLY_TILES 1

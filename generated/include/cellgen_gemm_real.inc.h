@@ -45,19 +45,29 @@ typedef struct {
                                ? CELLGEN_S(load_part)(b + J * CELLGEN_LANES, last_b)               \
                                : CELLGEN_S(load)(b + J * CELLGEN_LANES);                           \
     CELLGEN_KEEP(b_##J);
+#if CELLGEN_BY_LANE
+#define CELLGEN_LOAD_A(R, NV)                                                                      \
+    CELLGEN_REAL x_##R = *(const CELLGEN_REAL *)(const void *)(a_##R + k_a);                       \
+    CELLGEN_KEEP_ORDER(x_##R);
+#define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma_lane)(x_##R, b_##J, t_##R##_##J);
+#else
 #define CELLGEN_LOAD_A(R, NV)                                                                      \
     const CELLGEN_S(vec) x_##R =                                                                   \
         CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
 #define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma)(x_##R, b_##J, t_##R##_##J);
+#endif
 
 #define CELLGEN_ROW_FMA(R, NV) CELLGEN_LOAD_A(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_FMA, R, NV)
 #define CELLGEN_BY_ROWS(MR, NV)                                                                    \
     CELLGEN_ROWS_##NV(CELLGEN_LOAD_B, NV) CELLGEN_ROWS_##MR(CELLGEN_ROW_FMA, NV)
 
-#define CELLGEN_COLUMN_FMA_1(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_1(CELLGEN_FMA, J, NV)
-#define CELLGEN_COLUMN_FMA_2(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_2(CELLGEN_FMA, J, NV)
-#define CELLGEN_COLUMN_FMA_3(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_3(CELLGEN_FMA, J, NV)
-#define CELLGEN_COLUMN_FMA_4(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_4(CELLGEN_FMA, J, NV)
+#define CELLGEN_NEXT_B(J, NV)                                                                      \
+    CELLGEN_LOAD_B(J, NV)                                                                          \
+    CELLGEN_KEEP_ORDER(b_##J);
+#define CELLGEN_COLUMN_FMA_1(J, NV) CELLGEN_NEXT_B(J, NV) CELLGEN_DOWN_1(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_2(J, NV) CELLGEN_NEXT_B(J, NV) CELLGEN_DOWN_2(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_3(J, NV) CELLGEN_NEXT_B(J, NV) CELLGEN_DOWN_3(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_4(J, NV) CELLGEN_NEXT_B(J, NV) CELLGEN_DOWN_4(CELLGEN_FMA, J, NV)
 #define CELLGEN_BY_COLUMNS(MR, NV)                                                                 \
     CELLGEN_ROWS_##MR(CELLGEN_LOAD_A, NV) CELLGEN_ROWS_##NV(CELLGEN_COLUMN_FMA_##MR, NV)
 

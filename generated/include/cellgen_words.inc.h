@@ -95,7 +95,7 @@ int cellgen_driver_call_empty(const cellgen_signature *f, int (*enter)(const int
                               const int64_t *n, const void *args)
 {
     static double nowhere[8];
-    void *words[CELLGEN_WORDS_MAX];
+    uint64_t words[CELLGEN_WORDS_MAX];
     int64_t sizes[CELLGEN_DIMS_MAX] = {0};
     const int64_t count = f->members + 2 * f->has_workspace + 2 * f->has_team;
     int is_changed = 0;
@@ -108,7 +108,7 @@ int cellgen_driver_call_empty(const cellgen_signature *f, int (*enter)(const int
         const cellgen_value *const value = f->member + m;
         if (words[m] || value->role == CELLGEN_ROLE_SCALAR || !cellgen_is_empty(value, sizes))
             continue;
-        words[m] = nowhere;
+        words[m] = (uintptr_t)nowhere;
         is_changed = 1;
     }
     return is_changed ? enter(n, words) : CELLGEN_NULL_POINTER;

@@ -21,23 +21,23 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *r_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_in;           /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double c;                    /* scalar */
-    double d;                    /* scalar */
-    double dt;                   /* scalar */
-    float *s;                    /* (B, H) */
-    float *v;                    /* (B, H) */
-    float *r;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_in;           /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double c;                    /* scalar */
+    CELLGEN_MEMBER double d;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER float *s;                    /* (B, H) */
+    CELLGEN_MEMBER float *v;                    /* (B, H) */
+    CELLGEN_MEMBER float *r;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } izhikevich_forward_args_f32;
 
 /* Compute one step. */
@@ -45,26 +45,26 @@ int izhikevich_forward_f32(int64_t nB, int64_t nI, int64_t nH, const izhikevich_
 int64_t izhikevich_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *r_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_in;           /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double dt;                   /* scalar */
-    const float *d_s;            /* (B, H), NULL counts as zero */
-    const float *d_v;            /* (B, H), NULL counts as zero */
-    const float *d_r;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_v_prev;             /* (B, H) */
-    float *d_r_prev;             /* (B, H) */
-    float *d_s_prev;             /* (B, H), NULL: not wanted */
-    float *d_current;            /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_in;           /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const float *d_s;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_r;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_r_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_current;            /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } izhikevich_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -72,41 +72,41 @@ int izhikevich_backward_f32(int64_t nB, int64_t nI, int64_t nH, const izhikevich
 int64_t izhikevich_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, H) */
-    const float *d_current;      /* (B, H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b_in;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_current;      /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_in;               /* (H), NULL: not wanted */
 } izhikevich_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int izhikevich_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const izhikevich_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *r_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b_in;           /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double c;                    /* scalar */
-    double d;                    /* scalar */
-    double dt;                   /* scalar */
-    float *s;                    /* (T, B, H) */
-    float *v;                    /* (T, B, H) */
-    float *r;                    /* (T, B, H) */
-    float *v_last;               /* (B, H) */
-    float *r_last;               /* (B, H) */
-    float *s_last;               /* (B, H) */
-    float *v_new;                /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b_in;           /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double c;                    /* scalar */
+    CELLGEN_MEMBER double d;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER float *s;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *v;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *v_last;               /* (B, H) */
+    CELLGEN_MEMBER float *r_last;               /* (B, H) */
+    CELLGEN_MEMBER float *s_last;               /* (B, H) */
+    CELLGEN_MEMBER float *v_new;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } izhikevich_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -119,34 +119,34 @@ int64_t izhikevich_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int6
 int izhikevich_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const izhikevich_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *v_prev;         /* (B, H) */
-    const float *s_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double dt;                   /* scalar */
-    const float *s;              /* (T, B, H) */
-    const float *v;              /* (T, B, H) */
-    const float *v_new;          /* (T, B, H) */
-    const float *d_s;            /* (T, B, H), NULL counts as zero */
-    const float *d_v;            /* (T, B, H), NULL counts as zero */
-    const float *d_r;            /* (T, B, H), NULL counts as zero */
-    const float *d_v_last;       /* (B, H), NULL counts as zero */
-    const float *d_r_last;       /* (B, H), NULL counts as zero */
-    const float *d_s_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_v_prev;             /* (B, H), NULL: not wanted */
-    float *d_r_prev;             /* (B, H), NULL: not wanted */
-    float *d_s_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b_in;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *v_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const float *s;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *v_new;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_r;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_v_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_r_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_in;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } izhikevich_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -159,23 +159,23 @@ int64_t izhikevich_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int
 int izhikevich_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const izhikevich_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *r_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_in;          /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double c;                    /* scalar */
-    double d;                    /* scalar */
-    double dt;                   /* scalar */
-    double *s;                   /* (B, H) */
-    double *v;                   /* (B, H) */
-    double *r;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_in;          /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double c;                    /* scalar */
+    CELLGEN_MEMBER double d;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double *s;                   /* (B, H) */
+    CELLGEN_MEMBER double *v;                   /* (B, H) */
+    CELLGEN_MEMBER double *r;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } izhikevich_forward_args_f64;
 
 /* Compute one step. */
@@ -183,26 +183,26 @@ int izhikevich_forward_f64(int64_t nB, int64_t nI, int64_t nH, const izhikevich_
 int64_t izhikevich_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *r_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_in;          /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double dt;                   /* scalar */
-    const double *d_s;           /* (B, H), NULL counts as zero */
-    const double *d_v;           /* (B, H), NULL counts as zero */
-    const double *d_r;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_v_prev;            /* (B, H) */
-    double *d_r_prev;            /* (B, H) */
-    double *d_s_prev;            /* (B, H), NULL: not wanted */
-    double *d_current;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_in;          /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const double *d_s;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_r;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_r_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_current;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } izhikevich_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -210,41 +210,41 @@ int izhikevich_backward_f64(int64_t nB, int64_t nI, int64_t nH, const izhikevich
 int64_t izhikevich_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, H) */
-    const double *d_current;     /* (B, H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b_in;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_current;     /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_in;              /* (H), NULL: not wanted */
 } izhikevich_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int izhikevich_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const izhikevich_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *r_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b_in;          /* (H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double c;                    /* scalar */
-    double d;                    /* scalar */
-    double dt;                   /* scalar */
-    double *s;                   /* (T, B, H) */
-    double *v;                   /* (T, B, H) */
-    double *r;                   /* (T, B, H) */
-    double *v_last;              /* (B, H) */
-    double *r_last;              /* (B, H) */
-    double *s_last;              /* (B, H) */
-    double *v_new;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b_in;          /* (H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double c;                    /* scalar */
+    CELLGEN_MEMBER double d;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double *s;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *v;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *v_last;              /* (B, H) */
+    CELLGEN_MEMBER double *r_last;              /* (B, H) */
+    CELLGEN_MEMBER double *s_last;              /* (B, H) */
+    CELLGEN_MEMBER double *v_new;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } izhikevich_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -257,34 +257,34 @@ int64_t izhikevich_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int6
 int izhikevich_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const izhikevich_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *v_prev;        /* (B, H) */
-    const double *s_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    double a;                    /* scalar */
-    double b;                    /* scalar */
-    double dt;                   /* scalar */
-    const double *s;             /* (T, B, H) */
-    const double *v;             /* (T, B, H) */
-    const double *v_new;         /* (T, B, H) */
-    const double *d_s;           /* (T, B, H), NULL counts as zero */
-    const double *d_v;           /* (T, B, H), NULL counts as zero */
-    const double *d_r;           /* (T, B, H), NULL counts as zero */
-    const double *d_v_last;      /* (B, H), NULL counts as zero */
-    const double *d_r_last;      /* (B, H), NULL counts as zero */
-    const double *d_s_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_v_prev;            /* (B, H), NULL: not wanted */
-    double *d_r_prev;            /* (B, H), NULL: not wanted */
-    double *d_s_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b_in;              /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *v_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER double a;                    /* scalar */
+    CELLGEN_MEMBER double b;                    /* scalar */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const double *s;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *v_new;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_r;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_v_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_r_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_in;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } izhikevich_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -24,23 +24,23 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 2*H) */
-    const float *u;              /* (H, 2*H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *alpha1;         /* (2*H) */
-    const float *alpha2;         /* (2*H) */
-    const float *alpha3;         /* (H) */
-    const float *alpha4;         /* (H) */
-    const float *beta1;          /* (2*H) */
-    const float *beta2;          /* (2*H) */
-    const float *beta3;          /* (H) */
-    const float *beta4;          /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 2*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 2*H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *alpha4;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER const float *beta4;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_forward_args_f32;
 
 /* Compute one step. */
@@ -48,31 +48,31 @@ int layer_norm_gru_forward_f32(int64_t nB, int64_t nI, int64_t nH, const layer_n
 int64_t layer_norm_gru_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 2*H) */
-    const float *u;              /* (H, 2*H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *alpha1;         /* (2*H) */
-    const float *alpha2;         /* (2*H) */
-    const float *alpha3;         /* (H) */
-    const float *alpha4;         /* (H) */
-    const float *beta1;          /* (2*H) */
-    const float *beta2;          /* (2*H) */
-    const float *beta3;          /* (H) */
-    const float *beta4;          /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_hu;                 /* (B, 2*H) */
-    float *d_xw;                 /* (B, 2*H) */
-    float *d_hu_n;               /* (B, H) */
-    float *d_xw_n;               /* (B, H) */
-    float *d_gates;              /* (B, 2*H) */
-    float *d_n_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 2*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 2*H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *alpha4;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER const float *beta4;          /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_hu;                 /* (B, 2*H) */
+    CELLGEN_MEMBER float *d_xw;                 /* (B, 2*H) */
+    CELLGEN_MEMBER float *d_hu_n;               /* (B, H) */
+    CELLGEN_MEMBER float *d_xw_n;               /* (B, H) */
+    CELLGEN_MEMBER float *d_gates;              /* (B, 2*H) */
+    CELLGEN_MEMBER float *d_n_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -80,36 +80,36 @@ int layer_norm_gru_backward_f32(int64_t nB, int64_t nI, int64_t nH, const layer_
 int64_t layer_norm_gru_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 2*H) */
-    const float *u;              /* (H, 2*H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *alpha1;         /* (2*H) */
-    const float *alpha2;         /* (2*H) */
-    const float *beta1;          /* (2*H) */
-    const float *beta2;          /* (2*H) */
-    const float *d_n_pre;        /* (B, H) */
-    const float *d_gates;        /* (B, 2*H) */
-    const float *d_xw_n;         /* (B, H) */
-    const float *d_hu_n;         /* (B, H) */
-    const float *d_xw;           /* (B, 2*H) */
-    const float *d_hu;           /* (B, 2*H) */
-    float *d_w;                  /* (I, 2*H), NULL: not wanted */
-    float *d_u;                  /* (H, 2*H), NULL: not wanted */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_alpha1;             /* (2*H) */
-    float *d_alpha2;             /* (2*H) */
-    float *d_alpha3;             /* (H) */
-    float *d_alpha4;             /* (H) */
-    float *d_beta1;              /* (2*H) */
-    float *d_beta2;              /* (2*H) */
-    float *d_beta3;              /* (H), NULL: not wanted */
-    float *d_beta4;              /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 2*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 2*H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (2*H) */
+    CELLGEN_MEMBER const float *beta1;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (2*H) */
+    CELLGEN_MEMBER const float *d_n_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_gates;        /* (B, 2*H) */
+    CELLGEN_MEMBER const float *d_xw_n;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_hu_n;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_xw;           /* (B, 2*H) */
+    CELLGEN_MEMBER const float *d_hu;           /* (B, 2*H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha1;             /* (2*H) */
+    CELLGEN_MEMBER float *d_alpha2;             /* (2*H) */
+    CELLGEN_MEMBER float *d_alpha3;             /* (H) */
+    CELLGEN_MEMBER float *d_alpha4;             /* (H) */
+    CELLGEN_MEMBER float *d_beta1;              /* (2*H) */
+    CELLGEN_MEMBER float *d_beta2;              /* (2*H) */
+    CELLGEN_MEMBER float *d_beta3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta4;              /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -117,41 +117,41 @@ int layer_norm_gru_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, cons
 int64_t layer_norm_gru_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 2*H) */
-    const float *u;              /* (H, 2*H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *alpha1;         /* (2*H) */
-    const float *alpha2;         /* (2*H) */
-    const float *alpha3;         /* (H) */
-    const float *alpha4;         /* (H) */
-    const float *beta1;          /* (2*H) */
-    const float *beta2;          /* (2*H) */
-    const float *beta3;          /* (H) */
-    const float *beta4;          /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *hu;                   /* (T, B, 2*H), NULL: not wanted */
-    float *xw;                   /* (T, B, 2*H), NULL: not wanted */
-    float *hu_n;                 /* (T, B, H), NULL: not wanted */
-    float *xw_n;                 /* (T, B, H), NULL: not wanted */
-    float *sum_hu;               /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
-    float *sum_xw;               /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *sum_xw_n;             /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
-    float *sum_hu_n;             /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre_4;      /* (T, B, 1), NULL: not wanted */
-    float *n;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 2*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 2*H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *alpha4;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (2*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER const float *beta4;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *hu;                   /* (T, B, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *xw;                   /* (T, B, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *hu_n;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *xw_n;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_hu;               /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_xw;               /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_xw_n;             /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_hu_n;             /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_4;      /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *n;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_gru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -164,53 +164,53 @@ int64_t layer_norm_gru_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, 
 int layer_norm_gru_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_gru_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 2*H) */
-    const float *u;              /* (H, 2*H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *alpha1;         /* (2*H) */
-    const float *alpha2;         /* (2*H) */
-    const float *alpha3;         /* (H) */
-    const float *alpha4;         /* (H) */
-    const float *beta4;          /* (H) */
-    const float *h;              /* (T, B, H) */
-    const float *hu;             /* (T, B, 2*H) */
-    const float *xw;             /* (T, B, 2*H) */
-    const float *hu_n;           /* (T, B, H) */
-    const float *xw_n;           /* (T, B, H) */
-    const float *sum_hu;         /* (T, B, 1) */
-    const float *sqrt_sqrt_pre;  /* (T, B, 1) */
-    const float *sum_xw;         /* (T, B, 1) */
-    const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
-    const float *z;              /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *sum_xw_n;       /* (T, B, 1) */
-    const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
-    const float *sum_hu_n;       /* (T, B, 1) */
-    const float *sqrt_sqrt_pre_4; /* (T, B, 1) */
-    const float *n;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, 2*H), NULL: not wanted */
-    float *d_u;                  /* (H, 2*H), NULL: not wanted */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_alpha1;             /* (2*H), NULL: not wanted */
-    float *d_alpha2;             /* (2*H), NULL: not wanted */
-    float *d_alpha3;             /* (H), NULL: not wanted */
-    float *d_alpha4;             /* (H), NULL: not wanted */
-    float *d_beta1;              /* (2*H), NULL: not wanted */
-    float *d_beta2;              /* (2*H), NULL: not wanted */
-    float *d_beta3;              /* (H), NULL: not wanted */
-    float *d_beta4;              /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 2*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 2*H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (2*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *alpha4;         /* (H) */
+    CELLGEN_MEMBER const float *beta4;          /* (H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *hu;             /* (T, B, 2*H) */
+    CELLGEN_MEMBER const float *xw;             /* (T, B, 2*H) */
+    CELLGEN_MEMBER const float *hu_n;           /* (T, B, H) */
+    CELLGEN_MEMBER const float *xw_n;           /* (T, B, H) */
+    CELLGEN_MEMBER const float *sum_hu;         /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre;  /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sum_xw;         /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *sum_xw_n;       /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sum_hu_n;       /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_4; /* (T, B, 1) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha1;             /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha2;             /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha4;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta1;              /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta2;              /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta4;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_gru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -223,23 +223,23 @@ int64_t layer_norm_gru_sequence_backward_packed_size_f32(int64_t nT, int64_t nB,
 int layer_norm_gru_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_gru_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 2*H) */
-    const double *u;             /* (H, 2*H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *alpha1;        /* (2*H) */
-    const double *alpha2;        /* (2*H) */
-    const double *alpha3;        /* (H) */
-    const double *alpha4;        /* (H) */
-    const double *beta1;         /* (2*H) */
-    const double *beta2;         /* (2*H) */
-    const double *beta3;         /* (H) */
-    const double *beta4;         /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 2*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 2*H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *alpha4;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER const double *beta4;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_forward_args_f64;
 
 /* Compute one step. */
@@ -247,31 +247,31 @@ int layer_norm_gru_forward_f64(int64_t nB, int64_t nI, int64_t nH, const layer_n
 int64_t layer_norm_gru_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 2*H) */
-    const double *u;             /* (H, 2*H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *alpha1;        /* (2*H) */
-    const double *alpha2;        /* (2*H) */
-    const double *alpha3;        /* (H) */
-    const double *alpha4;        /* (H) */
-    const double *beta1;         /* (2*H) */
-    const double *beta2;         /* (2*H) */
-    const double *beta3;         /* (H) */
-    const double *beta4;         /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_hu;                /* (B, 2*H) */
-    double *d_xw;                /* (B, 2*H) */
-    double *d_hu_n;              /* (B, H) */
-    double *d_xw_n;              /* (B, H) */
-    double *d_gates;             /* (B, 2*H) */
-    double *d_n_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 2*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 2*H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *alpha4;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER const double *beta4;         /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_hu;                /* (B, 2*H) */
+    CELLGEN_MEMBER double *d_xw;                /* (B, 2*H) */
+    CELLGEN_MEMBER double *d_hu_n;              /* (B, H) */
+    CELLGEN_MEMBER double *d_xw_n;              /* (B, H) */
+    CELLGEN_MEMBER double *d_gates;             /* (B, 2*H) */
+    CELLGEN_MEMBER double *d_n_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -279,36 +279,36 @@ int layer_norm_gru_backward_f64(int64_t nB, int64_t nI, int64_t nH, const layer_
 int64_t layer_norm_gru_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 2*H) */
-    const double *u;             /* (H, 2*H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *alpha1;        /* (2*H) */
-    const double *alpha2;        /* (2*H) */
-    const double *beta1;         /* (2*H) */
-    const double *beta2;         /* (2*H) */
-    const double *d_n_pre;       /* (B, H) */
-    const double *d_gates;       /* (B, 2*H) */
-    const double *d_xw_n;        /* (B, H) */
-    const double *d_hu_n;        /* (B, H) */
-    const double *d_xw;          /* (B, 2*H) */
-    const double *d_hu;          /* (B, 2*H) */
-    double *d_w;                 /* (I, 2*H), NULL: not wanted */
-    double *d_u;                 /* (H, 2*H), NULL: not wanted */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_alpha1;            /* (2*H) */
-    double *d_alpha2;            /* (2*H) */
-    double *d_alpha3;            /* (H) */
-    double *d_alpha4;            /* (H) */
-    double *d_beta1;             /* (2*H) */
-    double *d_beta2;             /* (2*H) */
-    double *d_beta3;             /* (H), NULL: not wanted */
-    double *d_beta4;             /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 2*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 2*H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (2*H) */
+    CELLGEN_MEMBER const double *beta1;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (2*H) */
+    CELLGEN_MEMBER const double *d_n_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_gates;       /* (B, 2*H) */
+    CELLGEN_MEMBER const double *d_xw_n;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_hu_n;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_xw;          /* (B, 2*H) */
+    CELLGEN_MEMBER const double *d_hu;          /* (B, 2*H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha1;            /* (2*H) */
+    CELLGEN_MEMBER double *d_alpha2;            /* (2*H) */
+    CELLGEN_MEMBER double *d_alpha3;            /* (H) */
+    CELLGEN_MEMBER double *d_alpha4;            /* (H) */
+    CELLGEN_MEMBER double *d_beta1;             /* (2*H) */
+    CELLGEN_MEMBER double *d_beta2;             /* (2*H) */
+    CELLGEN_MEMBER double *d_beta3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta4;             /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_gru_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -316,41 +316,41 @@ int layer_norm_gru_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, cons
 int64_t layer_norm_gru_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 2*H) */
-    const double *u;             /* (H, 2*H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *alpha1;        /* (2*H) */
-    const double *alpha2;        /* (2*H) */
-    const double *alpha3;        /* (H) */
-    const double *alpha4;        /* (H) */
-    const double *beta1;         /* (2*H) */
-    const double *beta2;         /* (2*H) */
-    const double *beta3;         /* (H) */
-    const double *beta4;         /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *hu;                  /* (T, B, 2*H), NULL: not wanted */
-    double *xw;                  /* (T, B, 2*H), NULL: not wanted */
-    double *hu_n;                /* (T, B, H), NULL: not wanted */
-    double *xw_n;                /* (T, B, H), NULL: not wanted */
-    double *sum_hu;              /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
-    double *sum_xw;              /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *sum_xw_n;            /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
-    double *sum_hu_n;            /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre_4;     /* (T, B, 1), NULL: not wanted */
-    double *n;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 2*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 2*H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *alpha4;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (2*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER const double *beta4;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *hu;                  /* (T, B, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *xw;                  /* (T, B, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *hu_n;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *xw_n;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_hu;              /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_xw;              /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_xw_n;            /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_hu_n;            /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_4;     /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *n;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_gru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -363,53 +363,53 @@ int64_t layer_norm_gru_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, 
 int layer_norm_gru_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_gru_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 2*H) */
-    const double *u;             /* (H, 2*H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *alpha1;        /* (2*H) */
-    const double *alpha2;        /* (2*H) */
-    const double *alpha3;        /* (H) */
-    const double *alpha4;        /* (H) */
-    const double *beta4;         /* (H) */
-    const double *h;             /* (T, B, H) */
-    const double *hu;            /* (T, B, 2*H) */
-    const double *xw;            /* (T, B, 2*H) */
-    const double *hu_n;          /* (T, B, H) */
-    const double *xw_n;          /* (T, B, H) */
-    const double *sum_hu;        /* (T, B, 1) */
-    const double *sqrt_sqrt_pre; /* (T, B, 1) */
-    const double *sum_xw;        /* (T, B, 1) */
-    const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
-    const double *z;             /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *sum_xw_n;      /* (T, B, 1) */
-    const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
-    const double *sum_hu_n;      /* (T, B, 1) */
-    const double *sqrt_sqrt_pre_4; /* (T, B, 1) */
-    const double *n;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, 2*H), NULL: not wanted */
-    double *d_u;                 /* (H, 2*H), NULL: not wanted */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_alpha1;            /* (2*H), NULL: not wanted */
-    double *d_alpha2;            /* (2*H), NULL: not wanted */
-    double *d_alpha3;            /* (H), NULL: not wanted */
-    double *d_alpha4;            /* (H), NULL: not wanted */
-    double *d_beta1;             /* (2*H), NULL: not wanted */
-    double *d_beta2;             /* (2*H), NULL: not wanted */
-    double *d_beta3;             /* (H), NULL: not wanted */
-    double *d_beta4;             /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 2*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 2*H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (2*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *alpha4;        /* (H) */
+    CELLGEN_MEMBER const double *beta4;         /* (H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *hu;            /* (T, B, 2*H) */
+    CELLGEN_MEMBER const double *xw;            /* (T, B, 2*H) */
+    CELLGEN_MEMBER const double *hu_n;          /* (T, B, H) */
+    CELLGEN_MEMBER const double *xw_n;          /* (T, B, H) */
+    CELLGEN_MEMBER const double *sum_hu;        /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sum_xw;        /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *sum_xw_n;      /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sum_hu_n;      /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_4; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha1;            /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha2;            /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha3;            /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha4;            /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta1;             /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta2;             /* (2*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta4;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_gru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -25,22 +25,22 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *alpha1;         /* (4*H) */
-    const float *alpha2;         /* (4*H) */
-    const float *alpha3;         /* (H) */
-    const float *beta1;          /* (4*H) */
-    const float *beta2;          /* (4*H) */
-    const float *beta3;          /* (H) */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_forward_args_f32;
 
 /* Compute one step. */
@@ -48,30 +48,30 @@ int layer_norm_lstm_forward_f32(int64_t nB, int64_t nI, int64_t nH, const layer_
 int64_t layer_norm_lstm_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *alpha1;         /* (4*H) */
-    const float *alpha2;         /* (4*H) */
-    const float *alpha3;         /* (H) */
-    const float *beta1;          /* (4*H) */
-    const float *beta2;          /* (4*H) */
-    const float *beta3;          /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_hu;                 /* (B, 4*H) */
-    float *d_xw;                 /* (B, 4*H) */
-    float *d_b_hu_norm_xw_norm;  /* (B, 4*H) */
-    float *d_tanh_pre;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_hu;                 /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_xw;                 /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_b_hu_norm_xw_norm;  /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -79,26 +79,26 @@ int layer_norm_lstm_backward_f32(int64_t nB, int64_t nI, int64_t nH, const layer
 int64_t layer_norm_lstm_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *c;              /* (B, H) */
-    const float *d_tanh_pre;     /* (B, H) */
-    const float *d_b_hu_norm_xw_norm; /* (B, 4*H) */
-    const float *d_xw;           /* (B, 4*H) */
-    const float *d_hu;           /* (B, 4*H) */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H) */
-    float *d_alpha1;             /* (4*H) */
-    float *d_alpha2;             /* (4*H) */
-    float *d_alpha3;             /* (H), NULL: not wanted */
-    float *d_beta1;              /* (4*H) */
-    float *d_beta2;              /* (4*H) */
-    float *d_beta3;              /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, H) */
+    CELLGEN_MEMBER const float *d_b_hu_norm_xw_norm; /* (B, 4*H) */
+    CELLGEN_MEMBER const float *d_xw;           /* (B, 4*H) */
+    CELLGEN_MEMBER const float *d_hu;           /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H) */
+    CELLGEN_MEMBER float *d_alpha1;             /* (4*H) */
+    CELLGEN_MEMBER float *d_alpha2;             /* (4*H) */
+    CELLGEN_MEMBER float *d_alpha3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta1;              /* (4*H) */
+    CELLGEN_MEMBER float *d_beta2;              /* (4*H) */
+    CELLGEN_MEMBER float *d_beta3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -106,39 +106,39 @@ int layer_norm_lstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, con
 int64_t layer_norm_lstm_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *alpha1;         /* (4*H) */
-    const float *alpha2;         /* (4*H) */
-    const float *alpha3;         /* (H) */
-    const float *beta1;          /* (4*H) */
-    const float *beta2;          /* (4*H) */
-    const float *beta3;          /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c_last;               /* (B, H) */
-    float *hu;                   /* (T, B, 4*H), NULL: not wanted */
-    float *xw;                   /* (T, B, 4*H), NULL: not wanted */
-    float *sum_hu;               /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
-    float *sum_xw;               /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
-    float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
-    float *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
-    float *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
-    float *sum_c;                /* (T, B, 1), NULL: not wanted */
-    float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
-    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
-    float *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *beta1;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta2;          /* (4*H) */
+    CELLGEN_MEMBER const float *beta3;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *hu;                   /* (T, B, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *xw;                   /* (T, B, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_hu;               /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre;        /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_xw;               /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_2;      /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_c;                /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sqrt_sqrt_pre_3;      /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_lstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -151,49 +151,49 @@ int64_t layer_norm_lstm_sequence_forward_packed_size_f32(int64_t nT, int64_t nB,
 int layer_norm_lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *alpha1;         /* (4*H) */
-    const float *alpha2;         /* (4*H) */
-    const float *alpha3;         /* (H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *hu;             /* (T, B, 4*H) */
-    const float *xw;             /* (T, B, 4*H) */
-    const float *sum_hu;         /* (T, B, 1) */
-    const float *sqrt_sqrt_pre;  /* (T, B, 1) */
-    const float *sum_xw;         /* (T, B, 1) */
-    const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
-    const float *sigmoid_f_bar;  /* (T, B, H) */
-    const float *sigmoid_i_bar;  /* (T, B, H) */
-    const float *tanh_g_bar;     /* (T, B, H) */
-    const float *sum_c;          /* (T, B, 1) */
-    const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
-    const float *tanh_tanh_pre;  /* (T, B, H) */
-    const float *sigmoid_o_bar;  /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    float *d_alpha1;             /* (4*H), NULL: not wanted */
-    float *d_alpha2;             /* (4*H), NULL: not wanted */
-    float *d_alpha3;             /* (H), NULL: not wanted */
-    float *d_beta1;              /* (4*H), NULL: not wanted */
-    float *d_beta2;              /* (4*H), NULL: not wanted */
-    float *d_beta3;              /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *alpha1;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha2;         /* (4*H) */
+    CELLGEN_MEMBER const float *alpha3;         /* (H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *hu;             /* (T, B, 4*H) */
+    CELLGEN_MEMBER const float *xw;             /* (T, B, 4*H) */
+    CELLGEN_MEMBER const float *sum_hu;         /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre;  /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sum_xw;         /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sigmoid_f_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_i_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_g_bar;     /* (T, B, H) */
+    CELLGEN_MEMBER const float *sum_c;          /* (T, B, 1) */
+    CELLGEN_MEMBER const float *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_o_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha1;             /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha2;             /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_alpha3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta1;              /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta2;              /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_beta3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_lstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -206,22 +206,22 @@ int64_t layer_norm_lstm_sequence_backward_packed_size_f32(int64_t nT, int64_t nB
 int layer_norm_lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *alpha1;        /* (4*H) */
-    const double *alpha2;        /* (4*H) */
-    const double *alpha3;        /* (H) */
-    const double *beta1;         /* (4*H) */
-    const double *beta2;         /* (4*H) */
-    const double *beta3;         /* (H) */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_forward_args_f64;
 
 /* Compute one step. */
@@ -229,30 +229,30 @@ int layer_norm_lstm_forward_f64(int64_t nB, int64_t nI, int64_t nH, const layer_
 int64_t layer_norm_lstm_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *alpha1;        /* (4*H) */
-    const double *alpha2;        /* (4*H) */
-    const double *alpha3;        /* (H) */
-    const double *beta1;         /* (4*H) */
-    const double *beta2;         /* (4*H) */
-    const double *beta3;         /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_hu;                /* (B, 4*H) */
-    double *d_xw;                /* (B, 4*H) */
-    double *d_b_hu_norm_xw_norm; /* (B, 4*H) */
-    double *d_tanh_pre;          /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_hu;                /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_xw;                /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_b_hu_norm_xw_norm; /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -260,26 +260,26 @@ int layer_norm_lstm_backward_f64(int64_t nB, int64_t nI, int64_t nH, const layer
 int64_t layer_norm_lstm_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *c;             /* (B, H) */
-    const double *d_tanh_pre;    /* (B, H) */
-    const double *d_b_hu_norm_xw_norm; /* (B, 4*H) */
-    const double *d_xw;          /* (B, 4*H) */
-    const double *d_hu;          /* (B, 4*H) */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H) */
-    double *d_alpha1;            /* (4*H) */
-    double *d_alpha2;            /* (4*H) */
-    double *d_alpha3;            /* (H), NULL: not wanted */
-    double *d_beta1;             /* (4*H) */
-    double *d_beta2;             /* (4*H) */
-    double *d_beta3;             /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, H) */
+    CELLGEN_MEMBER const double *d_b_hu_norm_xw_norm; /* (B, 4*H) */
+    CELLGEN_MEMBER const double *d_xw;          /* (B, 4*H) */
+    CELLGEN_MEMBER const double *d_hu;          /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H) */
+    CELLGEN_MEMBER double *d_alpha1;            /* (4*H) */
+    CELLGEN_MEMBER double *d_alpha2;            /* (4*H) */
+    CELLGEN_MEMBER double *d_alpha3;            /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta1;             /* (4*H) */
+    CELLGEN_MEMBER double *d_beta2;             /* (4*H) */
+    CELLGEN_MEMBER double *d_beta3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } layer_norm_lstm_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -287,39 +287,39 @@ int layer_norm_lstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, con
 int64_t layer_norm_lstm_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *alpha1;        /* (4*H) */
-    const double *alpha2;        /* (4*H) */
-    const double *alpha3;        /* (H) */
-    const double *beta1;         /* (4*H) */
-    const double *beta2;         /* (4*H) */
-    const double *beta3;         /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c_last;              /* (B, H) */
-    double *hu;                  /* (T, B, 4*H), NULL: not wanted */
-    double *xw;                  /* (T, B, 4*H), NULL: not wanted */
-    double *sum_hu;              /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
-    double *sum_xw;              /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
-    double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
-    double *sigmoid_i_bar;       /* (T, B, H), NULL: not wanted */
-    double *tanh_g_bar;          /* (T, B, H), NULL: not wanted */
-    double *sum_c;               /* (T, B, 1), NULL: not wanted */
-    double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
-    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
-    double *sigmoid_o_bar;       /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *beta1;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta2;         /* (4*H) */
+    CELLGEN_MEMBER const double *beta3;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *hu;                  /* (T, B, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *xw;                  /* (T, B, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_hu;              /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre;       /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_xw;              /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_2;     /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_i_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_g_bar;          /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_c;               /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sqrt_sqrt_pre_3;     /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_o_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_lstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -332,49 +332,49 @@ int64_t layer_norm_lstm_sequence_forward_packed_size_f64(int64_t nT, int64_t nB,
 int layer_norm_lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const layer_norm_lstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *alpha1;        /* (4*H) */
-    const double *alpha2;        /* (4*H) */
-    const double *alpha3;        /* (H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *hu;            /* (T, B, 4*H) */
-    const double *xw;            /* (T, B, 4*H) */
-    const double *sum_hu;        /* (T, B, 1) */
-    const double *sqrt_sqrt_pre; /* (T, B, 1) */
-    const double *sum_xw;        /* (T, B, 1) */
-    const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
-    const double *sigmoid_f_bar; /* (T, B, H) */
-    const double *sigmoid_i_bar; /* (T, B, H) */
-    const double *tanh_g_bar;    /* (T, B, H) */
-    const double *sum_c;         /* (T, B, 1) */
-    const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
-    const double *tanh_tanh_pre; /* (T, B, H) */
-    const double *sigmoid_o_bar; /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    double *d_alpha1;            /* (4*H), NULL: not wanted */
-    double *d_alpha2;            /* (4*H), NULL: not wanted */
-    double *d_alpha3;            /* (H), NULL: not wanted */
-    double *d_beta1;             /* (4*H), NULL: not wanted */
-    double *d_beta2;             /* (4*H), NULL: not wanted */
-    double *d_beta3;             /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *alpha1;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha2;        /* (4*H) */
+    CELLGEN_MEMBER const double *alpha3;        /* (H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *hu;            /* (T, B, 4*H) */
+    CELLGEN_MEMBER const double *xw;            /* (T, B, 4*H) */
+    CELLGEN_MEMBER const double *sum_hu;        /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sum_xw;        /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_2; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sigmoid_f_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_i_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_g_bar;    /* (T, B, H) */
+    CELLGEN_MEMBER const double *sum_c;         /* (T, B, 1) */
+    CELLGEN_MEMBER const double *sqrt_sqrt_pre_3; /* (T, B, 1) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_o_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha1;            /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha2;            /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_alpha3;            /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta1;             /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta2;             /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_beta3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } layer_norm_lstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -18,26 +18,26 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w_1;            /* (H, H) */
-    const float *v_1;            /* (I, H) */
-    const float *b_1;            /* (H) */
-    const float *w_2;            /* (H, H) */
-    const float *v_2;            /* (I, H) */
-    const float *b_2;            /* (H) */
-    const float *w_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_y;            /* (H, H) */
-    const float *v_y;            /* (I, H) */
-    const float *b_y;            /* (H) */
-    double dt;                   /* scalar */
-    float *y;                    /* (B, H) */
-    float *z;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_1;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_1;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_1;            /* (H) */
+    CELLGEN_MEMBER const float *w_2;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_2;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_2;            /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_y;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_y;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_y;            /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER float *y;                    /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lem_forward_args_f32;
 
 /* Compute one step. */
@@ -45,34 +45,34 @@ int lem_forward_f32(int64_t nB, int64_t nI, int64_t nH, const lem_forward_args_f
 int64_t lem_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w_1;            /* (H, H) */
-    const float *v_1;            /* (I, H) */
-    const float *b_1;            /* (H) */
-    const float *w_2;            /* (H, H) */
-    const float *v_2;            /* (I, H) */
-    const float *b_2;            /* (H) */
-    const float *w_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_y;            /* (H, H) */
-    const float *v_y;            /* (I, H) */
-    const float *b_y;            /* (H) */
-    double dt;                   /* scalar */
-    const float *d_y;            /* (B, H), NULL counts as zero */
-    const float *d_z;            /* (B, H), NULL counts as zero */
-    const float *z;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_y_prev;             /* (B, H), NULL: not wanted */
-    float *d_z_prev;             /* (B, H) */
-    float *d_sigmoid_pre;        /* (B, H) */
-    float *d_sigmoid_pre_2;      /* (B, H) */
-    float *d_tanh_pre;           /* (B, H) */
-    float *d_tanh_pre_2;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_1;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_1;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_1;            /* (H) */
+    CELLGEN_MEMBER const float *w_2;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_2;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_2;            /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_y;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_y;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_y;            /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const float *d_y;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *z;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_y_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_z_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_sigmoid_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_sigmoid_pre_2;      /* (B, H) */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, H) */
+    CELLGEN_MEMBER float *d_tanh_pre_2;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lem_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -80,59 +80,59 @@ int lem_backward_f32(int64_t nB, int64_t nI, int64_t nH, const lem_backward_args
 int64_t lem_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z;              /* (B, H) */
-    const float *d_tanh_pre_2;   /* (B, H) */
-    const float *d_tanh_pre;     /* (B, H) */
-    const float *d_sigmoid_pre_2; /* (B, H) */
-    const float *d_sigmoid_pre;  /* (B, H) */
-    float *d_w_1;                /* (H, H), NULL: not wanted */
-    float *d_v_1;                /* (I, H), NULL: not wanted */
-    float *d_b_1;                /* (H) */
-    float *d_w_2;                /* (H, H), NULL: not wanted */
-    float *d_v_2;                /* (I, H), NULL: not wanted */
-    float *d_b_2;                /* (H) */
-    float *d_w_z;                /* (H, H), NULL: not wanted */
-    float *d_v_z;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_w_y;                /* (H, H), NULL: not wanted */
-    float *d_v_y;                /* (I, H), NULL: not wanted */
-    float *d_b_y;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z;              /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre_2;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, H) */
+    CELLGEN_MEMBER const float *d_sigmoid_pre_2; /* (B, H) */
+    CELLGEN_MEMBER const float *d_sigmoid_pre;  /* (B, H) */
+    CELLGEN_MEMBER float *d_w_1;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_1;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_1;                /* (H) */
+    CELLGEN_MEMBER float *d_w_2;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_2;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_2;                /* (H) */
+    CELLGEN_MEMBER float *d_w_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_w_y;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_y;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_y;                /* (H) */
 } lem_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lem_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lem_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w_1;            /* (H, H) */
-    const float *v_1;            /* (I, H) */
-    const float *b_1;            /* (H) */
-    const float *w_2;            /* (H, H) */
-    const float *v_2;            /* (I, H) */
-    const float *b_2;            /* (H) */
-    const float *w_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *w_y;            /* (H, H) */
-    const float *v_y;            /* (I, H) */
-    const float *b_y;            /* (H) */
-    double dt;                   /* scalar */
-    float *y;                    /* (T, B, H) */
-    float *z;                    /* (T, B, H) */
-    float *y_last;               /* (B, H) */
-    float *z_last;               /* (B, H) */
-    float *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
-    float *sigmoid_sigmoid_pre_2; /* (T, B, H), NULL: not wanted */
-    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
-    float *tanh_tanh_pre_2;      /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_1;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_1;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_1;            /* (H) */
+    CELLGEN_MEMBER const float *w_2;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_2;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_2;            /* (H) */
+    CELLGEN_MEMBER const float *w_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_y;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_y;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_y;            /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER float *y;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *y_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z_last;               /* (B, H) */
+    CELLGEN_MEMBER float *sigmoid_sigmoid_pre;  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_sigmoid_pre_2; /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre_2;      /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lem_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -145,47 +145,47 @@ int64_t lem_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int lem_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lem_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *y_prev;         /* (B, H) */
-    const float *z_prev;         /* (B, H) */
-    const float *w_1;            /* (H, H) */
-    const float *v_1;            /* (I, H) */
-    const float *w_2;            /* (H, H) */
-    const float *v_2;            /* (I, H) */
-    const float *w_z;            /* (H, H) */
-    const float *v_z;            /* (I, H) */
-    const float *w_y;            /* (H, H) */
-    const float *v_y;            /* (I, H) */
-    double dt;                   /* scalar */
-    const float *y;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *sigmoid_sigmoid_pre; /* (T, B, H) */
-    const float *sigmoid_sigmoid_pre_2; /* (T, B, H) */
-    const float *tanh_tanh_pre;  /* (T, B, H) */
-    const float *tanh_tanh_pre_2; /* (T, B, H) */
-    const float *d_y;            /* (T, B, H), NULL counts as zero */
-    const float *d_z;            /* (T, B, H), NULL counts as zero */
-    const float *d_y_last;       /* (B, H), NULL counts as zero */
-    const float *d_z_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_y_prev;             /* (B, H), NULL: not wanted */
-    float *d_z_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_1;                /* (H, H), NULL: not wanted */
-    float *d_v_1;                /* (I, H), NULL: not wanted */
-    float *d_b_1;                /* (H), NULL: not wanted */
-    float *d_w_2;                /* (H, H), NULL: not wanted */
-    float *d_v_2;                /* (I, H), NULL: not wanted */
-    float *d_b_2;                /* (H), NULL: not wanted */
-    float *d_w_z;                /* (H, H), NULL: not wanted */
-    float *d_v_z;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_w_y;                /* (H, H), NULL: not wanted */
-    float *d_v_y;                /* (I, H), NULL: not wanted */
-    float *d_b_y;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *y_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *z_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_1;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_1;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_2;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_2;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_y;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_y;            /* (I, H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const float *y;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_sigmoid_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_sigmoid_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_y_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_z_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_y_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_z_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_1;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_1;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_1;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_2;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_2;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_2;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_y;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_y;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_y;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lem_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -198,26 +198,26 @@ int64_t lem_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int lem_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lem_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w_1;           /* (H, H) */
-    const double *v_1;           /* (I, H) */
-    const double *b_1;           /* (H) */
-    const double *w_2;           /* (H, H) */
-    const double *v_2;           /* (I, H) */
-    const double *b_2;           /* (H) */
-    const double *w_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_y;           /* (H, H) */
-    const double *v_y;           /* (I, H) */
-    const double *b_y;           /* (H) */
-    double dt;                   /* scalar */
-    double *y;                   /* (B, H) */
-    double *z;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_1;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_1;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_1;           /* (H) */
+    CELLGEN_MEMBER const double *w_2;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_2;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_2;           /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_y;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_y;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_y;           /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double *y;                   /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lem_forward_args_f64;
 
 /* Compute one step. */
@@ -225,34 +225,34 @@ int lem_forward_f64(int64_t nB, int64_t nI, int64_t nH, const lem_forward_args_f
 int64_t lem_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w_1;           /* (H, H) */
-    const double *v_1;           /* (I, H) */
-    const double *b_1;           /* (H) */
-    const double *w_2;           /* (H, H) */
-    const double *v_2;           /* (I, H) */
-    const double *b_2;           /* (H) */
-    const double *w_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_y;           /* (H, H) */
-    const double *v_y;           /* (I, H) */
-    const double *b_y;           /* (H) */
-    double dt;                   /* scalar */
-    const double *d_y;           /* (B, H), NULL counts as zero */
-    const double *d_z;           /* (B, H), NULL counts as zero */
-    const double *z;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_y_prev;            /* (B, H), NULL: not wanted */
-    double *d_z_prev;            /* (B, H) */
-    double *d_sigmoid_pre;       /* (B, H) */
-    double *d_sigmoid_pre_2;     /* (B, H) */
-    double *d_tanh_pre;          /* (B, H) */
-    double *d_tanh_pre_2;        /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_1;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_1;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_1;           /* (H) */
+    CELLGEN_MEMBER const double *w_2;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_2;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_2;           /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_y;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_y;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_y;           /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const double *d_y;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *z;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_y_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_z_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_sigmoid_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_sigmoid_pre_2;     /* (B, H) */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, H) */
+    CELLGEN_MEMBER double *d_tanh_pre_2;        /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lem_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -260,59 +260,59 @@ int lem_backward_f64(int64_t nB, int64_t nI, int64_t nH, const lem_backward_args
 int64_t lem_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z;             /* (B, H) */
-    const double *d_tanh_pre_2;  /* (B, H) */
-    const double *d_tanh_pre;    /* (B, H) */
-    const double *d_sigmoid_pre_2; /* (B, H) */
-    const double *d_sigmoid_pre; /* (B, H) */
-    double *d_w_1;               /* (H, H), NULL: not wanted */
-    double *d_v_1;               /* (I, H), NULL: not wanted */
-    double *d_b_1;               /* (H) */
-    double *d_w_2;               /* (H, H), NULL: not wanted */
-    double *d_v_2;               /* (I, H), NULL: not wanted */
-    double *d_b_2;               /* (H) */
-    double *d_w_z;               /* (H, H), NULL: not wanted */
-    double *d_v_z;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_w_y;               /* (H, H), NULL: not wanted */
-    double *d_v_y;               /* (I, H), NULL: not wanted */
-    double *d_b_y;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z;             /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre_2;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, H) */
+    CELLGEN_MEMBER const double *d_sigmoid_pre_2; /* (B, H) */
+    CELLGEN_MEMBER const double *d_sigmoid_pre; /* (B, H) */
+    CELLGEN_MEMBER double *d_w_1;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_1;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_1;               /* (H) */
+    CELLGEN_MEMBER double *d_w_2;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_2;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_2;               /* (H) */
+    CELLGEN_MEMBER double *d_w_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_w_y;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_y;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_y;               /* (H) */
 } lem_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lem_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lem_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w_1;           /* (H, H) */
-    const double *v_1;           /* (I, H) */
-    const double *b_1;           /* (H) */
-    const double *w_2;           /* (H, H) */
-    const double *v_2;           /* (I, H) */
-    const double *b_2;           /* (H) */
-    const double *w_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *w_y;           /* (H, H) */
-    const double *v_y;           /* (I, H) */
-    const double *b_y;           /* (H) */
-    double dt;                   /* scalar */
-    double *y;                   /* (T, B, H) */
-    double *z;                   /* (T, B, H) */
-    double *y_last;              /* (B, H) */
-    double *z_last;              /* (B, H) */
-    double *sigmoid_sigmoid_pre; /* (T, B, H), NULL: not wanted */
-    double *sigmoid_sigmoid_pre_2; /* (T, B, H), NULL: not wanted */
-    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
-    double *tanh_tanh_pre_2;     /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_1;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_1;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_1;           /* (H) */
+    CELLGEN_MEMBER const double *w_2;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_2;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_2;           /* (H) */
+    CELLGEN_MEMBER const double *w_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_y;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_y;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_y;           /* (H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER double *y;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *y_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z_last;              /* (B, H) */
+    CELLGEN_MEMBER double *sigmoid_sigmoid_pre; /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_sigmoid_pre_2; /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre_2;     /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lem_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -325,47 +325,47 @@ int64_t lem_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int lem_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lem_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *y_prev;        /* (B, H) */
-    const double *z_prev;        /* (B, H) */
-    const double *w_1;           /* (H, H) */
-    const double *v_1;           /* (I, H) */
-    const double *w_2;           /* (H, H) */
-    const double *v_2;           /* (I, H) */
-    const double *w_z;           /* (H, H) */
-    const double *v_z;           /* (I, H) */
-    const double *w_y;           /* (H, H) */
-    const double *v_y;           /* (I, H) */
-    double dt;                   /* scalar */
-    const double *y;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *sigmoid_sigmoid_pre; /* (T, B, H) */
-    const double *sigmoid_sigmoid_pre_2; /* (T, B, H) */
-    const double *tanh_tanh_pre; /* (T, B, H) */
-    const double *tanh_tanh_pre_2; /* (T, B, H) */
-    const double *d_y;           /* (T, B, H), NULL counts as zero */
-    const double *d_z;           /* (T, B, H), NULL counts as zero */
-    const double *d_y_last;      /* (B, H), NULL counts as zero */
-    const double *d_z_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_y_prev;            /* (B, H), NULL: not wanted */
-    double *d_z_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_1;               /* (H, H), NULL: not wanted */
-    double *d_v_1;               /* (I, H), NULL: not wanted */
-    double *d_b_1;               /* (H), NULL: not wanted */
-    double *d_w_2;               /* (H, H), NULL: not wanted */
-    double *d_v_2;               /* (I, H), NULL: not wanted */
-    double *d_b_2;               /* (H), NULL: not wanted */
-    double *d_w_z;               /* (H, H), NULL: not wanted */
-    double *d_v_z;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_w_y;               /* (H, H), NULL: not wanted */
-    double *d_v_y;               /* (I, H), NULL: not wanted */
-    double *d_b_y;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *y_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *z_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_1;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_1;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_2;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_2;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_y;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_y;           /* (I, H) */
+    CELLGEN_MEMBER double dt;                   /* scalar */
+    CELLGEN_MEMBER const double *y;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_sigmoid_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_sigmoid_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre_2; /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_y_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_z_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_y_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_z_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_1;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_1;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_1;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_2;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_2;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_2;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_y;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_y;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_y;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lem_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

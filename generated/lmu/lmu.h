@@ -17,21 +17,21 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, M) */
-    const float *e_x;            /* (I, 1) */
-    const float *e_h;            /* (H, 1) */
-    const float *e_m;            /* (M, 1) */
-    const float *a;              /* (M, M) */
-    const float *b;              /* (M) */
-    const float *w_x;            /* (I, H) */
-    const float *w_h;            /* (H, H) */
-    const float *w_m;            /* (M, H) */
-    float *h;                    /* (B, H) */
-    float *m;                    /* (B, M) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, M) */
+    CELLGEN_MEMBER const float *e_x;            /* (I, 1) */
+    CELLGEN_MEMBER const float *e_h;            /* (H, 1) */
+    CELLGEN_MEMBER const float *e_m;            /* (M, 1) */
+    CELLGEN_MEMBER const float *a;              /* (M, M) */
+    CELLGEN_MEMBER const float *b;              /* (M) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (M, H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *m;                    /* (B, M) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lmu_forward_args_f32;
 
 /* Compute one step. */
@@ -39,24 +39,24 @@ int lmu_forward_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_fo
 int64_t lmu_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const float *e_x;            /* (I, 1) */
-    const float *e_h;            /* (H, 1) */
-    const float *e_m;            /* (M, 1) */
-    const float *a;              /* (M, M) */
-    const float *b;              /* (M) */
-    const float *w_x;            /* (I, H) */
-    const float *w_h;            /* (H, H) */
-    const float *w_m;            /* (M, H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_m;            /* (B, M), NULL counts as zero */
-    const float *h;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_m_prev;             /* (B, M), NULL: not wanted */
-    float *d_u;                  /* (B, 1) */
-    float *d_h_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *e_x;            /* (I, 1) */
+    CELLGEN_MEMBER const float *e_h;            /* (H, 1) */
+    CELLGEN_MEMBER const float *e_m;            /* (M, 1) */
+    CELLGEN_MEMBER const float *a;              /* (M, M) */
+    CELLGEN_MEMBER const float *b;              /* (M) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (M, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (B, M), NULL counts as zero */
+    CELLGEN_MEMBER const float *h;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (B, 1) */
+    CELLGEN_MEMBER float *d_h_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lmu_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -64,43 +64,43 @@ int lmu_backward_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_b
 int64_t lmu_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, M) */
-    const float *m;              /* (B, M) */
-    const float *d_h_pre;        /* (B, H) */
-    const float *d_u;            /* (B, 1) */
-    float *d_e_x;                /* (I, 1), NULL: not wanted */
-    float *d_e_h;                /* (H, 1), NULL: not wanted */
-    float *d_e_m;                /* (M, 1), NULL: not wanted */
-    float *d_w_x;                /* (I, H), NULL: not wanted */
-    float *d_w_h;                /* (H, H), NULL: not wanted */
-    float *d_w_m;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, M) */
+    CELLGEN_MEMBER const float *m;              /* (B, M) */
+    CELLGEN_MEMBER const float *d_h_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_u;            /* (B, 1) */
+    CELLGEN_MEMBER float *d_e_x;                /* (I, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_e_h;                /* (H, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_e_m;                /* (M, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_x;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_h;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_m;                /* (M, H), NULL: not wanted */
 } lmu_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lmu_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, M) */
-    const float *e_x;            /* (I, 1) */
-    const float *e_h;            /* (H, 1) */
-    const float *e_m;            /* (M, 1) */
-    const float *a;              /* (M, M) */
-    const float *b;              /* (M) */
-    const float *w_x;            /* (I, H) */
-    const float *w_h;            /* (H, H) */
-    const float *w_m;            /* (M, H) */
-    float *h;                    /* (T, B, H) */
-    float *m;                    /* (T, B, M) */
-    float *h_last;               /* (B, H) */
-    float *m_last;               /* (B, M) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, M) */
+    CELLGEN_MEMBER const float *e_x;            /* (I, 1) */
+    CELLGEN_MEMBER const float *e_h;            /* (H, 1) */
+    CELLGEN_MEMBER const float *e_m;            /* (M, 1) */
+    CELLGEN_MEMBER const float *a;              /* (M, M) */
+    CELLGEN_MEMBER const float *b;              /* (M) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (M, H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *m;                    /* (T, B, M) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *m_last;               /* (B, M) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lmu_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -113,36 +113,36 @@ int64_t lmu_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int lmu_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, M) */
-    const float *e_x;            /* (I, 1) */
-    const float *e_h;            /* (H, 1) */
-    const float *e_m;            /* (M, 1) */
-    const float *a;              /* (M, M) */
-    const float *b;              /* (M) */
-    const float *w_x;            /* (I, H) */
-    const float *w_h;            /* (H, H) */
-    const float *w_m;            /* (M, H) */
-    const float *h;              /* (T, B, H) */
-    const float *m;              /* (T, B, M) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_m;            /* (T, B, M), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_m_last;       /* (B, M), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_m_prev;             /* (B, M), NULL: not wanted */
-    float *d_e_x;                /* (I, 1), NULL: not wanted */
-    float *d_e_h;                /* (H, 1), NULL: not wanted */
-    float *d_e_m;                /* (M, 1), NULL: not wanted */
-    float *d_w_x;                /* (I, H), NULL: not wanted */
-    float *d_w_h;                /* (H, H), NULL: not wanted */
-    float *d_w_m;                /* (M, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, M) */
+    CELLGEN_MEMBER const float *e_x;            /* (I, 1) */
+    CELLGEN_MEMBER const float *e_h;            /* (H, 1) */
+    CELLGEN_MEMBER const float *e_m;            /* (M, 1) */
+    CELLGEN_MEMBER const float *a;              /* (M, M) */
+    CELLGEN_MEMBER const float *b;              /* (M) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (M, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *m;              /* (T, B, M) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (T, B, M), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m_last;       /* (B, M), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, M), NULL: not wanted */
+    CELLGEN_MEMBER float *d_e_x;                /* (I, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_e_h;                /* (H, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_e_m;                /* (M, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_x;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_h;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_m;                /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lmu_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -155,21 +155,21 @@ int64_t lmu_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int lmu_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, M) */
-    const double *e_x;           /* (I, 1) */
-    const double *e_h;           /* (H, 1) */
-    const double *e_m;           /* (M, 1) */
-    const double *a;             /* (M, M) */
-    const double *b;             /* (M) */
-    const double *w_x;           /* (I, H) */
-    const double *w_h;           /* (H, H) */
-    const double *w_m;           /* (M, H) */
-    double *h;                   /* (B, H) */
-    double *m;                   /* (B, M) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, M) */
+    CELLGEN_MEMBER const double *e_x;           /* (I, 1) */
+    CELLGEN_MEMBER const double *e_h;           /* (H, 1) */
+    CELLGEN_MEMBER const double *e_m;           /* (M, 1) */
+    CELLGEN_MEMBER const double *a;             /* (M, M) */
+    CELLGEN_MEMBER const double *b;             /* (M) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (M, H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *m;                   /* (B, M) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lmu_forward_args_f64;
 
 /* Compute one step. */
@@ -177,24 +177,24 @@ int lmu_forward_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_fo
 int64_t lmu_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const double *e_x;           /* (I, 1) */
-    const double *e_h;           /* (H, 1) */
-    const double *e_m;           /* (M, 1) */
-    const double *a;             /* (M, M) */
-    const double *b;             /* (M) */
-    const double *w_x;           /* (I, H) */
-    const double *w_h;           /* (H, H) */
-    const double *w_m;           /* (M, H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_m;           /* (B, M), NULL counts as zero */
-    const double *h;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_m_prev;            /* (B, M), NULL: not wanted */
-    double *d_u;                 /* (B, 1) */
-    double *d_h_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *e_x;           /* (I, 1) */
+    CELLGEN_MEMBER const double *e_h;           /* (H, 1) */
+    CELLGEN_MEMBER const double *e_m;           /* (M, 1) */
+    CELLGEN_MEMBER const double *a;             /* (M, M) */
+    CELLGEN_MEMBER const double *b;             /* (M) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (M, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (B, M), NULL counts as zero */
+    CELLGEN_MEMBER const double *h;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (B, 1) */
+    CELLGEN_MEMBER double *d_h_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lmu_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -202,43 +202,43 @@ int lmu_backward_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_b
 int64_t lmu_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, M) */
-    const double *m;             /* (B, M) */
-    const double *d_h_pre;       /* (B, H) */
-    const double *d_u;           /* (B, 1) */
-    double *d_e_x;               /* (I, 1), NULL: not wanted */
-    double *d_e_h;               /* (H, 1), NULL: not wanted */
-    double *d_e_m;               /* (M, 1), NULL: not wanted */
-    double *d_w_x;               /* (I, H), NULL: not wanted */
-    double *d_w_h;               /* (H, H), NULL: not wanted */
-    double *d_w_m;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, M) */
+    CELLGEN_MEMBER const double *m;             /* (B, M) */
+    CELLGEN_MEMBER const double *d_h_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_u;           /* (B, 1) */
+    CELLGEN_MEMBER double *d_e_x;               /* (I, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_e_h;               /* (H, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_e_m;               /* (M, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_x;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_h;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_m;               /* (M, H), NULL: not wanted */
 } lmu_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lmu_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, M) */
-    const double *e_x;           /* (I, 1) */
-    const double *e_h;           /* (H, 1) */
-    const double *e_m;           /* (M, 1) */
-    const double *a;             /* (M, M) */
-    const double *b;             /* (M) */
-    const double *w_x;           /* (I, H) */
-    const double *w_h;           /* (H, H) */
-    const double *w_m;           /* (M, H) */
-    double *h;                   /* (T, B, H) */
-    double *m;                   /* (T, B, M) */
-    double *h_last;              /* (B, H) */
-    double *m_last;              /* (B, M) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, M) */
+    CELLGEN_MEMBER const double *e_x;           /* (I, 1) */
+    CELLGEN_MEMBER const double *e_h;           /* (H, 1) */
+    CELLGEN_MEMBER const double *e_m;           /* (M, 1) */
+    CELLGEN_MEMBER const double *a;             /* (M, M) */
+    CELLGEN_MEMBER const double *b;             /* (M) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (M, H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *m;                   /* (T, B, M) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *m_last;              /* (B, M) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lmu_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -251,36 +251,36 @@ int64_t lmu_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int lmu_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const lmu_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, M) */
-    const double *e_x;           /* (I, 1) */
-    const double *e_h;           /* (H, 1) */
-    const double *e_m;           /* (M, 1) */
-    const double *a;             /* (M, M) */
-    const double *b;             /* (M) */
-    const double *w_x;           /* (I, H) */
-    const double *w_h;           /* (H, H) */
-    const double *w_m;           /* (M, H) */
-    const double *h;             /* (T, B, H) */
-    const double *m;             /* (T, B, M) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_m;           /* (T, B, M), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_m_last;      /* (B, M), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_m_prev;            /* (B, M), NULL: not wanted */
-    double *d_e_x;               /* (I, 1), NULL: not wanted */
-    double *d_e_h;               /* (H, 1), NULL: not wanted */
-    double *d_e_m;               /* (M, 1), NULL: not wanted */
-    double *d_w_x;               /* (I, H), NULL: not wanted */
-    double *d_w_h;               /* (H, H), NULL: not wanted */
-    double *d_w_m;               /* (M, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, M) */
+    CELLGEN_MEMBER const double *e_x;           /* (I, 1) */
+    CELLGEN_MEMBER const double *e_h;           /* (H, 1) */
+    CELLGEN_MEMBER const double *e_m;           /* (M, 1) */
+    CELLGEN_MEMBER const double *a;             /* (M, M) */
+    CELLGEN_MEMBER const double *b;             /* (M) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (M, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *m;             /* (T, B, M) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (T, B, M), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m_last;      /* (B, M), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, M), NULL: not wanted */
+    CELLGEN_MEMBER double *d_e_x;               /* (I, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_e_h;               /* (H, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_e_m;               /* (M, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_x;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_h;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_m;               /* (M, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lmu_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -22,22 +22,22 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_re_prev;      /* (B, H) */
-    const float *h_im_prev;      /* (B, H) */
-    const float *nu_log;         /* (H) */
-    const float *theta_log;      /* (H) */
-    const float *gamma_log;      /* (H) */
-    const float *b_re;           /* (I, H) */
-    const float *b_im;           /* (I, H) */
-    const float *c_re;           /* (H, I) */
-    const float *c_im;           /* (H, I) */
-    const float *d;              /* (I) */
-    float *y;                    /* (B, I) */
-    float *h_re;                 /* (B, H) */
-    float *h_im;                 /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_re_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *h_im_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *nu_log;         /* (H) */
+    CELLGEN_MEMBER const float *theta_log;      /* (H) */
+    CELLGEN_MEMBER const float *gamma_log;      /* (H) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, H) */
+    CELLGEN_MEMBER const float *c_re;           /* (H, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (H, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER float *y;                    /* (B, I) */
+    CELLGEN_MEMBER float *h_re;                 /* (B, H) */
+    CELLGEN_MEMBER float *h_im;                 /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_forward_args_f32;
 
 /* Compute one step. */
@@ -45,27 +45,27 @@ int lru_forward_f32(int64_t nB, int64_t nI, int64_t nH, const lru_forward_args_f
 int64_t lru_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *nu_log;         /* (H) */
-    const float *theta_log;      /* (H) */
-    const float *gamma_log;      /* (H) */
-    const float *b_re;           /* (I, H) */
-    const float *b_im;           /* (I, H) */
-    const float *c_re;           /* (H, I) */
-    const float *c_im;           /* (H, I) */
-    const float *d;              /* (I) */
-    const float *d_y;            /* (B, I), NULL counts as zero */
-    const float *d_h_re;         /* (B, H), NULL counts as zero */
-    const float *d_h_im;         /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_re_prev;          /* (B, H) */
-    float *d_h_im_prev;          /* (B, H) */
-    float *d_h_re_total;         /* (B, H) */
-    float *d_h_im_total;         /* (B, H) */
-    float *d_x_b_re;             /* (B, H) */
-    float *d_x_b_im;             /* (B, H) */
-    float *d_h_im_c_im;          /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *nu_log;         /* (H) */
+    CELLGEN_MEMBER const float *theta_log;      /* (H) */
+    CELLGEN_MEMBER const float *gamma_log;      /* (H) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, H) */
+    CELLGEN_MEMBER const float *c_re;           /* (H, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (H, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_re;         /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_im;         /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_re_prev;          /* (B, H) */
+    CELLGEN_MEMBER float *d_h_im_prev;          /* (B, H) */
+    CELLGEN_MEMBER float *d_h_re_total;         /* (B, H) */
+    CELLGEN_MEMBER float *d_h_im_total;         /* (B, H) */
+    CELLGEN_MEMBER float *d_x_b_re;             /* (B, H) */
+    CELLGEN_MEMBER float *d_x_b_im;             /* (B, H) */
+    CELLGEN_MEMBER float *d_h_im_c_im;          /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -73,32 +73,32 @@ int lru_backward_f32(int64_t nB, int64_t nI, int64_t nH, const lru_backward_args
 int64_t lru_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_re_prev;      /* (B, H) */
-    const float *h_im_prev;      /* (B, H) */
-    const float *nu_log;         /* (H) */
-    const float *theta_log;      /* (H) */
-    const float *gamma_log;      /* (H) */
-    const float *b_re;           /* (I, H) */
-    const float *b_im;           /* (I, H) */
-    const float *d_y;            /* (B, I), NULL counts as zero */
-    const float *h_re;           /* (B, H) */
-    const float *h_im;           /* (B, H) */
-    const float *d_h_im_c_im;    /* (B, I) */
-    const float *d_h_im_total;   /* (B, H) */
-    const float *d_x_b_im;       /* (B, H) */
-    const float *d_h_re_total;   /* (B, H) */
-    const float *d_x_b_re;       /* (B, H) */
-    float *d_nu_log;             /* (H) */
-    float *d_theta_log;          /* (H) */
-    float *d_gamma_log;          /* (H), NULL: not wanted */
-    float *d_b_re;               /* (I, H), NULL: not wanted */
-    float *d_b_im;               /* (I, H), NULL: not wanted */
-    float *d_c_re;               /* (H, I), NULL: not wanted */
-    float *d_c_im;               /* (H, I), NULL: not wanted */
-    float *d_d;                  /* (I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_re_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *h_im_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *nu_log;         /* (H) */
+    CELLGEN_MEMBER const float *theta_log;      /* (H) */
+    CELLGEN_MEMBER const float *gamma_log;      /* (H) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, H) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *h_re;           /* (B, H) */
+    CELLGEN_MEMBER const float *h_im;           /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_im_c_im;    /* (B, I) */
+    CELLGEN_MEMBER const float *d_h_im_total;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_b_im;       /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_re_total;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_b_re;       /* (B, H) */
+    CELLGEN_MEMBER float *d_nu_log;             /* (H) */
+    CELLGEN_MEMBER float *d_theta_log;          /* (H) */
+    CELLGEN_MEMBER float *d_gamma_log;          /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_re;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_im;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_re;               /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_im;               /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -106,28 +106,28 @@ int lru_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lru_weigh
 int64_t lru_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_re_prev;      /* (B, H) */
-    const float *h_im_prev;      /* (B, H) */
-    const float *nu_log;         /* (H) */
-    const float *theta_log;      /* (H) */
-    const float *gamma_log;      /* (H) */
-    const float *b_re;           /* (I, H) */
-    const float *b_im;           /* (I, H) */
-    const float *c_re;           /* (H, I) */
-    const float *c_im;           /* (H, I) */
-    const float *d;              /* (I) */
-    float *y;                    /* (T, B, I) */
-    float *h_re;                 /* (T, B, H) */
-    float *h_im;                 /* (T, B, H) */
-    float *h_re_last;            /* (B, H) */
-    float *h_im_last;            /* (B, H) */
-    float *x_b_re;               /* (T, B, H), NULL: not wanted */
-    float *x_b_im;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_re_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *h_im_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *nu_log;         /* (H) */
+    CELLGEN_MEMBER const float *theta_log;      /* (H) */
+    CELLGEN_MEMBER const float *gamma_log;      /* (H) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, H) */
+    CELLGEN_MEMBER const float *c_re;           /* (H, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (H, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER float *y;                    /* (T, B, I) */
+    CELLGEN_MEMBER float *h_re;                 /* (T, B, H) */
+    CELLGEN_MEMBER float *h_im;                 /* (T, B, H) */
+    CELLGEN_MEMBER float *h_re_last;            /* (B, H) */
+    CELLGEN_MEMBER float *h_im_last;            /* (B, H) */
+    CELLGEN_MEMBER float *x_b_re;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *x_b_im;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -140,41 +140,41 @@ int64_t lru_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int lru_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lru_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_re_prev;      /* (B, H) */
-    const float *h_im_prev;      /* (B, H) */
-    const float *nu_log;         /* (H) */
-    const float *theta_log;      /* (H) */
-    const float *gamma_log;      /* (H) */
-    const float *b_re;           /* (I, H) */
-    const float *b_im;           /* (I, H) */
-    const float *c_re;           /* (H, I) */
-    const float *c_im;           /* (H, I) */
-    const float *d;              /* (I) */
-    const float *h_re;           /* (T, B, H) */
-    const float *h_im;           /* (T, B, H) */
-    const float *x_b_re;         /* (T, B, H) */
-    const float *x_b_im;         /* (T, B, H) */
-    const float *d_y;            /* (T, B, I), NULL counts as zero */
-    const float *d_h_re;         /* (T, B, H), NULL counts as zero */
-    const float *d_h_im;         /* (T, B, H), NULL counts as zero */
-    const float *d_h_re_last;    /* (B, H), NULL counts as zero */
-    const float *d_h_im_last;    /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_re_prev;          /* (B, H), NULL: not wanted */
-    float *d_h_im_prev;          /* (B, H), NULL: not wanted */
-    float *d_nu_log;             /* (H) */
-    float *d_theta_log;          /* (H) */
-    float *d_gamma_log;          /* (H) */
-    float *d_b_re;               /* (I, H), NULL: not wanted */
-    float *d_b_im;               /* (I, H), NULL: not wanted */
-    float *d_c_re;               /* (H, I), NULL: not wanted */
-    float *d_c_im;               /* (H, I), NULL: not wanted */
-    float *d_d;                  /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_re_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *h_im_prev;      /* (B, H) */
+    CELLGEN_MEMBER const float *nu_log;         /* (H) */
+    CELLGEN_MEMBER const float *theta_log;      /* (H) */
+    CELLGEN_MEMBER const float *gamma_log;      /* (H) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, H) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, H) */
+    CELLGEN_MEMBER const float *c_re;           /* (H, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (H, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER const float *h_re;           /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_im;           /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_b_re;         /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_b_im;         /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_re;         /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_im;         /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_re_last;    /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_im_last;    /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_re_prev;          /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_im_prev;          /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_nu_log;             /* (H) */
+    CELLGEN_MEMBER float *d_theta_log;          /* (H) */
+    CELLGEN_MEMBER float *d_gamma_log;          /* (H) */
+    CELLGEN_MEMBER float *d_b_re;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_im;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_re;               /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_im;               /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -187,22 +187,22 @@ int64_t lru_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int lru_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lru_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_re_prev;     /* (B, H) */
-    const double *h_im_prev;     /* (B, H) */
-    const double *nu_log;        /* (H) */
-    const double *theta_log;     /* (H) */
-    const double *gamma_log;     /* (H) */
-    const double *b_re;          /* (I, H) */
-    const double *b_im;          /* (I, H) */
-    const double *c_re;          /* (H, I) */
-    const double *c_im;          /* (H, I) */
-    const double *d;             /* (I) */
-    double *y;                   /* (B, I) */
-    double *h_re;                /* (B, H) */
-    double *h_im;                /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_re_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *h_im_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *nu_log;        /* (H) */
+    CELLGEN_MEMBER const double *theta_log;     /* (H) */
+    CELLGEN_MEMBER const double *gamma_log;     /* (H) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, H) */
+    CELLGEN_MEMBER const double *c_re;          /* (H, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (H, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER double *y;                   /* (B, I) */
+    CELLGEN_MEMBER double *h_re;                /* (B, H) */
+    CELLGEN_MEMBER double *h_im;                /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_forward_args_f64;
 
 /* Compute one step. */
@@ -210,27 +210,27 @@ int lru_forward_f64(int64_t nB, int64_t nI, int64_t nH, const lru_forward_args_f
 int64_t lru_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *nu_log;        /* (H) */
-    const double *theta_log;     /* (H) */
-    const double *gamma_log;     /* (H) */
-    const double *b_re;          /* (I, H) */
-    const double *b_im;          /* (I, H) */
-    const double *c_re;          /* (H, I) */
-    const double *c_im;          /* (H, I) */
-    const double *d;             /* (I) */
-    const double *d_y;           /* (B, I), NULL counts as zero */
-    const double *d_h_re;        /* (B, H), NULL counts as zero */
-    const double *d_h_im;        /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_re_prev;         /* (B, H) */
-    double *d_h_im_prev;         /* (B, H) */
-    double *d_h_re_total;        /* (B, H) */
-    double *d_h_im_total;        /* (B, H) */
-    double *d_x_b_re;            /* (B, H) */
-    double *d_x_b_im;            /* (B, H) */
-    double *d_h_im_c_im;         /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *nu_log;        /* (H) */
+    CELLGEN_MEMBER const double *theta_log;     /* (H) */
+    CELLGEN_MEMBER const double *gamma_log;     /* (H) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, H) */
+    CELLGEN_MEMBER const double *c_re;          /* (H, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (H, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_re;        /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_im;        /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_re_prev;         /* (B, H) */
+    CELLGEN_MEMBER double *d_h_im_prev;         /* (B, H) */
+    CELLGEN_MEMBER double *d_h_re_total;        /* (B, H) */
+    CELLGEN_MEMBER double *d_h_im_total;        /* (B, H) */
+    CELLGEN_MEMBER double *d_x_b_re;            /* (B, H) */
+    CELLGEN_MEMBER double *d_x_b_im;            /* (B, H) */
+    CELLGEN_MEMBER double *d_h_im_c_im;         /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -238,32 +238,32 @@ int lru_backward_f64(int64_t nB, int64_t nI, int64_t nH, const lru_backward_args
 int64_t lru_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_re_prev;     /* (B, H) */
-    const double *h_im_prev;     /* (B, H) */
-    const double *nu_log;        /* (H) */
-    const double *theta_log;     /* (H) */
-    const double *gamma_log;     /* (H) */
-    const double *b_re;          /* (I, H) */
-    const double *b_im;          /* (I, H) */
-    const double *d_y;           /* (B, I), NULL counts as zero */
-    const double *h_re;          /* (B, H) */
-    const double *h_im;          /* (B, H) */
-    const double *d_h_im_c_im;   /* (B, I) */
-    const double *d_h_im_total;  /* (B, H) */
-    const double *d_x_b_im;      /* (B, H) */
-    const double *d_h_re_total;  /* (B, H) */
-    const double *d_x_b_re;      /* (B, H) */
-    double *d_nu_log;            /* (H) */
-    double *d_theta_log;         /* (H) */
-    double *d_gamma_log;         /* (H), NULL: not wanted */
-    double *d_b_re;              /* (I, H), NULL: not wanted */
-    double *d_b_im;              /* (I, H), NULL: not wanted */
-    double *d_c_re;              /* (H, I), NULL: not wanted */
-    double *d_c_im;              /* (H, I), NULL: not wanted */
-    double *d_d;                 /* (I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_re_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *h_im_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *nu_log;        /* (H) */
+    CELLGEN_MEMBER const double *theta_log;     /* (H) */
+    CELLGEN_MEMBER const double *gamma_log;     /* (H) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, H) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *h_re;          /* (B, H) */
+    CELLGEN_MEMBER const double *h_im;          /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_im_c_im;   /* (B, I) */
+    CELLGEN_MEMBER const double *d_h_im_total;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_b_im;      /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_re_total;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_b_re;      /* (B, H) */
+    CELLGEN_MEMBER double *d_nu_log;            /* (H) */
+    CELLGEN_MEMBER double *d_theta_log;         /* (H) */
+    CELLGEN_MEMBER double *d_gamma_log;         /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_re;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_im;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_re;              /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_im;              /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lru_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -271,28 +271,28 @@ int lru_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lru_weigh
 int64_t lru_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_re_prev;     /* (B, H) */
-    const double *h_im_prev;     /* (B, H) */
-    const double *nu_log;        /* (H) */
-    const double *theta_log;     /* (H) */
-    const double *gamma_log;     /* (H) */
-    const double *b_re;          /* (I, H) */
-    const double *b_im;          /* (I, H) */
-    const double *c_re;          /* (H, I) */
-    const double *c_im;          /* (H, I) */
-    const double *d;             /* (I) */
-    double *y;                   /* (T, B, I) */
-    double *h_re;                /* (T, B, H) */
-    double *h_im;                /* (T, B, H) */
-    double *h_re_last;           /* (B, H) */
-    double *h_im_last;           /* (B, H) */
-    double *x_b_re;              /* (T, B, H), NULL: not wanted */
-    double *x_b_im;              /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_re_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *h_im_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *nu_log;        /* (H) */
+    CELLGEN_MEMBER const double *theta_log;     /* (H) */
+    CELLGEN_MEMBER const double *gamma_log;     /* (H) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, H) */
+    CELLGEN_MEMBER const double *c_re;          /* (H, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (H, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER double *y;                   /* (T, B, I) */
+    CELLGEN_MEMBER double *h_re;                /* (T, B, H) */
+    CELLGEN_MEMBER double *h_im;                /* (T, B, H) */
+    CELLGEN_MEMBER double *h_re_last;           /* (B, H) */
+    CELLGEN_MEMBER double *h_im_last;           /* (B, H) */
+    CELLGEN_MEMBER double *x_b_re;              /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *x_b_im;              /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -305,41 +305,41 @@ int64_t lru_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int lru_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lru_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_re_prev;     /* (B, H) */
-    const double *h_im_prev;     /* (B, H) */
-    const double *nu_log;        /* (H) */
-    const double *theta_log;     /* (H) */
-    const double *gamma_log;     /* (H) */
-    const double *b_re;          /* (I, H) */
-    const double *b_im;          /* (I, H) */
-    const double *c_re;          /* (H, I) */
-    const double *c_im;          /* (H, I) */
-    const double *d;             /* (I) */
-    const double *h_re;          /* (T, B, H) */
-    const double *h_im;          /* (T, B, H) */
-    const double *x_b_re;        /* (T, B, H) */
-    const double *x_b_im;        /* (T, B, H) */
-    const double *d_y;           /* (T, B, I), NULL counts as zero */
-    const double *d_h_re;        /* (T, B, H), NULL counts as zero */
-    const double *d_h_im;        /* (T, B, H), NULL counts as zero */
-    const double *d_h_re_last;   /* (B, H), NULL counts as zero */
-    const double *d_h_im_last;   /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_re_prev;         /* (B, H), NULL: not wanted */
-    double *d_h_im_prev;         /* (B, H), NULL: not wanted */
-    double *d_nu_log;            /* (H) */
-    double *d_theta_log;         /* (H) */
-    double *d_gamma_log;         /* (H) */
-    double *d_b_re;              /* (I, H), NULL: not wanted */
-    double *d_b_im;              /* (I, H), NULL: not wanted */
-    double *d_c_re;              /* (H, I), NULL: not wanted */
-    double *d_c_im;              /* (H, I), NULL: not wanted */
-    double *d_d;                 /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_re_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *h_im_prev;     /* (B, H) */
+    CELLGEN_MEMBER const double *nu_log;        /* (H) */
+    CELLGEN_MEMBER const double *theta_log;     /* (H) */
+    CELLGEN_MEMBER const double *gamma_log;     /* (H) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, H) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, H) */
+    CELLGEN_MEMBER const double *c_re;          /* (H, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (H, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER const double *h_re;          /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_im;          /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_b_re;        /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_b_im;        /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_re;        /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_im;        /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_re_last;   /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_im_last;   /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_re_prev;         /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_im_prev;         /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_nu_log;            /* (H) */
+    CELLGEN_MEMBER double *d_theta_log;         /* (H) */
+    CELLGEN_MEMBER double *d_gamma_log;         /* (H) */
+    CELLGEN_MEMBER double *d_b_re;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_im;              /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_re;              /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_im;              /* (H, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -24,25 +24,25 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_forward_args_f32;
 
 /* Compute one step. */
@@ -50,33 +50,33 @@ int lstm_forward_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_forward_args
 int64_t lstm_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_i_bar;              /* (B, H) */
-    float *d_f_bar;              /* (B, H) */
-    float *d_g_bar;              /* (B, H) */
-    float *d_o_bar;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_i_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_f_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_g_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_o_bar;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -84,57 +84,57 @@ int lstm_backward_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_backward_ar
 int64_t lstm_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_o_bar;        /* (B, H) */
-    const float *d_g_bar;        /* (B, H) */
-    const float *d_f_bar;        /* (B, H) */
-    const float *d_i_bar;        /* (B, H) */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_u_i;                /* (H, H), NULL: not wanted */
-    float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H) */
-    float *d_w_g;                /* (I, H), NULL: not wanted */
-    float *d_u_g;                /* (H, H), NULL: not wanted */
-    float *d_b_g;                /* (H) */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_u_o;                /* (H, H), NULL: not wanted */
-    float *d_b_o;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_o_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_g_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_i_bar;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (H) */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_w_g;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_g;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H) */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H) */
 } lstm_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c_last;               /* (B, H) */
-    float *i;                    /* (T, B, H), NULL: not wanted */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *g;                    /* (T, B, H), NULL: not wanted */
-    float *o;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *i;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *g;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -147,46 +147,46 @@ int64_t lstm_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *i;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *g;              /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_u_i;                /* (H, H), NULL: not wanted */
-    float *d_b_i;                /* (H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_w_g;                /* (I, H), NULL: not wanted */
-    float *d_u_g;                /* (H, H), NULL: not wanted */
-    float *d_b_g;                /* (H), NULL: not wanted */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_u_o;                /* (H, H), NULL: not wanted */
-    float *d_b_o;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *i;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *g;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_g;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_g;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -199,25 +199,25 @@ int64_t lstm_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_forward_args_f64;
 
 /* Compute one step. */
@@ -225,33 +225,33 @@ int lstm_forward_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_forward_args
 int64_t lstm_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_i_bar;             /* (B, H) */
-    double *d_f_bar;             /* (B, H) */
-    double *d_g_bar;             /* (B, H) */
-    double *d_o_bar;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_i_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_f_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_g_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_o_bar;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -259,57 +259,57 @@ int lstm_backward_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_backward_ar
 int64_t lstm_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_o_bar;       /* (B, H) */
-    const double *d_g_bar;       /* (B, H) */
-    const double *d_f_bar;       /* (B, H) */
-    const double *d_i_bar;       /* (B, H) */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_u_i;               /* (H, H), NULL: not wanted */
-    double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H) */
-    double *d_w_g;               /* (I, H), NULL: not wanted */
-    double *d_u_g;               /* (H, H), NULL: not wanted */
-    double *d_b_g;               /* (H) */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_u_o;               /* (H, H), NULL: not wanted */
-    double *d_b_o;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_o_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_g_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_i_bar;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (H) */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_w_g;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_g;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H) */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H) */
 } lstm_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c_last;              /* (B, H) */
-    double *i;                   /* (T, B, H), NULL: not wanted */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *g;                   /* (T, B, H), NULL: not wanted */
-    double *o;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *i;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *g;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -322,46 +322,46 @@ int64_t lstm_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI
 int lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *i;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *g;             /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_u_i;               /* (H, H), NULL: not wanted */
-    double *d_b_i;               /* (H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_w_g;               /* (I, H), NULL: not wanted */
-    double *d_u_g;               /* (H, H), NULL: not wanted */
-    double *d_b_g;               /* (H), NULL: not wanted */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_u_o;               /* (H, H), NULL: not wanted */
-    double *d_b_o;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *i;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *g;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_g;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_g;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -28,22 +28,22 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *cs_prev;        /* (B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I + H, 4*H) */
-    const float *b;              /* (4*H) */
-    double forget_bias;          /* scalar */
-    double cell_clip;            /* scalar */
-    float *i;                    /* (B, H) */
-    float *cs;                   /* (B, H) */
-    float *f;                    /* (B, H) */
-    float *o;                    /* (B, H) */
-    float *ci;                   /* (B, H) */
-    float *co;                   /* (B, H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *cs_prev;        /* (B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I + H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER double forget_bias;          /* scalar */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER float *i;                    /* (B, H) */
+    CELLGEN_MEMBER float *cs;                   /* (B, H) */
+    CELLGEN_MEMBER float *f;                    /* (B, H) */
+    CELLGEN_MEMBER float *o;                    /* (B, H) */
+    CELLGEN_MEMBER float *ci;                   /* (B, H) */
+    CELLGEN_MEMBER float *co;                   /* (B, H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_block_cell_no_peephole_exact_clip_forward_args_f32;
 
 /* Compute one step. */
@@ -51,24 +51,24 @@ int lstm_block_cell_no_peephole_exact_clip_forward_f32(int64_t nB, int64_t nI, i
 int64_t lstm_block_cell_no_peephole_exact_clip_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *cs_prev;        /* (B, H) */
-    double cell_clip;            /* scalar */
-    const float *d_i;            /* (B, H), NULL counts as zero */
-    const float *d_cs;           /* (B, H), NULL counts as zero */
-    const float *d_f;            /* (B, H), NULL counts as zero */
-    const float *d_o;            /* (B, H), NULL counts as zero */
-    const float *d_ci;           /* (B, H), NULL counts as zero */
-    const float *d_co;           /* (B, H), NULL counts as zero */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *i;              /* (B, H) */
-    const float *ci;             /* (B, H) */
-    const float *f;              /* (B, H) */
-    const float *co;             /* (B, H) */
-    const float *o;              /* (B, H) */
-    float *d_cs_prev;            /* (B, H) */
-    float *d_icfo;               /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *cs_prev;        /* (B, H) */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER const float *d_i;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_cs;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_f;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_o;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_ci;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_co;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *i;              /* (B, H) */
+    CELLGEN_MEMBER const float *ci;             /* (B, H) */
+    CELLGEN_MEMBER const float *f;              /* (B, H) */
+    CELLGEN_MEMBER const float *co;             /* (B, H) */
+    CELLGEN_MEMBER const float *o;              /* (B, H) */
+    CELLGEN_MEMBER float *d_cs_prev;            /* (B, H) */
+    CELLGEN_MEMBER float *d_icfo;               /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_block_cell_no_peephole_exact_clip_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -76,47 +76,47 @@ int lstm_block_cell_no_peephole_exact_clip_backward_f32(int64_t nB, int64_t nH, 
 int64_t lstm_block_cell_no_peephole_exact_clip_backward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *w;              /* (I + H, 4*H) */
-    const float *d_icfo;         /* (B, 4*H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER const float *w;              /* (I + H, 4*H) */
+    CELLGEN_MEMBER const float *d_icfo;         /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
 } lstm_block_cell_no_peephole_exact_clip_input_gradients_args_f32;
 
 /* Compute the gradients, of parameters apart, that backward leaves out. */
 int lstm_block_cell_no_peephole_exact_clip_input_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_input_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_icfo;         /* (B, 4*H) */
-    float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_icfo;         /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
 } lstm_block_cell_no_peephole_exact_clip_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_block_cell_no_peephole_exact_clip_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *cs_prev;        /* (B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I + H, 4*H) */
-    const float *b;              /* (4*H) */
-    double forget_bias;          /* scalar */
-    double cell_clip;            /* scalar */
-    float *i;                    /* (T, B, H) */
-    float *cs;                   /* (T, B, H) */
-    float *f;                    /* (T, B, H) */
-    float *o;                    /* (T, B, H) */
-    float *ci;                   /* (T, B, H) */
-    float *co;                   /* (T, B, H) */
-    float *h;                    /* (T, B, H) */
-    float *cs_last;              /* (B, H) */
-    float *h_last;               /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *cs_prev;        /* (B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I + H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER double forget_bias;          /* scalar */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER float *i;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *cs;                   /* (T, B, H) */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *ci;                   /* (T, B, H) */
+    CELLGEN_MEMBER float *co;                   /* (T, B, H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *cs_last;              /* (B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_block_cell_no_peephole_exact_clip_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -129,36 +129,36 @@ int64_t lstm_block_cell_no_peephole_exact_clip_sequence_forward_packed_size_f32(
 int lstm_block_cell_no_peephole_exact_clip_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *cs_prev;        /* (B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I + H, 4*H) */
-    double cell_clip;            /* scalar */
-    const float *i;              /* (T, B, H) */
-    const float *cs;             /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *ci;             /* (T, B, H) */
-    const float *co;             /* (T, B, H) */
-    const float *h;              /* (T, B, H) */
-    const float *d_i;            /* (T, B, H), NULL counts as zero */
-    const float *d_cs;           /* (T, B, H), NULL counts as zero */
-    const float *d_f;            /* (T, B, H), NULL counts as zero */
-    const float *d_o;            /* (T, B, H), NULL counts as zero */
-    const float *d_ci;           /* (T, B, H), NULL counts as zero */
-    const float *d_co;           /* (T, B, H), NULL counts as zero */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_cs_last;      /* (B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_cs_prev;            /* (B, H), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *cs_prev;        /* (B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I + H, 4*H) */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER const float *i;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *cs;             /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *ci;             /* (T, B, H) */
+    CELLGEN_MEMBER const float *co;             /* (T, B, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_i;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_cs;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_f;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_o;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_ci;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_co;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_cs_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_cs_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I + H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_block_cell_no_peephole_exact_clip_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -171,22 +171,22 @@ int64_t lstm_block_cell_no_peephole_exact_clip_sequence_backward_packed_size_f32
 int lstm_block_cell_no_peephole_exact_clip_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *cs_prev;       /* (B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I + H, 4*H) */
-    const double *b;             /* (4*H) */
-    double forget_bias;          /* scalar */
-    double cell_clip;            /* scalar */
-    double *i;                   /* (B, H) */
-    double *cs;                  /* (B, H) */
-    double *f;                   /* (B, H) */
-    double *o;                   /* (B, H) */
-    double *ci;                  /* (B, H) */
-    double *co;                  /* (B, H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *cs_prev;       /* (B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I + H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER double forget_bias;          /* scalar */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER double *i;                   /* (B, H) */
+    CELLGEN_MEMBER double *cs;                  /* (B, H) */
+    CELLGEN_MEMBER double *f;                   /* (B, H) */
+    CELLGEN_MEMBER double *o;                   /* (B, H) */
+    CELLGEN_MEMBER double *ci;                  /* (B, H) */
+    CELLGEN_MEMBER double *co;                  /* (B, H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_block_cell_no_peephole_exact_clip_forward_args_f64;
 
 /* Compute one step. */
@@ -194,24 +194,24 @@ int lstm_block_cell_no_peephole_exact_clip_forward_f64(int64_t nB, int64_t nI, i
 int64_t lstm_block_cell_no_peephole_exact_clip_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *cs_prev;       /* (B, H) */
-    double cell_clip;            /* scalar */
-    const double *d_i;           /* (B, H), NULL counts as zero */
-    const double *d_cs;          /* (B, H), NULL counts as zero */
-    const double *d_f;           /* (B, H), NULL counts as zero */
-    const double *d_o;           /* (B, H), NULL counts as zero */
-    const double *d_ci;          /* (B, H), NULL counts as zero */
-    const double *d_co;          /* (B, H), NULL counts as zero */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *i;             /* (B, H) */
-    const double *ci;            /* (B, H) */
-    const double *f;             /* (B, H) */
-    const double *co;            /* (B, H) */
-    const double *o;             /* (B, H) */
-    double *d_cs_prev;           /* (B, H) */
-    double *d_icfo;              /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *cs_prev;       /* (B, H) */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER const double *d_i;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_cs;          /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_f;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_o;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_ci;          /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_co;          /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *i;             /* (B, H) */
+    CELLGEN_MEMBER const double *ci;            /* (B, H) */
+    CELLGEN_MEMBER const double *f;             /* (B, H) */
+    CELLGEN_MEMBER const double *co;            /* (B, H) */
+    CELLGEN_MEMBER const double *o;             /* (B, H) */
+    CELLGEN_MEMBER double *d_cs_prev;           /* (B, H) */
+    CELLGEN_MEMBER double *d_icfo;              /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_block_cell_no_peephole_exact_clip_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -219,47 +219,47 @@ int lstm_block_cell_no_peephole_exact_clip_backward_f64(int64_t nB, int64_t nH, 
 int64_t lstm_block_cell_no_peephole_exact_clip_backward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *w;             /* (I + H, 4*H) */
-    const double *d_icfo;        /* (B, 4*H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER const double *w;             /* (I + H, 4*H) */
+    CELLGEN_MEMBER const double *d_icfo;        /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
 } lstm_block_cell_no_peephole_exact_clip_input_gradients_args_f64;
 
 /* Compute the gradients, of parameters apart, that backward leaves out. */
 int lstm_block_cell_no_peephole_exact_clip_input_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_input_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_icfo;        /* (B, 4*H) */
-    double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_icfo;        /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
 } lstm_block_cell_no_peephole_exact_clip_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_block_cell_no_peephole_exact_clip_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *cs_prev;       /* (B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I + H, 4*H) */
-    const double *b;             /* (4*H) */
-    double forget_bias;          /* scalar */
-    double cell_clip;            /* scalar */
-    double *i;                   /* (T, B, H) */
-    double *cs;                  /* (T, B, H) */
-    double *f;                   /* (T, B, H) */
-    double *o;                   /* (T, B, H) */
-    double *ci;                  /* (T, B, H) */
-    double *co;                  /* (T, B, H) */
-    double *h;                   /* (T, B, H) */
-    double *cs_last;             /* (B, H) */
-    double *h_last;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *cs_prev;       /* (B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I + H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER double forget_bias;          /* scalar */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER double *i;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *cs;                  /* (T, B, H) */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *ci;                  /* (T, B, H) */
+    CELLGEN_MEMBER double *co;                  /* (T, B, H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *cs_last;             /* (B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_block_cell_no_peephole_exact_clip_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -272,36 +272,36 @@ int64_t lstm_block_cell_no_peephole_exact_clip_sequence_forward_packed_size_f64(
 int lstm_block_cell_no_peephole_exact_clip_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_exact_clip_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *cs_prev;       /* (B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I + H, 4*H) */
-    double cell_clip;            /* scalar */
-    const double *i;             /* (T, B, H) */
-    const double *cs;            /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *ci;            /* (T, B, H) */
-    const double *co;            /* (T, B, H) */
-    const double *h;             /* (T, B, H) */
-    const double *d_i;           /* (T, B, H), NULL counts as zero */
-    const double *d_cs;          /* (T, B, H), NULL counts as zero */
-    const double *d_f;           /* (T, B, H), NULL counts as zero */
-    const double *d_o;           /* (T, B, H), NULL counts as zero */
-    const double *d_ci;          /* (T, B, H), NULL counts as zero */
-    const double *d_co;          /* (T, B, H), NULL counts as zero */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_cs_last;     /* (B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_cs_prev;           /* (B, H), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *cs_prev;       /* (B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I + H, 4*H) */
+    CELLGEN_MEMBER double cell_clip;            /* scalar */
+    CELLGEN_MEMBER const double *i;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *cs;            /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *ci;            /* (T, B, H) */
+    CELLGEN_MEMBER const double *co;            /* (T, B, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_i;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_cs;          /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_f;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_o;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_ci;          /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_co;          /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_cs_last;     /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_cs_prev;           /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I + H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_block_cell_no_peephole_exact_clip_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

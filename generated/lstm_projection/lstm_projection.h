@@ -25,17 +25,17 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *r_prev;         /* (B, P) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (P, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *w_p;            /* (H, P) */
-    float *r;                    /* (B, P) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, P) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (P, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *w_p;            /* (H, P) */
+    CELLGEN_MEMBER float *r;                    /* (B, P) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_forward_args_f32;
 
 /* Compute one step. */
@@ -43,22 +43,22 @@ int lstm_projection_forward_f32(int64_t nB, int64_t nI, int64_t nP, int64_t nH, 
 int64_t lstm_projection_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *r_prev;         /* (B, P) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (P, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *w_p;            /* (H, P) */
-    const float *d_r;            /* (B, P), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_r_prev;             /* (B, P), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_b_x_w_r_prev_u;     /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, P) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (P, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *w_p;            /* (H, P) */
+    CELLGEN_MEMBER const float *d_r;            /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_prev;             /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_b_x_w_r_prev_u;     /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -66,20 +66,20 @@ int lstm_projection_backward_f32(int64_t nB, int64_t nI, int64_t nP, int64_t nH,
 int64_t lstm_projection_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *r_prev;         /* (B, P) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (P, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *d_r;            /* (B, P), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    const float *d_b_x_w_r_prev_u; /* (B, 4*H) */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (P, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    float *d_w_p;                /* (H, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, P) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (P, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *d_r;            /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER const float *d_b_x_w_r_prev_u; /* (B, 4*H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (P, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_p;                /* (H, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -87,25 +87,25 @@ int lstm_projection_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nP, int
 int64_t lstm_projection_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *r_prev;         /* (B, P) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (P, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *w_p;            /* (H, P) */
-    float *r;                    /* (T, B, P) */
-    float *c;                    /* (T, B, H) */
-    float *r_last;               /* (B, P) */
-    float *c_last;               /* (B, H) */
-    float *i;                    /* (T, B, H), NULL: not wanted */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *g;                    /* (T, B, H), NULL: not wanted */
-    float *o;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, P) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (P, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *w_p;            /* (H, P) */
+    CELLGEN_MEMBER float *r;                    /* (T, B, P) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *r_last;               /* (B, P) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *i;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *g;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_projection_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -118,33 +118,33 @@ int64_t lstm_projection_sequence_forward_packed_size_f32(int64_t nT, int64_t nB,
 int lstm_projection_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const lstm_projection_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *r_prev;         /* (B, P) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (P, 4*H) */
-    const float *w_p;            /* (H, P) */
-    const float *r;              /* (T, B, P) */
-    const float *c;              /* (T, B, H) */
-    const float *i;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *g;              /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *d_r;            /* (T, B, P), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_r_last;       /* (B, P), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_r_prev;             /* (B, P), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (P, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    float *d_w_p;                /* (H, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *r_prev;         /* (B, P) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (P, 4*H) */
+    CELLGEN_MEMBER const float *w_p;            /* (H, P) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, P) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *i;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *g;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_r;            /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_r_last;       /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_prev;             /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (P, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_p;                /* (H, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_projection_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -157,17 +157,17 @@ int64_t lstm_projection_sequence_backward_packed_size_f32(int64_t nT, int64_t nB
 int lstm_projection_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const lstm_projection_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *r_prev;        /* (B, P) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (P, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *w_p;           /* (H, P) */
-    double *r;                   /* (B, P) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, P) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (P, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *w_p;           /* (H, P) */
+    CELLGEN_MEMBER double *r;                   /* (B, P) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_forward_args_f64;
 
 /* Compute one step. */
@@ -175,22 +175,22 @@ int lstm_projection_forward_f64(int64_t nB, int64_t nI, int64_t nP, int64_t nH, 
 int64_t lstm_projection_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *r_prev;        /* (B, P) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (P, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *w_p;           /* (H, P) */
-    const double *d_r;           /* (B, P), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_r_prev;            /* (B, P), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_b_x_w_r_prev_u;    /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, P) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (P, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *w_p;           /* (H, P) */
+    CELLGEN_MEMBER const double *d_r;           /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_prev;            /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_b_x_w_r_prev_u;    /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -198,20 +198,20 @@ int lstm_projection_backward_f64(int64_t nB, int64_t nI, int64_t nP, int64_t nH,
 int64_t lstm_projection_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *r_prev;        /* (B, P) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (P, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *d_r;           /* (B, P), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    const double *d_b_x_w_r_prev_u; /* (B, 4*H) */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (P, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    double *d_w_p;               /* (H, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, P) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (P, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *d_r;           /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER const double *d_b_x_w_r_prev_u; /* (B, 4*H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (P, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_p;               /* (H, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } lstm_projection_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -219,25 +219,25 @@ int lstm_projection_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nP, int
 int64_t lstm_projection_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *r_prev;        /* (B, P) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (P, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *w_p;           /* (H, P) */
-    double *r;                   /* (T, B, P) */
-    double *c;                   /* (T, B, H) */
-    double *r_last;              /* (B, P) */
-    double *c_last;              /* (B, H) */
-    double *i;                   /* (T, B, H), NULL: not wanted */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *g;                   /* (T, B, H), NULL: not wanted */
-    double *o;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, P) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (P, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *w_p;           /* (H, P) */
+    CELLGEN_MEMBER double *r;                   /* (T, B, P) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *r_last;              /* (B, P) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *i;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *g;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_projection_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -250,33 +250,33 @@ int64_t lstm_projection_sequence_forward_packed_size_f64(int64_t nT, int64_t nB,
 int lstm_projection_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const lstm_projection_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *r_prev;        /* (B, P) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (P, 4*H) */
-    const double *w_p;           /* (H, P) */
-    const double *r;             /* (T, B, P) */
-    const double *c;             /* (T, B, H) */
-    const double *i;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *g;             /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *d_r;           /* (T, B, P), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_r_last;      /* (B, P), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_r_prev;            /* (B, P), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (P, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    double *d_w_p;               /* (H, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *r_prev;        /* (B, P) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (P, 4*H) */
+    CELLGEN_MEMBER const double *w_p;           /* (H, P) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, P) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *i;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *g;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_r;           /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_r_last;      /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_prev;            /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (P, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_p;               /* (H, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } lstm_projection_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

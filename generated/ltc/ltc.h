@@ -29,17 +29,17 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *ts;             /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    const float *a;              /* (H) */
-    const float *tau;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER const float *a;              /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_forward_args_f32;
 
 /* Compute one step. */
@@ -47,32 +47,32 @@ int ltc_forward_f32(int64_t nB, int64_t nI, int64_t nH, const ltc_forward_args_f
 int64_t ltc_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *ts;             /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    const float *a;              /* (H) */
-    const float *tau;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_ts;                 /* (B, 1), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_drive;              /* (B, H) */
-    float *d_h_1;                /* (B, H) */
-    float *d_h_2;                /* (B, H) */
-    float *d_h_3;                /* (B, H) */
-    float *d_h_4;                /* (B, H) */
-    float *d_h_5;                /* (B, H) */
-    float *d_f_1_pre;            /* (B, H) */
-    float *d_f_2_pre;            /* (B, H) */
-    float *d_f_3_pre;            /* (B, H) */
-    float *d_f_4_pre;            /* (B, H) */
-    float *d_f_5_pre;            /* (B, H) */
-    float *d_f_6_pre;            /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER const float *a;              /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_ts;                 /* (B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_drive;              /* (B, H) */
+    CELLGEN_MEMBER float *d_h_1;                /* (B, H) */
+    CELLGEN_MEMBER float *d_h_2;                /* (B, H) */
+    CELLGEN_MEMBER float *d_h_3;                /* (B, H) */
+    CELLGEN_MEMBER float *d_h_4;                /* (B, H) */
+    CELLGEN_MEMBER float *d_h_5;                /* (B, H) */
+    CELLGEN_MEMBER float *d_f_1_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_f_2_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_f_3_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_f_4_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_f_5_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_f_6_pre;            /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -80,34 +80,34 @@ int ltc_backward_f32(int64_t nB, int64_t nI, int64_t nH, const ltc_backward_args
 int64_t ltc_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *ts;             /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    const float *a;              /* (H) */
-    const float *tau;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_f_6_pre;      /* (B, H) */
-    const float *d_h_5;          /* (B, H) */
-    const float *d_f_5_pre;      /* (B, H) */
-    const float *d_h_4;          /* (B, H) */
-    const float *d_f_4_pre;      /* (B, H) */
-    const float *d_h_3;          /* (B, H) */
-    const float *d_f_3_pre;      /* (B, H) */
-    const float *d_h_2;          /* (B, H) */
-    const float *d_f_2_pre;      /* (B, H) */
-    const float *d_h_1;          /* (B, H) */
-    const float *d_f_1_pre;      /* (B, H) */
-    const float *d_drive;        /* (B, H) */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H), NULL: not wanted */
-    float *d_b;                  /* (H), NULL: not wanted */
-    float *d_a;                  /* (H) */
-    float *d_tau;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER const float *a;              /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_f_6_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_5;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_5_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_4;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_4_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_3;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_3_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_2;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_2_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_h_1;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_1_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_drive;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a;                  /* (H) */
+    CELLGEN_MEMBER float *d_tau;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -115,26 +115,26 @@ int ltc_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const ltc_weigh
 int64_t ltc_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *ts;             /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *b;              /* (H) */
-    const float *a;              /* (H) */
-    const float *tau;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *f_1;                  /* (T, B, H), NULL: not wanted */
-    float *f_2;                  /* (T, B, H), NULL: not wanted */
-    float *f_3;                  /* (T, B, H), NULL: not wanted */
-    float *f_4;                  /* (T, B, H), NULL: not wanted */
-    float *f_5;                  /* (T, B, H), NULL: not wanted */
-    float *f_6;                  /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *b;              /* (H) */
+    CELLGEN_MEMBER const float *a;              /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *f_1;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f_2;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f_3;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f_4;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f_5;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f_6;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ltc_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -147,34 +147,34 @@ int64_t ltc_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int ltc_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ltc_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *ts;             /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *w;              /* (I, H) */
-    const float *u;              /* (H, H) */
-    const float *a;              /* (H) */
-    const float *tau;            /* (H) */
-    const float *h;              /* (T, B, H) */
-    const float *f_1;            /* (T, B, H) */
-    const float *f_2;            /* (T, B, H) */
-    const float *f_3;            /* (T, B, H) */
-    const float *f_4;            /* (T, B, H) */
-    const float *f_5;            /* (T, B, H) */
-    const float *f_6;            /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_ts;                 /* (T, B, 1), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (I, H), NULL: not wanted */
-    float *d_u;                  /* (H, H) */
-    float *d_b;                  /* (H), NULL: not wanted */
-    float *d_a;                  /* (H), NULL: not wanted */
-    float *d_tau;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *ts;             /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, H) */
+    CELLGEN_MEMBER const float *u;              /* (H, H) */
+    CELLGEN_MEMBER const float *a;              /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_1;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_2;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_3;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_4;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_5;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *f_6;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_ts;                 /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, H) */
+    CELLGEN_MEMBER float *d_b;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_tau;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ltc_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -187,17 +187,17 @@ int64_t ltc_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int ltc_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ltc_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *ts;            /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    const double *a;             /* (H) */
-    const double *tau;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER const double *a;             /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_forward_args_f64;
 
 /* Compute one step. */
@@ -205,32 +205,32 @@ int ltc_forward_f64(int64_t nB, int64_t nI, int64_t nH, const ltc_forward_args_f
 int64_t ltc_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *ts;            /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    const double *a;             /* (H) */
-    const double *tau;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_ts;                /* (B, 1), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_drive;             /* (B, H) */
-    double *d_h_1;               /* (B, H) */
-    double *d_h_2;               /* (B, H) */
-    double *d_h_3;               /* (B, H) */
-    double *d_h_4;               /* (B, H) */
-    double *d_h_5;               /* (B, H) */
-    double *d_f_1_pre;           /* (B, H) */
-    double *d_f_2_pre;           /* (B, H) */
-    double *d_f_3_pre;           /* (B, H) */
-    double *d_f_4_pre;           /* (B, H) */
-    double *d_f_5_pre;           /* (B, H) */
-    double *d_f_6_pre;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER const double *a;             /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_ts;                /* (B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_drive;             /* (B, H) */
+    CELLGEN_MEMBER double *d_h_1;               /* (B, H) */
+    CELLGEN_MEMBER double *d_h_2;               /* (B, H) */
+    CELLGEN_MEMBER double *d_h_3;               /* (B, H) */
+    CELLGEN_MEMBER double *d_h_4;               /* (B, H) */
+    CELLGEN_MEMBER double *d_h_5;               /* (B, H) */
+    CELLGEN_MEMBER double *d_f_1_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_f_2_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_f_3_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_f_4_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_f_5_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_f_6_pre;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -238,34 +238,34 @@ int ltc_backward_f64(int64_t nB, int64_t nI, int64_t nH, const ltc_backward_args
 int64_t ltc_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *ts;            /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    const double *a;             /* (H) */
-    const double *tau;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_f_6_pre;     /* (B, H) */
-    const double *d_h_5;         /* (B, H) */
-    const double *d_f_5_pre;     /* (B, H) */
-    const double *d_h_4;         /* (B, H) */
-    const double *d_f_4_pre;     /* (B, H) */
-    const double *d_h_3;         /* (B, H) */
-    const double *d_f_3_pre;     /* (B, H) */
-    const double *d_h_2;         /* (B, H) */
-    const double *d_f_2_pre;     /* (B, H) */
-    const double *d_h_1;         /* (B, H) */
-    const double *d_f_1_pre;     /* (B, H) */
-    const double *d_drive;       /* (B, H) */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H), NULL: not wanted */
-    double *d_b;                 /* (H), NULL: not wanted */
-    double *d_a;                 /* (H) */
-    double *d_tau;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER const double *a;             /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_f_6_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_5;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_5_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_4;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_4_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_3;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_3_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_2;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_2_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_h_1;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_1_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_drive;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a;                 /* (H) */
+    CELLGEN_MEMBER double *d_tau;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ltc_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -273,26 +273,26 @@ int ltc_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const ltc_weigh
 int64_t ltc_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *ts;            /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *b;             /* (H) */
-    const double *a;             /* (H) */
-    const double *tau;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *f_1;                 /* (T, B, H), NULL: not wanted */
-    double *f_2;                 /* (T, B, H), NULL: not wanted */
-    double *f_3;                 /* (T, B, H), NULL: not wanted */
-    double *f_4;                 /* (T, B, H), NULL: not wanted */
-    double *f_5;                 /* (T, B, H), NULL: not wanted */
-    double *f_6;                 /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *b;             /* (H) */
+    CELLGEN_MEMBER const double *a;             /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *f_1;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f_2;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f_3;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f_4;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f_5;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f_6;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ltc_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -305,34 +305,34 @@ int64_t ltc_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int ltc_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ltc_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *ts;            /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *w;             /* (I, H) */
-    const double *u;             /* (H, H) */
-    const double *a;             /* (H) */
-    const double *tau;           /* (H) */
-    const double *h;             /* (T, B, H) */
-    const double *f_1;           /* (T, B, H) */
-    const double *f_2;           /* (T, B, H) */
-    const double *f_3;           /* (T, B, H) */
-    const double *f_4;           /* (T, B, H) */
-    const double *f_5;           /* (T, B, H) */
-    const double *f_6;           /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_ts;                /* (T, B, 1), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (I, H), NULL: not wanted */
-    double *d_u;                 /* (H, H) */
-    double *d_b;                 /* (H), NULL: not wanted */
-    double *d_a;                 /* (H), NULL: not wanted */
-    double *d_tau;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *ts;            /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, H) */
+    CELLGEN_MEMBER const double *u;             /* (H, H) */
+    CELLGEN_MEMBER const double *a;             /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_1;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_2;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_3;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_4;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_5;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *f_6;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_ts;                /* (T, B, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, H) */
+    CELLGEN_MEMBER double *d_b;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_tau;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ltc_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -19,19 +19,19 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *s_prev;         /* (B, H, K) */
-    const float *w_b;            /* (H, K) */
-    const float *w_c;            /* (H, K) */
-    const float *w_r;            /* (H, R) */
-    const float *w_t;            /* (R, H) */
-    const float *a_log;          /* (H, K) */
-    const float *b_t;            /* (H) */
-    const float *d;              /* (H) */
-    float *y;                    /* (B, H) */
-    float *s;                    /* (B, H, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H, K) */
+    CELLGEN_MEMBER const float *w_b;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_t;            /* (R, H) */
+    CELLGEN_MEMBER const float *a_log;          /* (H, K) */
+    CELLGEN_MEMBER const float *b_t;            /* (H) */
+    CELLGEN_MEMBER const float *d;              /* (H) */
+    CELLGEN_MEMBER float *y;                    /* (B, H) */
+    CELLGEN_MEMBER float *s;                    /* (B, H, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_forward_args_f32;
 
 /* Compute one step. */
@@ -39,27 +39,27 @@ int mamba_forward_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mamb
 int64_t mamba_forward_workspace_size_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *s_prev;         /* (B, H, K) */
-    const float *w_b;            /* (H, K) */
-    const float *w_c;            /* (H, K) */
-    const float *w_r;            /* (H, R) */
-    const float *w_t;            /* (R, H) */
-    const float *a_log;          /* (H, K) */
-    const float *b_t;            /* (H) */
-    const float *d;              /* (H) */
-    const float *d_y;            /* (B, H), NULL counts as zero */
-    const float *d_s;            /* (B, H, K), NULL counts as zero */
-    const float *s;              /* (B, H, K) */
-    float *d_x;                  /* (B, H), NULL: not wanted */
-    float *d_s_prev;             /* (B, H, K) */
-    float *d_b;                  /* (B, K) */
-    float *d_c;                  /* (B, K) */
-    float *d_x_w_r;              /* (B, R) */
-    float *d_dt_pre;             /* (B, H) */
-    float *d_exp_pre;            /* (B, H, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H, K) */
+    CELLGEN_MEMBER const float *w_b;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_t;            /* (R, H) */
+    CELLGEN_MEMBER const float *a_log;          /* (H, K) */
+    CELLGEN_MEMBER const float *b_t;            /* (H) */
+    CELLGEN_MEMBER const float *d;              /* (H) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *s;              /* (B, H, K) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H, K) */
+    CELLGEN_MEMBER float *d_b;                  /* (B, K) */
+    CELLGEN_MEMBER float *d_c;                  /* (B, K) */
+    CELLGEN_MEMBER float *d_x_w_r;              /* (B, R) */
+    CELLGEN_MEMBER float *d_dt_pre;             /* (B, H) */
+    CELLGEN_MEMBER float *d_exp_pre;            /* (B, H, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -67,26 +67,26 @@ int mamba_backward_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mam
 int64_t mamba_backward_workspace_size_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *w_r;            /* (H, R) */
-    const float *w_t;            /* (R, H) */
-    const float *a_log;          /* (H, K) */
-    const float *b_t;            /* (H) */
-    const float *d_y;            /* (B, H), NULL counts as zero */
-    const float *d_exp_pre;      /* (B, H, K) */
-    const float *d_dt_pre;       /* (B, H) */
-    const float *d_x_w_r;        /* (B, R) */
-    const float *d_c;            /* (B, K) */
-    const float *d_b;            /* (B, K) */
-    float *d_w_b;                /* (H, K), NULL: not wanted */
-    float *d_w_c;                /* (H, K), NULL: not wanted */
-    float *d_w_r;                /* (H, R), NULL: not wanted */
-    float *d_w_t;                /* (R, H), NULL: not wanted */
-    float *d_a_log;              /* (H, K), NULL: not wanted */
-    float *d_b_t;                /* (H) */
-    float *d_d;                  /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_t;            /* (R, H) */
+    CELLGEN_MEMBER const float *a_log;          /* (H, K) */
+    CELLGEN_MEMBER const float *b_t;            /* (H) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_exp_pre;      /* (B, H, K) */
+    CELLGEN_MEMBER const float *d_dt_pre;       /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_w_r;        /* (B, R) */
+    CELLGEN_MEMBER const float *d_c;            /* (B, K) */
+    CELLGEN_MEMBER const float *d_b;            /* (B, K) */
+    CELLGEN_MEMBER float *d_w_b;                /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_t;                /* (R, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t;                /* (H) */
+    CELLGEN_MEMBER float *d_d;                  /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -94,26 +94,26 @@ int mamba_weight_gradients_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR, c
 int64_t mamba_weight_gradients_workspace_size_f32(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *s_prev;         /* (B, H, K) */
-    const float *w_b;            /* (H, K) */
-    const float *w_c;            /* (H, K) */
-    const float *w_r;            /* (H, R) */
-    const float *w_t;            /* (R, H) */
-    const float *a_log;          /* (H, K) */
-    const float *b_t;            /* (H) */
-    const float *d;              /* (H) */
-    float *y;                    /* (T, B, H) */
-    float *s;                    /* (T, B, H, K) */
-    float *s_last;               /* (B, H, K) */
-    float *b;                    /* (T, B, K), NULL: not wanted */
-    float *c;                    /* (T, B, K), NULL: not wanted */
-    float *x_w_r;                /* (T, B, R), NULL: not wanted */
-    float *dt_pre;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H, K) */
+    CELLGEN_MEMBER const float *w_b;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_t;            /* (R, H) */
+    CELLGEN_MEMBER const float *a_log;          /* (H, K) */
+    CELLGEN_MEMBER const float *b_t;            /* (H) */
+    CELLGEN_MEMBER const float *d;              /* (H) */
+    CELLGEN_MEMBER float *y;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *s;                    /* (T, B, H, K) */
+    CELLGEN_MEMBER float *s_last;               /* (B, H, K) */
+    CELLGEN_MEMBER float *b;                    /* (T, B, K), NULL: not wanted */
+    CELLGEN_MEMBER float *c;                    /* (T, B, K), NULL: not wanted */
+    CELLGEN_MEMBER float *x_w_r;                /* (T, B, R), NULL: not wanted */
+    CELLGEN_MEMBER float *dt_pre;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -126,35 +126,35 @@ int64_t mamba_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int mamba_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mamba_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *s_prev;         /* (B, H, K) */
-    const float *w_b;            /* (H, K) */
-    const float *w_c;            /* (H, K) */
-    const float *w_r;            /* (H, R) */
-    const float *w_t;            /* (R, H) */
-    const float *a_log;          /* (H, K) */
-    const float *d;              /* (H) */
-    const float *s;              /* (T, B, H, K) */
-    const float *b;              /* (T, B, K) */
-    const float *c;              /* (T, B, K) */
-    const float *x_w_r;          /* (T, B, R) */
-    const float *dt_pre;         /* (T, B, H) */
-    const float *d_y;            /* (T, B, H), NULL counts as zero */
-    const float *d_s;            /* (T, B, H, K), NULL counts as zero */
-    const float *d_s_last;       /* (B, H, K), NULL counts as zero */
-    float *d_x;                  /* (T, B, H), NULL: not wanted */
-    float *d_s_prev;             /* (B, H, K), NULL: not wanted */
-    float *d_w_b;                /* (H, K), NULL: not wanted */
-    float *d_w_c;                /* (H, K), NULL: not wanted */
-    float *d_w_r;                /* (H, R), NULL: not wanted */
-    float *d_w_t;                /* (R, H), NULL: not wanted */
-    float *d_a_log;              /* (H, K) */
-    float *d_b_t;                /* (H), NULL: not wanted */
-    float *d_d;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, H, K) */
+    CELLGEN_MEMBER const float *w_b;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (H, K) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_t;            /* (R, H) */
+    CELLGEN_MEMBER const float *a_log;          /* (H, K) */
+    CELLGEN_MEMBER const float *d;              /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (T, B, H, K) */
+    CELLGEN_MEMBER const float *b;              /* (T, B, K) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, K) */
+    CELLGEN_MEMBER const float *x_w_r;          /* (T, B, R) */
+    CELLGEN_MEMBER const float *dt_pre;         /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_t;                /* (R, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (H, K) */
+    CELLGEN_MEMBER float *d_b_t;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -167,19 +167,19 @@ int64_t mamba_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int mamba_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mamba_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *s_prev;        /* (B, H, K) */
-    const double *w_b;           /* (H, K) */
-    const double *w_c;           /* (H, K) */
-    const double *w_r;           /* (H, R) */
-    const double *w_t;           /* (R, H) */
-    const double *a_log;         /* (H, K) */
-    const double *b_t;           /* (H) */
-    const double *d;             /* (H) */
-    double *y;                   /* (B, H) */
-    double *s;                   /* (B, H, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H, K) */
+    CELLGEN_MEMBER const double *w_b;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_t;           /* (R, H) */
+    CELLGEN_MEMBER const double *a_log;         /* (H, K) */
+    CELLGEN_MEMBER const double *b_t;           /* (H) */
+    CELLGEN_MEMBER const double *d;             /* (H) */
+    CELLGEN_MEMBER double *y;                   /* (B, H) */
+    CELLGEN_MEMBER double *s;                   /* (B, H, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_forward_args_f64;
 
 /* Compute one step. */
@@ -187,27 +187,27 @@ int mamba_forward_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mamb
 int64_t mamba_forward_workspace_size_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *s_prev;        /* (B, H, K) */
-    const double *w_b;           /* (H, K) */
-    const double *w_c;           /* (H, K) */
-    const double *w_r;           /* (H, R) */
-    const double *w_t;           /* (R, H) */
-    const double *a_log;         /* (H, K) */
-    const double *b_t;           /* (H) */
-    const double *d;             /* (H) */
-    const double *d_y;           /* (B, H), NULL counts as zero */
-    const double *d_s;           /* (B, H, K), NULL counts as zero */
-    const double *s;             /* (B, H, K) */
-    double *d_x;                 /* (B, H), NULL: not wanted */
-    double *d_s_prev;            /* (B, H, K) */
-    double *d_b;                 /* (B, K) */
-    double *d_c;                 /* (B, K) */
-    double *d_x_w_r;             /* (B, R) */
-    double *d_dt_pre;            /* (B, H) */
-    double *d_exp_pre;           /* (B, H, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H, K) */
+    CELLGEN_MEMBER const double *w_b;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_t;           /* (R, H) */
+    CELLGEN_MEMBER const double *a_log;         /* (H, K) */
+    CELLGEN_MEMBER const double *b_t;           /* (H) */
+    CELLGEN_MEMBER const double *d;             /* (H) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *s;             /* (B, H, K) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H, K) */
+    CELLGEN_MEMBER double *d_b;                 /* (B, K) */
+    CELLGEN_MEMBER double *d_c;                 /* (B, K) */
+    CELLGEN_MEMBER double *d_x_w_r;             /* (B, R) */
+    CELLGEN_MEMBER double *d_dt_pre;            /* (B, H) */
+    CELLGEN_MEMBER double *d_exp_pre;           /* (B, H, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -215,26 +215,26 @@ int mamba_backward_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mam
 int64_t mamba_backward_workspace_size_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *w_r;           /* (H, R) */
-    const double *w_t;           /* (R, H) */
-    const double *a_log;         /* (H, K) */
-    const double *b_t;           /* (H) */
-    const double *d_y;           /* (B, H), NULL counts as zero */
-    const double *d_exp_pre;     /* (B, H, K) */
-    const double *d_dt_pre;      /* (B, H) */
-    const double *d_x_w_r;       /* (B, R) */
-    const double *d_c;           /* (B, K) */
-    const double *d_b;           /* (B, K) */
-    double *d_w_b;               /* (H, K), NULL: not wanted */
-    double *d_w_c;               /* (H, K), NULL: not wanted */
-    double *d_w_r;               /* (H, R), NULL: not wanted */
-    double *d_w_t;               /* (R, H), NULL: not wanted */
-    double *d_a_log;             /* (H, K), NULL: not wanted */
-    double *d_b_t;               /* (H) */
-    double *d_d;                 /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_t;           /* (R, H) */
+    CELLGEN_MEMBER const double *a_log;         /* (H, K) */
+    CELLGEN_MEMBER const double *b_t;           /* (H) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_exp_pre;     /* (B, H, K) */
+    CELLGEN_MEMBER const double *d_dt_pre;      /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_w_r;       /* (B, R) */
+    CELLGEN_MEMBER const double *d_c;           /* (B, K) */
+    CELLGEN_MEMBER const double *d_b;           /* (B, K) */
+    CELLGEN_MEMBER double *d_w_b;               /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_t;               /* (R, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t;               /* (H) */
+    CELLGEN_MEMBER double *d_d;                 /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -242,26 +242,26 @@ int mamba_weight_gradients_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR, c
 int64_t mamba_weight_gradients_workspace_size_f64(int64_t nB, int64_t nH, int64_t nK, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *s_prev;        /* (B, H, K) */
-    const double *w_b;           /* (H, K) */
-    const double *w_c;           /* (H, K) */
-    const double *w_r;           /* (H, R) */
-    const double *w_t;           /* (R, H) */
-    const double *a_log;         /* (H, K) */
-    const double *b_t;           /* (H) */
-    const double *d;             /* (H) */
-    double *y;                   /* (T, B, H) */
-    double *s;                   /* (T, B, H, K) */
-    double *s_last;              /* (B, H, K) */
-    double *b;                   /* (T, B, K), NULL: not wanted */
-    double *c;                   /* (T, B, K), NULL: not wanted */
-    double *x_w_r;               /* (T, B, R), NULL: not wanted */
-    double *dt_pre;              /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H, K) */
+    CELLGEN_MEMBER const double *w_b;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_t;           /* (R, H) */
+    CELLGEN_MEMBER const double *a_log;         /* (H, K) */
+    CELLGEN_MEMBER const double *b_t;           /* (H) */
+    CELLGEN_MEMBER const double *d;             /* (H) */
+    CELLGEN_MEMBER double *y;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *s;                   /* (T, B, H, K) */
+    CELLGEN_MEMBER double *s_last;              /* (B, H, K) */
+    CELLGEN_MEMBER double *b;                   /* (T, B, K), NULL: not wanted */
+    CELLGEN_MEMBER double *c;                   /* (T, B, K), NULL: not wanted */
+    CELLGEN_MEMBER double *x_w_r;               /* (T, B, R), NULL: not wanted */
+    CELLGEN_MEMBER double *dt_pre;              /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -274,35 +274,35 @@ int64_t mamba_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int mamba_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nH, int64_t nK, int64_t nR, const mamba_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *s_prev;        /* (B, H, K) */
-    const double *w_b;           /* (H, K) */
-    const double *w_c;           /* (H, K) */
-    const double *w_r;           /* (H, R) */
-    const double *w_t;           /* (R, H) */
-    const double *a_log;         /* (H, K) */
-    const double *d;             /* (H) */
-    const double *s;             /* (T, B, H, K) */
-    const double *b;             /* (T, B, K) */
-    const double *c;             /* (T, B, K) */
-    const double *x_w_r;         /* (T, B, R) */
-    const double *dt_pre;        /* (T, B, H) */
-    const double *d_y;           /* (T, B, H), NULL counts as zero */
-    const double *d_s;           /* (T, B, H, K), NULL counts as zero */
-    const double *d_s_last;      /* (B, H, K), NULL counts as zero */
-    double *d_x;                 /* (T, B, H), NULL: not wanted */
-    double *d_s_prev;            /* (B, H, K), NULL: not wanted */
-    double *d_w_b;               /* (H, K), NULL: not wanted */
-    double *d_w_c;               /* (H, K), NULL: not wanted */
-    double *d_w_r;               /* (H, R), NULL: not wanted */
-    double *d_w_t;               /* (R, H), NULL: not wanted */
-    double *d_a_log;             /* (H, K) */
-    double *d_b_t;               /* (H), NULL: not wanted */
-    double *d_d;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, H, K) */
+    CELLGEN_MEMBER const double *w_b;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (H, K) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_t;           /* (R, H) */
+    CELLGEN_MEMBER const double *a_log;         /* (H, K) */
+    CELLGEN_MEMBER const double *d;             /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (T, B, H, K) */
+    CELLGEN_MEMBER const double *b;             /* (T, B, K) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, K) */
+    CELLGEN_MEMBER const double *x_w_r;         /* (T, B, R) */
+    CELLGEN_MEMBER const double *dt_pre;        /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, H, K), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (H, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_t;               /* (R, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (H, K) */
+    CELLGEN_MEMBER double *d_b_t;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

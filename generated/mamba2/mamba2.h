@@ -20,19 +20,19 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_x;            /* (I, N, D) */
-    const float *w_t;            /* (I, N, 1) */
-    const float *w_b;            /* (I, 1, K) */
-    const float *w_c;            /* (I, 1, K) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_t;            /* (N, 1) */
-    const float *d;              /* (N, 1) */
-    float *y;                    /* (B, N, D) */
-    float *s;                    /* (B, N, D, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_t;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d;              /* (N, 1) */
+    CELLGEN_MEMBER float *y;                    /* (B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (B, N, D, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_forward_args_f32;
 
 /* Compute one step. */
@@ -40,27 +40,27 @@ int mamba2_forward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t n
 int64_t mamba2_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_x;            /* (I, N, D) */
-    const float *w_t;            /* (I, N, 1) */
-    const float *w_b;            /* (I, 1, K) */
-    const float *w_c;            /* (I, 1, K) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_t;            /* (N, 1) */
-    const float *d;              /* (N, 1) */
-    const float *d_y;            /* (B, N, D), NULL counts as zero */
-    const float *d_s;            /* (B, N, D, K), NULL counts as zero */
-    const float *s;              /* (B, N, D, K) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, D, K) */
-    float *d_u;                  /* (B, N, D) */
-    float *d_b;                  /* (B, 1, K) */
-    float *d_c;                  /* (B, 1, K) */
-    float *d_dt_pre;             /* (B, N, 1) */
-    float *d_exp_pre;            /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_t;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d;              /* (N, 1) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *s;              /* (B, N, D, K) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, D, K) */
+    CELLGEN_MEMBER float *d_u;                  /* (B, N, D) */
+    CELLGEN_MEMBER float *d_b;                  /* (B, 1, K) */
+    CELLGEN_MEMBER float *d_c;                  /* (B, 1, K) */
+    CELLGEN_MEMBER float *d_dt_pre;             /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_exp_pre;            /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -68,26 +68,26 @@ int mamba2_backward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t 
 int64_t mamba2_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *w_x;            /* (I, N, D) */
-    const float *w_t;            /* (I, N, 1) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_t;            /* (N, 1) */
-    const float *d_y;            /* (B, N, D), NULL counts as zero */
-    const float *d_exp_pre;      /* (B, N, 1) */
-    const float *d_dt_pre;       /* (B, N, 1) */
-    const float *d_c;            /* (B, 1, K) */
-    const float *d_b;            /* (B, 1, K) */
-    const float *d_u;            /* (B, N, D) */
-    float *d_w_x;                /* (I, N, D), NULL: not wanted */
-    float *d_w_t;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_b;                /* (I, 1, K), NULL: not wanted */
-    float *d_w_c;                /* (I, 1, K), NULL: not wanted */
-    float *d_a_log;              /* (N, 1), NULL: not wanted */
-    float *d_b_t;                /* (N, 1), NULL: not wanted */
-    float *d_d;                  /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_t;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_exp_pre;      /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_dt_pre;       /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_c;            /* (B, 1, K) */
+    CELLGEN_MEMBER const float *d_b;            /* (B, 1, K) */
+    CELLGEN_MEMBER const float *d_u;            /* (B, N, D) */
+    CELLGEN_MEMBER float *d_w_x;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_t;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -95,26 +95,26 @@ int mamba2_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 int64_t mamba2_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_x;            /* (I, N, D) */
-    const float *w_t;            /* (I, N, 1) */
-    const float *w_b;            /* (I, 1, K) */
-    const float *w_c;            /* (I, 1, K) */
-    const float *a_log;          /* (N, 1) */
-    const float *b_t;            /* (N, 1) */
-    const float *d;              /* (N, 1) */
-    float *y;                    /* (T, B, N, D) */
-    float *s;                    /* (T, B, N, D, K) */
-    float *s_last;               /* (B, N, D, K) */
-    float *u;                    /* (T, B, N, D), NULL: not wanted */
-    float *b;                    /* (T, B, 1, K), NULL: not wanted */
-    float *c;                    /* (T, B, 1, K), NULL: not wanted */
-    float *dt_pre;               /* (T, B, N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *b_t;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d;              /* (N, 1) */
+    CELLGEN_MEMBER float *y;                    /* (T, B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (T, B, N, D, K) */
+    CELLGEN_MEMBER float *s_last;               /* (B, N, D, K) */
+    CELLGEN_MEMBER float *u;                    /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *b;                    /* (T, B, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *c;                    /* (T, B, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *dt_pre;               /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba2_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -127,35 +127,35 @@ int64_t mamba2_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int mamba2_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mamba2_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, N, D, K) */
-    const float *w_x;            /* (I, N, D) */
-    const float *w_t;            /* (I, N, 1) */
-    const float *w_b;            /* (I, 1, K) */
-    const float *w_c;            /* (I, 1, K) */
-    const float *a_log;          /* (N, 1) */
-    const float *d;              /* (N, 1) */
-    const float *s;              /* (T, B, N, D, K) */
-    const float *u;              /* (T, B, N, D) */
-    const float *b;              /* (T, B, 1, K) */
-    const float *c;              /* (T, B, 1, K) */
-    const float *dt_pre;         /* (T, B, N, 1) */
-    const float *d_y;            /* (T, B, N, D), NULL counts as zero */
-    const float *d_s;            /* (T, B, N, D, K), NULL counts as zero */
-    const float *d_s_last;       /* (B, N, D, K), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, D, K), NULL: not wanted */
-    float *d_w_x;                /* (I, N, D), NULL: not wanted */
-    float *d_w_t;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_b;                /* (I, 1, K), NULL: not wanted */
-    float *d_w_c;                /* (I, 1, K), NULL: not wanted */
-    float *d_a_log;              /* (N, 1) */
-    float *d_b_t;                /* (N, 1), NULL: not wanted */
-    float *d_d;                  /* (N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *w_x;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_b;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, 1, K) */
+    CELLGEN_MEMBER const float *a_log;          /* (N, 1) */
+    CELLGEN_MEMBER const float *d;              /* (N, 1) */
+    CELLGEN_MEMBER const float *s;              /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const float *u;              /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *b;              /* (T, B, 1, K) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, 1, K) */
+    CELLGEN_MEMBER const float *dt_pre;         /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_x;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_t;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_log;              /* (N, 1) */
+    CELLGEN_MEMBER float *d_b_t;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba2_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -168,19 +168,19 @@ int64_t mamba2_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t
 int mamba2_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mamba2_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_x;           /* (I, N, D) */
-    const double *w_t;           /* (I, N, 1) */
-    const double *w_b;           /* (I, 1, K) */
-    const double *w_c;           /* (I, 1, K) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_t;           /* (N, 1) */
-    const double *d;             /* (N, 1) */
-    double *y;                   /* (B, N, D) */
-    double *s;                   /* (B, N, D, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_t;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d;             /* (N, 1) */
+    CELLGEN_MEMBER double *y;                   /* (B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (B, N, D, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_forward_args_f64;
 
 /* Compute one step. */
@@ -188,27 +188,27 @@ int mamba2_forward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t n
 int64_t mamba2_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_x;           /* (I, N, D) */
-    const double *w_t;           /* (I, N, 1) */
-    const double *w_b;           /* (I, 1, K) */
-    const double *w_c;           /* (I, 1, K) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_t;           /* (N, 1) */
-    const double *d;             /* (N, 1) */
-    const double *d_y;           /* (B, N, D), NULL counts as zero */
-    const double *d_s;           /* (B, N, D, K), NULL counts as zero */
-    const double *s;             /* (B, N, D, K) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, D, K) */
-    double *d_u;                 /* (B, N, D) */
-    double *d_b;                 /* (B, 1, K) */
-    double *d_c;                 /* (B, 1, K) */
-    double *d_dt_pre;            /* (B, N, 1) */
-    double *d_exp_pre;           /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_t;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d;             /* (N, 1) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *s;             /* (B, N, D, K) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, D, K) */
+    CELLGEN_MEMBER double *d_u;                 /* (B, N, D) */
+    CELLGEN_MEMBER double *d_b;                 /* (B, 1, K) */
+    CELLGEN_MEMBER double *d_c;                 /* (B, 1, K) */
+    CELLGEN_MEMBER double *d_dt_pre;            /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_exp_pre;           /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -216,26 +216,26 @@ int mamba2_backward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t 
 int64_t mamba2_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *w_x;           /* (I, N, D) */
-    const double *w_t;           /* (I, N, 1) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_t;           /* (N, 1) */
-    const double *d_y;           /* (B, N, D), NULL counts as zero */
-    const double *d_exp_pre;     /* (B, N, 1) */
-    const double *d_dt_pre;      /* (B, N, 1) */
-    const double *d_c;           /* (B, 1, K) */
-    const double *d_b;           /* (B, 1, K) */
-    const double *d_u;           /* (B, N, D) */
-    double *d_w_x;               /* (I, N, D), NULL: not wanted */
-    double *d_w_t;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_b;               /* (I, 1, K), NULL: not wanted */
-    double *d_w_c;               /* (I, 1, K), NULL: not wanted */
-    double *d_a_log;             /* (N, 1), NULL: not wanted */
-    double *d_b_t;               /* (N, 1), NULL: not wanted */
-    double *d_d;                 /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_t;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_exp_pre;     /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_dt_pre;      /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_c;           /* (B, 1, K) */
+    CELLGEN_MEMBER const double *d_b;           /* (B, 1, K) */
+    CELLGEN_MEMBER const double *d_u;           /* (B, N, D) */
+    CELLGEN_MEMBER double *d_w_x;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_t;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mamba2_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -243,26 +243,26 @@ int mamba2_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, 
 int64_t mamba2_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_x;           /* (I, N, D) */
-    const double *w_t;           /* (I, N, 1) */
-    const double *w_b;           /* (I, 1, K) */
-    const double *w_c;           /* (I, 1, K) */
-    const double *a_log;         /* (N, 1) */
-    const double *b_t;           /* (N, 1) */
-    const double *d;             /* (N, 1) */
-    double *y;                   /* (T, B, N, D) */
-    double *s;                   /* (T, B, N, D, K) */
-    double *s_last;              /* (B, N, D, K) */
-    double *u;                   /* (T, B, N, D), NULL: not wanted */
-    double *b;                   /* (T, B, 1, K), NULL: not wanted */
-    double *c;                   /* (T, B, 1, K), NULL: not wanted */
-    double *dt_pre;              /* (T, B, N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *b_t;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d;             /* (N, 1) */
+    CELLGEN_MEMBER double *y;                   /* (T, B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (T, B, N, D, K) */
+    CELLGEN_MEMBER double *s_last;              /* (B, N, D, K) */
+    CELLGEN_MEMBER double *u;                   /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *b;                   /* (T, B, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *c;                   /* (T, B, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *dt_pre;              /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba2_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -275,35 +275,35 @@ int64_t mamba2_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t 
 int mamba2_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mamba2_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, N, D, K) */
-    const double *w_x;           /* (I, N, D) */
-    const double *w_t;           /* (I, N, 1) */
-    const double *w_b;           /* (I, 1, K) */
-    const double *w_c;           /* (I, 1, K) */
-    const double *a_log;         /* (N, 1) */
-    const double *d;             /* (N, 1) */
-    const double *s;             /* (T, B, N, D, K) */
-    const double *u;             /* (T, B, N, D) */
-    const double *b;             /* (T, B, 1, K) */
-    const double *c;             /* (T, B, 1, K) */
-    const double *dt_pre;        /* (T, B, N, 1) */
-    const double *d_y;           /* (T, B, N, D), NULL counts as zero */
-    const double *d_s;           /* (T, B, N, D, K), NULL counts as zero */
-    const double *d_s_last;      /* (B, N, D, K), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, D, K), NULL: not wanted */
-    double *d_w_x;               /* (I, N, D), NULL: not wanted */
-    double *d_w_t;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_b;               /* (I, 1, K), NULL: not wanted */
-    double *d_w_c;               /* (I, 1, K), NULL: not wanted */
-    double *d_a_log;             /* (N, 1) */
-    double *d_b_t;               /* (N, 1), NULL: not wanted */
-    double *d_d;                 /* (N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *w_x;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_b;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, 1, K) */
+    CELLGEN_MEMBER const double *a_log;         /* (N, 1) */
+    CELLGEN_MEMBER const double *d;             /* (N, 1) */
+    CELLGEN_MEMBER const double *s;             /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const double *u;             /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *b;             /* (T, B, 1, K) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, 1, K) */
+    CELLGEN_MEMBER const double *dt_pre;        /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_x;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_t;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, 1, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_log;             /* (N, 1) */
+    CELLGEN_MEMBER double *d_b_t;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mamba2_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

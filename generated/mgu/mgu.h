@@ -16,17 +16,17 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_forward_args_f32;
 
 /* Compute one step. */
@@ -34,21 +34,21 @@ int mgu_forward_f32(int64_t nB, int64_t nI, int64_t nH, const mgu_forward_args_f
 int64_t mgu_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_f_pre;              /* (B, H) */
-    float *d_n_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_f_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_n_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -56,21 +56,21 @@ int mgu_backward_f32(int64_t nB, int64_t nI, int64_t nH, const mgu_backward_args
 int64_t mgu_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *d_n_pre;        /* (B, H) */
-    const float *d_f_pre;        /* (B, H) */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H) */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *d_n_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -78,22 +78,22 @@ int mgu_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const mgu_weigh
 int64_t mgu_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *b_n;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *n;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_n;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *n;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mgu_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -106,29 +106,29 @@ int64_t mgu_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int mgu_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const mgu_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *w_n;            /* (I, H) */
-    const float *u_n;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *n;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_w_n;                /* (I, H), NULL: not wanted */
-    float *d_u_n;                /* (H, H), NULL: not wanted */
-    float *d_b_n;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_n;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_n;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_n;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_n;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_n;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mgu_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -141,17 +141,17 @@ int64_t mgu_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int mgu_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const mgu_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_forward_args_f64;
 
 /* Compute one step. */
@@ -159,21 +159,21 @@ int mgu_forward_f64(int64_t nB, int64_t nI, int64_t nH, const mgu_forward_args_f
 int64_t mgu_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_f_pre;             /* (B, H) */
-    double *d_n_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_f_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_n_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -181,21 +181,21 @@ int mgu_backward_f64(int64_t nB, int64_t nI, int64_t nH, const mgu_backward_args
 int64_t mgu_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *d_n_pre;       /* (B, H) */
-    const double *d_f_pre;       /* (B, H) */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H) */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *d_n_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mgu_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -203,22 +203,22 @@ int mgu_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const mgu_weigh
 int64_t mgu_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *b_n;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *n;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_n;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *n;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mgu_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -231,29 +231,29 @@ int64_t mgu_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI,
 int mgu_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const mgu_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *w_n;           /* (I, H) */
-    const double *u_n;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *n;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_w_n;               /* (I, H), NULL: not wanted */
-    double *d_u_n;               /* (H, H), NULL: not wanted */
-    double *d_b_n;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_n;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_n;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_n;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_n;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_n;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mgu_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -28,28 +28,28 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *c_prev;         /* (B, N, D, K) */
-    const float *n_prev;         /* (B, N, K) */
-    const float *m_prev;         /* (B, N, 1) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_o;            /* (I, N, D) */
-    const float *b_q;            /* (N, K) */
-    const float *b_k;            /* (N, K) */
-    const float *b_v;            /* (N, D) */
-    const float *b_o;            /* (N, D) */
-    const float *w_i;            /* (I, N, 1) */
-    const float *w_f;            /* (I, N, 1) */
-    const float *b_i;            /* (N, 1) */
-    const float *b_f;            /* (N, 1) */
-    float *h;                    /* (B, N, D) */
-    float *c;                    /* (B, N, D, K) */
-    float *n;                    /* (B, N, K) */
-    float *m;                    /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, N, K) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, N, 1) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *b_q;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_k;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_v;            /* (N, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (N, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *b_i;            /* (N, 1) */
+    CELLGEN_MEMBER const float *b_f;            /* (N, 1) */
+    CELLGEN_MEMBER float *h;                    /* (B, N, D) */
+    CELLGEN_MEMBER float *c;                    /* (B, N, D, K) */
+    CELLGEN_MEMBER float *n;                    /* (B, N, K) */
+    CELLGEN_MEMBER float *m;                    /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mlstm_forward_args_f32;
 
 /* Compute one step. */
@@ -57,42 +57,42 @@ int mlstm_forward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK
 int64_t mlstm_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *c_prev;         /* (B, N, D, K) */
-    const float *n_prev;         /* (B, N, K) */
-    const float *m_prev;         /* (B, N, 1) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_o;            /* (I, N, D) */
-    const float *b_q;            /* (N, K) */
-    const float *b_k;            /* (N, K) */
-    const float *b_v;            /* (N, D) */
-    const float *b_o;            /* (N, D) */
-    const float *w_i;            /* (I, N, 1) */
-    const float *w_f;            /* (I, N, 1) */
-    const float *b_i;            /* (N, 1) */
-    const float *b_f;            /* (N, 1) */
-    const float *d_h;            /* (B, N, D), NULL counts as zero */
-    const float *d_c;            /* (B, N, D, K), NULL counts as zero */
-    const float *d_n;            /* (B, N, K), NULL counts as zero */
-    const float *d_m;            /* (B, N, 1), NULL counts as zero */
-    const float *m;              /* (B, N, 1) */
-    const float *c;              /* (B, N, D, K) */
-    const float *n;              /* (B, N, K) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_c_prev;             /* (B, N, D, K) */
-    float *d_n_prev;             /* (B, N, K) */
-    float *d_m_prev;             /* (B, N, 1) */
-    float *d_q;                  /* (B, N, K) */
-    float *d_k;                  /* (B, N, K) */
-    float *d_v;                  /* (B, N, D) */
-    float *d_i_bar;              /* (B, N, 1) */
-    float *d_f_bar;              /* (B, N, 1) */
-    float *d_x_w_k;              /* (B, N, K) */
-    float *d_o_pre;              /* (B, N, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, N, K) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, N, 1) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *b_q;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_k;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_v;            /* (N, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (N, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *b_i;            /* (N, 1) */
+    CELLGEN_MEMBER const float *b_f;            /* (N, 1) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER const float *m;              /* (B, N, 1) */
+    CELLGEN_MEMBER const float *c;              /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *n;              /* (B, N, K) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, N, D, K) */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, N, K) */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_q;                  /* (B, N, K) */
+    CELLGEN_MEMBER float *d_k;                  /* (B, N, K) */
+    CELLGEN_MEMBER float *d_v;                  /* (B, N, D) */
+    CELLGEN_MEMBER float *d_i_bar;              /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_f_bar;              /* (B, N, 1) */
+    CELLGEN_MEMBER float *d_x_w_k;              /* (B, N, K) */
+    CELLGEN_MEMBER float *d_o_pre;              /* (B, N, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mlstm_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -100,67 +100,67 @@ int mlstm_backward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t n
 int64_t mlstm_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *d_o_pre;        /* (B, N, D) */
-    const float *d_f_bar;        /* (B, N, 1) */
-    const float *d_i_bar;        /* (B, N, 1) */
-    const float *d_v;            /* (B, N, D) */
-    const float *d_k;            /* (B, N, K) */
-    const float *d_x_w_k;        /* (B, N, K) */
-    const float *d_q;            /* (B, N, K) */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
-    float *d_w_o;                /* (I, N, D), NULL: not wanted */
-    float *d_b_q;                /* (N, K) */
-    float *d_b_k;                /* (N, K) */
-    float *d_b_v;                /* (N, D) */
-    float *d_b_o;                /* (N, D) */
-    float *d_w_i;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_f;                /* (I, N, 1), NULL: not wanted */
-    float *d_b_i;                /* (N, 1) */
-    float *d_b_f;                /* (N, 1) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *d_o_pre;        /* (B, N, D) */
+    CELLGEN_MEMBER const float *d_f_bar;        /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_i_bar;        /* (B, N, 1) */
+    CELLGEN_MEMBER const float *d_v;            /* (B, N, D) */
+    CELLGEN_MEMBER const float *d_k;            /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_x_w_k;        /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_q;            /* (B, N, K) */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_q;                /* (N, K) */
+    CELLGEN_MEMBER float *d_b_k;                /* (N, K) */
+    CELLGEN_MEMBER float *d_b_v;                /* (N, D) */
+    CELLGEN_MEMBER float *d_b_o;                /* (N, D) */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (N, 1) */
+    CELLGEN_MEMBER float *d_b_f;                /* (N, 1) */
 } mlstm_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int mlstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mlstm_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *c_prev;         /* (B, N, D, K) */
-    const float *n_prev;         /* (B, N, K) */
-    const float *m_prev;         /* (B, N, 1) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_o;            /* (I, N, D) */
-    const float *b_q;            /* (N, K) */
-    const float *b_k;            /* (N, K) */
-    const float *b_v;            /* (N, D) */
-    const float *b_o;            /* (N, D) */
-    const float *w_i;            /* (I, N, 1) */
-    const float *w_f;            /* (I, N, 1) */
-    const float *b_i;            /* (N, 1) */
-    const float *b_f;            /* (N, 1) */
-    float *h;                    /* (T, B, N, D) */
-    float *c;                    /* (T, B, N, D, K) */
-    float *n;                    /* (T, B, N, K) */
-    float *m;                    /* (T, B, N, 1) */
-    float *c_last;               /* (B, N, D, K) */
-    float *n_last;               /* (B, N, K) */
-    float *m_last;               /* (B, N, 1) */
-    float *q;                    /* (T, B, N, K), NULL: not wanted */
-    float *k;                    /* (T, B, N, K), NULL: not wanted */
-    float *v;                    /* (T, B, N, D), NULL: not wanted */
-    float *i_bar;                /* (T, B, N, 1), NULL: not wanted */
-    float *f_bar;                /* (T, B, N, 1), NULL: not wanted */
-    float *o;                    /* (T, B, N, D), NULL: not wanted */
-    float *sum_q_n;              /* (T, B, N, 1), NULL: not wanted */
-    float *sum_c_reshaped_q;     /* (T, B, N, D, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, N, K) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, N, 1) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *b_q;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_k;            /* (N, K) */
+    CELLGEN_MEMBER const float *b_v;            /* (N, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (N, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *b_i;            /* (N, 1) */
+    CELLGEN_MEMBER const float *b_f;            /* (N, 1) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, N, D) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, N, D, K) */
+    CELLGEN_MEMBER float *n;                    /* (T, B, N, K) */
+    CELLGEN_MEMBER float *m;                    /* (T, B, N, 1) */
+    CELLGEN_MEMBER float *c_last;               /* (B, N, D, K) */
+    CELLGEN_MEMBER float *n_last;               /* (B, N, K) */
+    CELLGEN_MEMBER float *m_last;               /* (B, N, 1) */
+    CELLGEN_MEMBER float *q;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *k;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *v;                    /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *i_bar;                /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *f_bar;                /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_q_n;              /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *sum_c_reshaped_q;     /* (T, B, N, D, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mlstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -173,54 +173,54 @@ int64_t mlstm_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int mlstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mlstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *c_prev;         /* (B, N, D, K) */
-    const float *n_prev;         /* (B, N, K) */
-    const float *m_prev;         /* (B, N, 1) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *w_o;            /* (I, N, D) */
-    const float *w_i;            /* (I, N, 1) */
-    const float *w_f;            /* (I, N, 1) */
-    const float *c;              /* (T, B, N, D, K) */
-    const float *n;              /* (T, B, N, K) */
-    const float *m;              /* (T, B, N, 1) */
-    const float *q;              /* (T, B, N, K) */
-    const float *k;              /* (T, B, N, K) */
-    const float *v;              /* (T, B, N, D) */
-    const float *i_bar;          /* (T, B, N, 1) */
-    const float *f_bar;          /* (T, B, N, 1) */
-    const float *o;              /* (T, B, N, D) */
-    const float *sum_q_n;        /* (T, B, N, 1) */
-    const float *sum_c_reshaped_q; /* (T, B, N, D, 1) */
-    const float *d_h;            /* (T, B, N, D), NULL counts as zero */
-    const float *d_c;            /* (T, B, N, D, K), NULL counts as zero */
-    const float *d_n;            /* (T, B, N, K), NULL counts as zero */
-    const float *d_m;            /* (T, B, N, 1), NULL counts as zero */
-    const float *d_c_last;       /* (B, N, D, K), NULL counts as zero */
-    const float *d_n_last;       /* (B, N, K), NULL counts as zero */
-    const float *d_m_last;       /* (B, N, 1), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_c_prev;             /* (B, N, D, K), NULL: not wanted */
-    float *d_n_prev;             /* (B, N, K), NULL: not wanted */
-    float *d_m_prev;             /* (B, N, 1), NULL: not wanted */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
-    float *d_w_o;                /* (I, N, D), NULL: not wanted */
-    float *d_b_q;                /* (N, K), NULL: not wanted */
-    float *d_b_k;                /* (N, K), NULL: not wanted */
-    float *d_b_v;                /* (N, D), NULL: not wanted */
-    float *d_b_o;                /* (N, D), NULL: not wanted */
-    float *d_w_i;                /* (I, N, 1), NULL: not wanted */
-    float *d_w_f;                /* (I, N, 1), NULL: not wanted */
-    float *d_b_i;                /* (N, 1), NULL: not wanted */
-    float *d_b_f;                /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, N, D, K) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, N, K) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, N, 1) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, N, 1) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *m;              /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *q;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *i_bar;          /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *f_bar;          /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *sum_q_n;        /* (T, B, N, 1) */
+    CELLGEN_MEMBER const float *sum_c_reshaped_q; /* (T, B, N, D, 1) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (T, B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (T, B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n_last;       /* (B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m_last;       /* (B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_q;                /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_k;                /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_v;                /* (N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mlstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -233,28 +233,28 @@ int64_t mlstm_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int mlstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mlstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *c_prev;        /* (B, N, D, K) */
-    const double *n_prev;        /* (B, N, K) */
-    const double *m_prev;        /* (B, N, 1) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_o;           /* (I, N, D) */
-    const double *b_q;           /* (N, K) */
-    const double *b_k;           /* (N, K) */
-    const double *b_v;           /* (N, D) */
-    const double *b_o;           /* (N, D) */
-    const double *w_i;           /* (I, N, 1) */
-    const double *w_f;           /* (I, N, 1) */
-    const double *b_i;           /* (N, 1) */
-    const double *b_f;           /* (N, 1) */
-    double *h;                   /* (B, N, D) */
-    double *c;                   /* (B, N, D, K) */
-    double *n;                   /* (B, N, K) */
-    double *m;                   /* (B, N, 1) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, N, K) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, N, 1) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *b_q;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_k;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_v;           /* (N, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (N, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *b_i;           /* (N, 1) */
+    CELLGEN_MEMBER const double *b_f;           /* (N, 1) */
+    CELLGEN_MEMBER double *h;                   /* (B, N, D) */
+    CELLGEN_MEMBER double *c;                   /* (B, N, D, K) */
+    CELLGEN_MEMBER double *n;                   /* (B, N, K) */
+    CELLGEN_MEMBER double *m;                   /* (B, N, 1) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mlstm_forward_args_f64;
 
 /* Compute one step. */
@@ -262,42 +262,42 @@ int mlstm_forward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK
 int64_t mlstm_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *c_prev;        /* (B, N, D, K) */
-    const double *n_prev;        /* (B, N, K) */
-    const double *m_prev;        /* (B, N, 1) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_o;           /* (I, N, D) */
-    const double *b_q;           /* (N, K) */
-    const double *b_k;           /* (N, K) */
-    const double *b_v;           /* (N, D) */
-    const double *b_o;           /* (N, D) */
-    const double *w_i;           /* (I, N, 1) */
-    const double *w_f;           /* (I, N, 1) */
-    const double *b_i;           /* (N, 1) */
-    const double *b_f;           /* (N, 1) */
-    const double *d_h;           /* (B, N, D), NULL counts as zero */
-    const double *d_c;           /* (B, N, D, K), NULL counts as zero */
-    const double *d_n;           /* (B, N, K), NULL counts as zero */
-    const double *d_m;           /* (B, N, 1), NULL counts as zero */
-    const double *m;             /* (B, N, 1) */
-    const double *c;             /* (B, N, D, K) */
-    const double *n;             /* (B, N, K) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_c_prev;            /* (B, N, D, K) */
-    double *d_n_prev;            /* (B, N, K) */
-    double *d_m_prev;            /* (B, N, 1) */
-    double *d_q;                 /* (B, N, K) */
-    double *d_k;                 /* (B, N, K) */
-    double *d_v;                 /* (B, N, D) */
-    double *d_i_bar;             /* (B, N, 1) */
-    double *d_f_bar;             /* (B, N, 1) */
-    double *d_x_w_k;             /* (B, N, K) */
-    double *d_o_pre;             /* (B, N, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, N, K) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, N, 1) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *b_q;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_k;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_v;           /* (N, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (N, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *b_i;           /* (N, 1) */
+    CELLGEN_MEMBER const double *b_f;           /* (N, 1) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER const double *m;             /* (B, N, 1) */
+    CELLGEN_MEMBER const double *c;             /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *n;             /* (B, N, K) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, N, D, K) */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, N, K) */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_q;                 /* (B, N, K) */
+    CELLGEN_MEMBER double *d_k;                 /* (B, N, K) */
+    CELLGEN_MEMBER double *d_v;                 /* (B, N, D) */
+    CELLGEN_MEMBER double *d_i_bar;             /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_f_bar;             /* (B, N, 1) */
+    CELLGEN_MEMBER double *d_x_w_k;             /* (B, N, K) */
+    CELLGEN_MEMBER double *d_o_pre;             /* (B, N, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } mlstm_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -305,67 +305,67 @@ int mlstm_backward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t n
 int64_t mlstm_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *d_o_pre;       /* (B, N, D) */
-    const double *d_f_bar;       /* (B, N, 1) */
-    const double *d_i_bar;       /* (B, N, 1) */
-    const double *d_v;           /* (B, N, D) */
-    const double *d_k;           /* (B, N, K) */
-    const double *d_x_w_k;       /* (B, N, K) */
-    const double *d_q;           /* (B, N, K) */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
-    double *d_w_o;               /* (I, N, D), NULL: not wanted */
-    double *d_b_q;               /* (N, K) */
-    double *d_b_k;               /* (N, K) */
-    double *d_b_v;               /* (N, D) */
-    double *d_b_o;               /* (N, D) */
-    double *d_w_i;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_f;               /* (I, N, 1), NULL: not wanted */
-    double *d_b_i;               /* (N, 1) */
-    double *d_b_f;               /* (N, 1) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *d_o_pre;       /* (B, N, D) */
+    CELLGEN_MEMBER const double *d_f_bar;       /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_i_bar;       /* (B, N, 1) */
+    CELLGEN_MEMBER const double *d_v;           /* (B, N, D) */
+    CELLGEN_MEMBER const double *d_k;           /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_x_w_k;       /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_q;           /* (B, N, K) */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_q;               /* (N, K) */
+    CELLGEN_MEMBER double *d_b_k;               /* (N, K) */
+    CELLGEN_MEMBER double *d_b_v;               /* (N, D) */
+    CELLGEN_MEMBER double *d_b_o;               /* (N, D) */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (N, 1) */
+    CELLGEN_MEMBER double *d_b_f;               /* (N, 1) */
 } mlstm_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int mlstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mlstm_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *c_prev;        /* (B, N, D, K) */
-    const double *n_prev;        /* (B, N, K) */
-    const double *m_prev;        /* (B, N, 1) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_o;           /* (I, N, D) */
-    const double *b_q;           /* (N, K) */
-    const double *b_k;           /* (N, K) */
-    const double *b_v;           /* (N, D) */
-    const double *b_o;           /* (N, D) */
-    const double *w_i;           /* (I, N, 1) */
-    const double *w_f;           /* (I, N, 1) */
-    const double *b_i;           /* (N, 1) */
-    const double *b_f;           /* (N, 1) */
-    double *h;                   /* (T, B, N, D) */
-    double *c;                   /* (T, B, N, D, K) */
-    double *n;                   /* (T, B, N, K) */
-    double *m;                   /* (T, B, N, 1) */
-    double *c_last;              /* (B, N, D, K) */
-    double *n_last;              /* (B, N, K) */
-    double *m_last;              /* (B, N, 1) */
-    double *q;                   /* (T, B, N, K), NULL: not wanted */
-    double *k;                   /* (T, B, N, K), NULL: not wanted */
-    double *v;                   /* (T, B, N, D), NULL: not wanted */
-    double *i_bar;               /* (T, B, N, 1), NULL: not wanted */
-    double *f_bar;               /* (T, B, N, 1), NULL: not wanted */
-    double *o;                   /* (T, B, N, D), NULL: not wanted */
-    double *sum_q_n;             /* (T, B, N, 1), NULL: not wanted */
-    double *sum_c_reshaped_q;    /* (T, B, N, D, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, N, K) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, N, 1) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *b_q;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_k;           /* (N, K) */
+    CELLGEN_MEMBER const double *b_v;           /* (N, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (N, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *b_i;           /* (N, 1) */
+    CELLGEN_MEMBER const double *b_f;           /* (N, 1) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, N, D) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, N, D, K) */
+    CELLGEN_MEMBER double *n;                   /* (T, B, N, K) */
+    CELLGEN_MEMBER double *m;                   /* (T, B, N, 1) */
+    CELLGEN_MEMBER double *c_last;              /* (B, N, D, K) */
+    CELLGEN_MEMBER double *n_last;              /* (B, N, K) */
+    CELLGEN_MEMBER double *m_last;              /* (B, N, 1) */
+    CELLGEN_MEMBER double *q;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *k;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *v;                   /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *i_bar;               /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *f_bar;               /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_q_n;             /* (T, B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *sum_c_reshaped_q;    /* (T, B, N, D, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mlstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -378,54 +378,54 @@ int64_t mlstm_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int mlstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const mlstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *c_prev;        /* (B, N, D, K) */
-    const double *n_prev;        /* (B, N, K) */
-    const double *m_prev;        /* (B, N, 1) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *w_o;           /* (I, N, D) */
-    const double *w_i;           /* (I, N, 1) */
-    const double *w_f;           /* (I, N, 1) */
-    const double *c;             /* (T, B, N, D, K) */
-    const double *n;             /* (T, B, N, K) */
-    const double *m;             /* (T, B, N, 1) */
-    const double *q;             /* (T, B, N, K) */
-    const double *k;             /* (T, B, N, K) */
-    const double *v;             /* (T, B, N, D) */
-    const double *i_bar;         /* (T, B, N, 1) */
-    const double *f_bar;         /* (T, B, N, 1) */
-    const double *o;             /* (T, B, N, D) */
-    const double *sum_q_n;       /* (T, B, N, 1) */
-    const double *sum_c_reshaped_q; /* (T, B, N, D, 1) */
-    const double *d_h;           /* (T, B, N, D), NULL counts as zero */
-    const double *d_c;           /* (T, B, N, D, K), NULL counts as zero */
-    const double *d_n;           /* (T, B, N, K), NULL counts as zero */
-    const double *d_m;           /* (T, B, N, 1), NULL counts as zero */
-    const double *d_c_last;      /* (B, N, D, K), NULL counts as zero */
-    const double *d_n_last;      /* (B, N, K), NULL counts as zero */
-    const double *d_m_last;      /* (B, N, 1), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_c_prev;            /* (B, N, D, K), NULL: not wanted */
-    double *d_n_prev;            /* (B, N, K), NULL: not wanted */
-    double *d_m_prev;            /* (B, N, 1), NULL: not wanted */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
-    double *d_w_o;               /* (I, N, D), NULL: not wanted */
-    double *d_b_q;               /* (N, K), NULL: not wanted */
-    double *d_b_k;               /* (N, K), NULL: not wanted */
-    double *d_b_v;               /* (N, D), NULL: not wanted */
-    double *d_b_o;               /* (N, D), NULL: not wanted */
-    double *d_w_i;               /* (I, N, 1), NULL: not wanted */
-    double *d_w_f;               /* (I, N, 1), NULL: not wanted */
-    double *d_b_i;               /* (N, 1), NULL: not wanted */
-    double *d_b_f;               /* (N, 1), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, N, D, K) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, N, K) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, N, 1) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, N, 1) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, N, D, K) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *m;             /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *q;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *i_bar;         /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *f_bar;         /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *sum_q_n;       /* (T, B, N, 1) */
+    CELLGEN_MEMBER const double *sum_c_reshaped_q; /* (T, B, N, D, 1) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (T, B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (T, B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, N, D, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n_last;      /* (B, N, K), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m_last;      /* (B, N, 1), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, N, D, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_q;               /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_k;               /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_v;               /* (N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (N, 1), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } mlstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

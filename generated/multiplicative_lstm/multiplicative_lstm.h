@@ -22,18 +22,18 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_m;            /* (I, H) */
-    const float *u_m;            /* (H, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_m;            /* (H, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_forward_args_f32;
 
 /* Compute one step. */
@@ -41,25 +41,25 @@ int multiplicative_lstm_forward_f32(int64_t nB, int64_t nI, int64_t nH, const mu
 int64_t multiplicative_lstm_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_m;            /* (I, H) */
-    const float *u_m;            /* (H, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_x_w_m;              /* (B, H) */
-    float *d_h_prev_u_m;         /* (B, H) */
-    float *d_b_x_w_m_u;          /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_m;            /* (H, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_x_w_m;              /* (B, H) */
+    CELLGEN_MEMBER float *d_h_prev_u_m;         /* (B, H) */
+    CELLGEN_MEMBER float *d_b_x_w_m_u;          /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -67,20 +67,20 @@ int multiplicative_lstm_backward_f32(int64_t nB, int64_t nI, int64_t nH, const m
 int64_t multiplicative_lstm_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_m;            /* (I, H) */
-    const float *u_m;            /* (H, H) */
-    const float *d_b_x_w_m_u;    /* (B, 4*H) */
-    const float *d_h_prev_u_m;   /* (B, H) */
-    const float *d_x_w_m;        /* (B, H) */
-    float *d_w_m;                /* (I, H), NULL: not wanted */
-    float *d_u_m;                /* (H, H), NULL: not wanted */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_m;            /* (H, H) */
+    CELLGEN_MEMBER const float *d_b_x_w_m_u;    /* (B, 4*H) */
+    CELLGEN_MEMBER const float *d_h_prev_u_m;   /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_w_m;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_m;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_m;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -88,28 +88,28 @@ int multiplicative_lstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH,
 int64_t multiplicative_lstm_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_m;            /* (I, H) */
-    const float *u_m;            /* (H, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *b;              /* (4*H) */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c_last;               /* (B, H) */
-    float *x_w_m;                /* (T, B, H), NULL: not wanted */
-    float *h_prev_u_m;           /* (T, B, H), NULL: not wanted */
-    float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
-    float *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
-    float *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
-    float *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_m;            /* (H, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *b;              /* (4*H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *x_w_m;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *h_prev_u_m;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_f_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_i_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_g_bar;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_o_bar;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } multiplicative_lstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -122,37 +122,37 @@ int64_t multiplicative_lstm_sequence_forward_packed_size_f32(int64_t nT, int64_t
 int multiplicative_lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const multiplicative_lstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_m;            /* (I, H) */
-    const float *u_m;            /* (H, H) */
-    const float *w;              /* (I, 4*H) */
-    const float *u;              /* (H, 4*H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *x_w_m;          /* (T, B, H) */
-    const float *h_prev_u_m;     /* (T, B, H) */
-    const float *sigmoid_f_bar;  /* (T, B, H) */
-    const float *sigmoid_i_bar;  /* (T, B, H) */
-    const float *tanh_g_bar;     /* (T, B, H) */
-    const float *sigmoid_o_bar;  /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_m;                /* (I, H), NULL: not wanted */
-    float *d_u_m;                /* (H, H), NULL: not wanted */
-    float *d_w;                  /* (I, 4*H), NULL: not wanted */
-    float *d_u;                  /* (H, 4*H), NULL: not wanted */
-    float *d_b;                  /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_m;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_m;            /* (H, H) */
+    CELLGEN_MEMBER const float *w;              /* (I, 4*H) */
+    CELLGEN_MEMBER const float *u;              /* (H, 4*H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_w_m;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_prev_u_m;     /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_f_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_i_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_g_bar;     /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_o_bar;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_m;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_m;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b;                  /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } multiplicative_lstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -165,18 +165,18 @@ int64_t multiplicative_lstm_sequence_backward_packed_size_f32(int64_t nT, int64_
 int multiplicative_lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const multiplicative_lstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_m;           /* (I, H) */
-    const double *u_m;           /* (H, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_m;           /* (H, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_forward_args_f64;
 
 /* Compute one step. */
@@ -184,25 +184,25 @@ int multiplicative_lstm_forward_f64(int64_t nB, int64_t nI, int64_t nH, const mu
 int64_t multiplicative_lstm_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_m;           /* (I, H) */
-    const double *u_m;           /* (H, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_x_w_m;             /* (B, H) */
-    double *d_h_prev_u_m;        /* (B, H) */
-    double *d_b_x_w_m_u;         /* (B, 4*H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_m;           /* (H, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_x_w_m;             /* (B, H) */
+    CELLGEN_MEMBER double *d_h_prev_u_m;        /* (B, H) */
+    CELLGEN_MEMBER double *d_b_x_w_m_u;         /* (B, 4*H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -210,20 +210,20 @@ int multiplicative_lstm_backward_f64(int64_t nB, int64_t nI, int64_t nH, const m
 int64_t multiplicative_lstm_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_m;           /* (I, H) */
-    const double *u_m;           /* (H, H) */
-    const double *d_b_x_w_m_u;   /* (B, 4*H) */
-    const double *d_h_prev_u_m;  /* (B, H) */
-    const double *d_x_w_m;       /* (B, H) */
-    double *d_w_m;               /* (I, H), NULL: not wanted */
-    double *d_u_m;               /* (H, H), NULL: not wanted */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_m;           /* (H, H) */
+    CELLGEN_MEMBER const double *d_b_x_w_m_u;   /* (B, 4*H) */
+    CELLGEN_MEMBER const double *d_h_prev_u_m;  /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_w_m;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_m;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_m;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } multiplicative_lstm_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -231,28 +231,28 @@ int multiplicative_lstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH,
 int64_t multiplicative_lstm_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_m;           /* (I, H) */
-    const double *u_m;           /* (H, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *b;             /* (4*H) */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c_last;              /* (B, H) */
-    double *x_w_m;               /* (T, B, H), NULL: not wanted */
-    double *h_prev_u_m;          /* (T, B, H), NULL: not wanted */
-    double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
-    double *sigmoid_i_bar;       /* (T, B, H), NULL: not wanted */
-    double *tanh_g_bar;          /* (T, B, H), NULL: not wanted */
-    double *sigmoid_o_bar;       /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_m;           /* (H, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *b;             /* (4*H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *x_w_m;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *h_prev_u_m;          /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_f_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_i_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_g_bar;          /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_o_bar;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } multiplicative_lstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -265,37 +265,37 @@ int64_t multiplicative_lstm_sequence_forward_packed_size_f64(int64_t nT, int64_t
 int multiplicative_lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const multiplicative_lstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_m;           /* (I, H) */
-    const double *u_m;           /* (H, H) */
-    const double *w;             /* (I, 4*H) */
-    const double *u;             /* (H, 4*H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *x_w_m;         /* (T, B, H) */
-    const double *h_prev_u_m;    /* (T, B, H) */
-    const double *sigmoid_f_bar; /* (T, B, H) */
-    const double *sigmoid_i_bar; /* (T, B, H) */
-    const double *tanh_g_bar;    /* (T, B, H) */
-    const double *sigmoid_o_bar; /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_m;               /* (I, H), NULL: not wanted */
-    double *d_u_m;               /* (H, H), NULL: not wanted */
-    double *d_w;                 /* (I, 4*H), NULL: not wanted */
-    double *d_u;                 /* (H, 4*H), NULL: not wanted */
-    double *d_b;                 /* (4*H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_m;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_m;           /* (H, H) */
+    CELLGEN_MEMBER const double *w;             /* (I, 4*H) */
+    CELLGEN_MEMBER const double *u;             /* (H, 4*H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_w_m;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_prev_u_m;    /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_f_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_i_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_g_bar;    /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_o_bar; /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_m;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_m;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (I, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H, 4*H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b;                 /* (4*H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } multiplicative_lstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

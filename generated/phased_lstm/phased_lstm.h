@@ -26,33 +26,33 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *t;              /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *p_i;            /* (H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *p_f;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *p_o;            /* (H) */
-    const float *b_o;            /* (H) */
-    const float *tau;            /* (H) */
-    const float *s;              /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *t;              /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_i;            /* (H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_o;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_forward_args_f32;
 
 /* Compute one step. */
@@ -60,40 +60,40 @@ int phased_lstm_forward_f32(int64_t nB, int64_t nI, int64_t nH, const phased_lst
 int64_t phased_lstm_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *t;              /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *p_i;            /* (H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *p_f;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *p_o;            /* (H) */
-    const float *b_o;            /* (H) */
-    const float *tau;            /* (H) */
-    const float *s;              /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_i_pre;              /* (B, H) */
-    float *d_f_pre;              /* (B, H) */
-    float *d_tanh_pre;           /* (B, H) */
-    float *d_o_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *t;              /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_i;            /* (H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_o;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_i_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_f_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_tanh_pre;           /* (B, H) */
+    CELLGEN_MEMBER float *d_o_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -101,54 +101,54 @@ int phased_lstm_backward_f32(int64_t nB, int64_t nI, int64_t nH, const phased_ls
 int64_t phased_lstm_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *t;              /* (B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *p_i;            /* (H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *p_f;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *p_o;            /* (H) */
-    const float *b_o;            /* (H) */
-    const float *tau;            /* (H) */
-    const float *s;              /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *d_o_pre;        /* (B, H) */
-    const float *d_tanh_pre;     /* (B, H) */
-    const float *d_f_pre;        /* (B, H) */
-    const float *d_i_pre;        /* (B, H) */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_u_i;                /* (H, H), NULL: not wanted */
-    float *d_p_i;                /* (H) */
-    float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_p_f;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H, H), NULL: not wanted */
-    float *d_b_c;                /* (H) */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_u_o;                /* (H, H), NULL: not wanted */
-    float *d_p_o;                /* (H) */
-    float *d_b_o;                /* (H) */
-    float *d_tau;                /* (H) */
-    float *d_s;                  /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *t;              /* (B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_i;            /* (H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_o;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_o_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_tanh_pre;     /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_i_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_i;                /* (H) */
+    CELLGEN_MEMBER float *d_b_i;                /* (H) */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_f;                /* (H) */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H) */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_o;                /* (H) */
+    CELLGEN_MEMBER float *d_b_o;                /* (H) */
+    CELLGEN_MEMBER float *d_tau;                /* (H) */
+    CELLGEN_MEMBER float *d_s;                  /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -156,43 +156,43 @@ int phased_lstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const p
 int64_t phased_lstm_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *t;              /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *p_i;            /* (H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *p_f;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *p_o;            /* (H) */
-    const float *b_o;            /* (H) */
-    const float *tau;            /* (H) */
-    const float *s;              /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c_last;               /* (B, H) */
-    float *i;                    /* (T, B, H), NULL: not wanted */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
-    float *o;                    /* (T, B, H), NULL: not wanted */
-    float *phi;                  /* (T, B, H), NULL: not wanted */
-    float *k;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *t;              /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_i;            /* (H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_o;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *i;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *tanh_tanh_pre;        /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *phi;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *k;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } phased_lstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -205,61 +205,61 @@ int64_t phased_lstm_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int
 int phased_lstm_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const phased_lstm_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *t;              /* (T, B, 1) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_i;            /* (I, H) */
-    const float *u_i;            /* (H, H) */
-    const float *p_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *u_f;            /* (H, H) */
-    const float *p_f;            /* (H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *w_o;            /* (I, H) */
-    const float *u_o;            /* (H, H) */
-    const float *p_o;            /* (H) */
-    const float *tau;            /* (H) */
-    const float *s;              /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *i;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *tanh_tanh_pre;  /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *phi;            /* (T, B, H) */
-    const float *k;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_u_i;                /* (H, H), NULL: not wanted */
-    float *d_p_i;                /* (H), NULL: not wanted */
-    float *d_b_i;                /* (H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_u_f;                /* (H, H), NULL: not wanted */
-    float *d_p_f;                /* (H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H, H), NULL: not wanted */
-    float *d_b_c;                /* (H), NULL: not wanted */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_u_o;                /* (H, H), NULL: not wanted */
-    float *d_p_o;                /* (H), NULL: not wanted */
-    float *d_b_o;                /* (H), NULL: not wanted */
-    float *d_tau;                /* (H), NULL: not wanted */
-    float *d_s;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *t;              /* (T, B, 1) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *p_o;            /* (H) */
+    CELLGEN_MEMBER const float *tau;            /* (H) */
+    CELLGEN_MEMBER const float *s;              /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *i;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *tanh_tanh_pre;  /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *phi;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_i;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_o;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_tau;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } phased_lstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -272,33 +272,33 @@ int64_t phased_lstm_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, in
 int phased_lstm_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const phased_lstm_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *t;             /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *p_i;           /* (H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *p_f;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *p_o;           /* (H) */
-    const double *b_o;           /* (H) */
-    const double *tau;           /* (H) */
-    const double *s;             /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *t;             /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_i;           /* (H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_o;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_forward_args_f64;
 
 /* Compute one step. */
@@ -306,40 +306,40 @@ int phased_lstm_forward_f64(int64_t nB, int64_t nI, int64_t nH, const phased_lst
 int64_t phased_lstm_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *t;             /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *p_i;           /* (H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *p_f;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *p_o;           /* (H) */
-    const double *b_o;           /* (H) */
-    const double *tau;           /* (H) */
-    const double *s;             /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_i_pre;             /* (B, H) */
-    double *d_f_pre;             /* (B, H) */
-    double *d_tanh_pre;          /* (B, H) */
-    double *d_o_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *t;             /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_i;           /* (H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_o;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_i_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_f_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_tanh_pre;          /* (B, H) */
+    CELLGEN_MEMBER double *d_o_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -347,54 +347,54 @@ int phased_lstm_backward_f64(int64_t nB, int64_t nI, int64_t nH, const phased_ls
 int64_t phased_lstm_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *t;             /* (B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *p_i;           /* (H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *p_f;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *p_o;           /* (H) */
-    const double *b_o;           /* (H) */
-    const double *tau;           /* (H) */
-    const double *s;             /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *d_o_pre;       /* (B, H) */
-    const double *d_tanh_pre;    /* (B, H) */
-    const double *d_f_pre;       /* (B, H) */
-    const double *d_i_pre;       /* (B, H) */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_u_i;               /* (H, H), NULL: not wanted */
-    double *d_p_i;               /* (H) */
-    double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_p_f;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H, H), NULL: not wanted */
-    double *d_b_c;               /* (H) */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_u_o;               /* (H, H), NULL: not wanted */
-    double *d_p_o;               /* (H) */
-    double *d_b_o;               /* (H) */
-    double *d_tau;               /* (H) */
-    double *d_s;                 /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *t;             /* (B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_i;           /* (H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_o;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_o_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_tanh_pre;    /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_i_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_i;               /* (H) */
+    CELLGEN_MEMBER double *d_b_i;               /* (H) */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_f;               /* (H) */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H) */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_o;               /* (H) */
+    CELLGEN_MEMBER double *d_b_o;               /* (H) */
+    CELLGEN_MEMBER double *d_tau;               /* (H) */
+    CELLGEN_MEMBER double *d_s;                 /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } phased_lstm_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -402,43 +402,43 @@ int phased_lstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const p
 int64_t phased_lstm_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *t;             /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *p_i;           /* (H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *p_f;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *p_o;           /* (H) */
-    const double *b_o;           /* (H) */
-    const double *tau;           /* (H) */
-    const double *s;             /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c_last;              /* (B, H) */
-    double *i;                   /* (T, B, H), NULL: not wanted */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
-    double *o;                   /* (T, B, H), NULL: not wanted */
-    double *phi;                 /* (T, B, H), NULL: not wanted */
-    double *k;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *t;             /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_i;           /* (H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_o;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *i;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *tanh_tanh_pre;       /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *phi;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *k;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } phased_lstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -451,61 +451,61 @@ int64_t phased_lstm_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int
 int phased_lstm_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const phased_lstm_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *t;             /* (T, B, 1) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_i;           /* (I, H) */
-    const double *u_i;           /* (H, H) */
-    const double *p_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *u_f;           /* (H, H) */
-    const double *p_f;           /* (H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *w_o;           /* (I, H) */
-    const double *u_o;           /* (H, H) */
-    const double *p_o;           /* (H) */
-    const double *tau;           /* (H) */
-    const double *s;             /* (H) */
-    double r_on;                 /* scalar */
-    double alpha;                /* scalar */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *i;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *tanh_tanh_pre; /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *phi;           /* (T, B, H) */
-    const double *k;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_u_i;               /* (H, H), NULL: not wanted */
-    double *d_p_i;               /* (H), NULL: not wanted */
-    double *d_b_i;               /* (H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_u_f;               /* (H, H), NULL: not wanted */
-    double *d_p_f;               /* (H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H, H), NULL: not wanted */
-    double *d_b_c;               /* (H), NULL: not wanted */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_u_o;               /* (H, H), NULL: not wanted */
-    double *d_p_o;               /* (H), NULL: not wanted */
-    double *d_b_o;               /* (H), NULL: not wanted */
-    double *d_tau;               /* (H), NULL: not wanted */
-    double *d_s;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *t;             /* (T, B, 1) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *p_o;           /* (H) */
+    CELLGEN_MEMBER const double *tau;           /* (H) */
+    CELLGEN_MEMBER const double *s;             /* (H) */
+    CELLGEN_MEMBER double r_on;                 /* scalar */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *i;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *tanh_tanh_pre; /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *phi;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_i;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_o;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_tau;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } phased_lstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -19,18 +19,18 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *w_f;            /* (I, H) */
-    const float *w_o;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } qrnn_forward_args_f32;
 
 /* Compute one step. */
@@ -38,24 +38,24 @@ int qrnn_forward_f32(int64_t nB, int64_t nI, int64_t nH, const qrnn_forward_args
 int64_t qrnn_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *w_f;            /* (I, H) */
-    const float *w_o;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_o;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_z_pre;              /* (B, H) */
-    float *d_f_pre;              /* (B, H) */
-    float *d_o_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_z_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_f_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_o_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } qrnn_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -63,40 +63,40 @@ int qrnn_backward_f32(int64_t nB, int64_t nI, int64_t nH, const qrnn_backward_ar
 int64_t qrnn_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *d_o_pre;        /* (B, H) */
-    const float *d_f_pre;        /* (B, H) */
-    const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_b_o;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *d_o_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_z_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_b_o;                /* (H) */
 } qrnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int qrnn_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const qrnn_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *w_f;            /* (I, H) */
-    const float *w_o;            /* (I, H) */
-    const float *b_z;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *c_last;               /* (B, H) */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *o;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } qrnn_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -109,30 +109,30 @@ int64_t qrnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI
 int qrnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const qrnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *c_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *w_f;            /* (I, H) */
-    const float *w_o;            /* (I, H) */
-    const float *c;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_b_o;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } qrnn_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -145,18 +145,18 @@ int64_t qrnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int qrnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const qrnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *w_f;           /* (I, H) */
-    const double *w_o;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } qrnn_forward_args_f64;
 
 /* Compute one step. */
@@ -164,24 +164,24 @@ int qrnn_forward_f64(int64_t nB, int64_t nI, int64_t nH, const qrnn_forward_args
 int64_t qrnn_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *w_f;           /* (I, H) */
-    const double *w_o;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_o;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_z_pre;             /* (B, H) */
-    double *d_f_pre;             /* (B, H) */
-    double *d_o_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_z_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_f_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_o_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } qrnn_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -189,40 +189,40 @@ int qrnn_backward_f64(int64_t nB, int64_t nI, int64_t nH, const qrnn_backward_ar
 int64_t qrnn_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *d_o_pre;       /* (B, H) */
-    const double *d_f_pre;       /* (B, H) */
-    const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_b_o;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *d_o_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_z_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_b_o;               /* (H) */
 } qrnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int qrnn_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const qrnn_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *w_f;           /* (I, H) */
-    const double *w_o;           /* (I, H) */
-    const double *b_z;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *c_last;              /* (B, H) */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *o;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } qrnn_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -235,30 +235,30 @@ int64_t qrnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI
 int qrnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const qrnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *c_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *w_f;           /* (I, H) */
-    const double *w_o;           /* (I, H) */
-    const double *c;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_b_o;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } qrnn_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -23,25 +23,25 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_h;            /* (I, H) */
-    const float *r_h_1;          /* (H, H) */
-    const float *b_h_1;          /* (H) */
-    const float *r_h_2;          /* (H, H) */
-    const float *b_h_2;          /* (H) */
-    const float *r_h_3;          /* (H, H) */
-    const float *b_h_3;          /* (H) */
-    const float *w_t;            /* (I, H) */
-    const float *r_t_1;          /* (H, H) */
-    const float *b_t_1;          /* (H) */
-    const float *r_t_2;          /* (H, H) */
-    const float *b_t_2;          /* (H) */
-    const float *r_t_3;          /* (H, H) */
-    const float *b_t_3;          /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_h_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_3;          /* (H) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_t_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_3;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_forward_args_f32;
 
 /* Compute one step. */
@@ -49,33 +49,33 @@ int recurrent_highway_3_forward_f32(int64_t nB, int64_t nI, int64_t nH, const re
 int64_t recurrent_highway_3_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_h;            /* (I, H) */
-    const float *r_h_1;          /* (H, H) */
-    const float *b_h_1;          /* (H) */
-    const float *r_h_2;          /* (H, H) */
-    const float *b_h_2;          /* (H) */
-    const float *r_h_3;          /* (H, H) */
-    const float *b_h_3;          /* (H) */
-    const float *w_t;            /* (I, H) */
-    const float *r_t_1;          /* (H, H) */
-    const float *b_t_1;          /* (H) */
-    const float *r_t_2;          /* (H, H) */
-    const float *b_t_2;          /* (H) */
-    const float *r_t_3;          /* (H, H) */
-    const float *b_t_3;          /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_q_1_pre;            /* (B, H) */
-    float *d_t_1_pre;            /* (B, H) */
-    float *d_q_2_pre;            /* (B, H) */
-    float *d_t_2_pre;            /* (B, H) */
-    float *d_q_3_pre;            /* (B, H) */
-    float *d_t_3_pre;            /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_h_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_3;          /* (H) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_t_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_3;          /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_q_1_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_t_1_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_q_2_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_t_2_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_q_3_pre;            /* (B, H) */
+    CELLGEN_MEMBER float *d_t_3_pre;            /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -83,40 +83,40 @@ int recurrent_highway_3_backward_f32(int64_t nB, int64_t nI, int64_t nH, const r
 int64_t recurrent_highway_3_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_h;            /* (I, H) */
-    const float *r_h_1;          /* (H, H) */
-    const float *b_h_1;          /* (H) */
-    const float *r_h_2;          /* (H, H) */
-    const float *b_h_2;          /* (H) */
-    const float *w_t;            /* (I, H) */
-    const float *r_t_1;          /* (H, H) */
-    const float *b_t_1;          /* (H) */
-    const float *r_t_2;          /* (H, H) */
-    const float *b_t_2;          /* (H) */
-    const float *d_t_3_pre;      /* (B, H) */
-    const float *d_q_3_pre;      /* (B, H) */
-    const float *d_t_2_pre;      /* (B, H) */
-    const float *d_q_2_pre;      /* (B, H) */
-    const float *d_t_1_pre;      /* (B, H) */
-    const float *d_q_1_pre;      /* (B, H) */
-    float *d_w_h;                /* (I, H), NULL: not wanted */
-    float *d_r_h_1;              /* (H, H), NULL: not wanted */
-    float *d_b_h_1;              /* (H) */
-    float *d_r_h_2;              /* (H, H), NULL: not wanted */
-    float *d_b_h_2;              /* (H) */
-    float *d_r_h_3;              /* (H, H), NULL: not wanted */
-    float *d_b_h_3;              /* (H) */
-    float *d_w_t;                /* (I, H), NULL: not wanted */
-    float *d_r_t_1;              /* (H, H), NULL: not wanted */
-    float *d_b_t_1;              /* (H) */
-    float *d_r_t_2;              /* (H, H), NULL: not wanted */
-    float *d_b_t_2;              /* (H) */
-    float *d_r_t_3;              /* (H, H), NULL: not wanted */
-    float *d_b_t_3;              /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_h_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_2;          /* (H) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_t_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_2;          /* (H) */
+    CELLGEN_MEMBER const float *d_t_3_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_q_3_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_t_2_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_q_2_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_t_1_pre;      /* (B, H) */
+    CELLGEN_MEMBER const float *d_q_1_pre;      /* (B, H) */
+    CELLGEN_MEMBER float *d_w_h;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_h_1;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_1;              /* (H) */
+    CELLGEN_MEMBER float *d_r_h_2;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_2;              /* (H) */
+    CELLGEN_MEMBER float *d_r_h_3;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_3;              /* (H) */
+    CELLGEN_MEMBER float *d_w_t;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_t_1;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_1;              /* (H) */
+    CELLGEN_MEMBER float *d_r_t_2;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_2;              /* (H) */
+    CELLGEN_MEMBER float *d_r_t_3;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_3;              /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -124,34 +124,34 @@ int recurrent_highway_3_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH,
 int64_t recurrent_highway_3_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_h;            /* (I, H) */
-    const float *r_h_1;          /* (H, H) */
-    const float *b_h_1;          /* (H) */
-    const float *r_h_2;          /* (H, H) */
-    const float *b_h_2;          /* (H) */
-    const float *r_h_3;          /* (H, H) */
-    const float *b_h_3;          /* (H) */
-    const float *w_t;            /* (I, H) */
-    const float *r_t_1;          /* (H, H) */
-    const float *b_t_1;          /* (H) */
-    const float *r_t_2;          /* (H, H) */
-    const float *b_t_2;          /* (H) */
-    const float *r_t_3;          /* (H, H) */
-    const float *b_t_3;          /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *q_1;                  /* (T, B, H), NULL: not wanted */
-    float *t_1;                  /* (T, B, H), NULL: not wanted */
-    float *q_2;                  /* (T, B, H), NULL: not wanted */
-    float *t_2;                  /* (T, B, H), NULL: not wanted */
-    float *q_3;                  /* (T, B, H), NULL: not wanted */
-    float *t_3;                  /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_h_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_h_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_h_3;          /* (H) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_t_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_1;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_2;          /* (H) */
+    CELLGEN_MEMBER const float *r_t_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *b_t_3;          /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *q_1;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *t_1;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *q_2;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *t_2;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *q_3;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *t_3;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } recurrent_highway_3_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -164,45 +164,45 @@ int64_t recurrent_highway_3_sequence_forward_packed_size_f32(int64_t nT, int64_t
 int recurrent_highway_3_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const recurrent_highway_3_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_h;            /* (I, H) */
-    const float *r_h_1;          /* (H, H) */
-    const float *r_h_2;          /* (H, H) */
-    const float *r_h_3;          /* (H, H) */
-    const float *w_t;            /* (I, H) */
-    const float *r_t_1;          /* (H, H) */
-    const float *r_t_2;          /* (H, H) */
-    const float *r_t_3;          /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *q_1;            /* (T, B, H) */
-    const float *t_1;            /* (T, B, H) */
-    const float *q_2;            /* (T, B, H) */
-    const float *t_2;            /* (T, B, H) */
-    const float *q_3;            /* (T, B, H) */
-    const float *t_3;            /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_h;                /* (I, H), NULL: not wanted */
-    float *d_r_h_1;              /* (H, H), NULL: not wanted */
-    float *d_b_h_1;              /* (H), NULL: not wanted */
-    float *d_r_h_2;              /* (H, H), NULL: not wanted */
-    float *d_b_h_2;              /* (H), NULL: not wanted */
-    float *d_r_h_3;              /* (H, H), NULL: not wanted */
-    float *d_b_h_3;              /* (H), NULL: not wanted */
-    float *d_w_t;                /* (I, H), NULL: not wanted */
-    float *d_r_t_1;              /* (H, H), NULL: not wanted */
-    float *d_b_t_1;              /* (H), NULL: not wanted */
-    float *d_r_t_2;              /* (H, H), NULL: not wanted */
-    float *d_b_t_2;              /* (H), NULL: not wanted */
-    float *d_r_t_3;              /* (H, H), NULL: not wanted */
-    float *d_b_t_3;              /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_h;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_h_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *r_h_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *r_h_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *w_t;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_t_1;          /* (H, H) */
+    CELLGEN_MEMBER const float *r_t_2;          /* (H, H) */
+    CELLGEN_MEMBER const float *r_t_3;          /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *q_1;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *t_1;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *q_2;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *t_2;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *q_3;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *t_3;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_h;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_h_1;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_1;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_h_2;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_2;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_h_3;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_h_3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_t;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_t_1;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_1;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_t_2;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_2;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_t_3;              /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_t_3;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } recurrent_highway_3_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -215,25 +215,25 @@ int64_t recurrent_highway_3_sequence_backward_packed_size_f32(int64_t nT, int64_
 int recurrent_highway_3_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const recurrent_highway_3_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_h;           /* (I, H) */
-    const double *r_h_1;         /* (H, H) */
-    const double *b_h_1;         /* (H) */
-    const double *r_h_2;         /* (H, H) */
-    const double *b_h_2;         /* (H) */
-    const double *r_h_3;         /* (H, H) */
-    const double *b_h_3;         /* (H) */
-    const double *w_t;           /* (I, H) */
-    const double *r_t_1;         /* (H, H) */
-    const double *b_t_1;         /* (H) */
-    const double *r_t_2;         /* (H, H) */
-    const double *b_t_2;         /* (H) */
-    const double *r_t_3;         /* (H, H) */
-    const double *b_t_3;         /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_h_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_3;         /* (H) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_t_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_3;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_forward_args_f64;
 
 /* Compute one step. */
@@ -241,33 +241,33 @@ int recurrent_highway_3_forward_f64(int64_t nB, int64_t nI, int64_t nH, const re
 int64_t recurrent_highway_3_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_h;           /* (I, H) */
-    const double *r_h_1;         /* (H, H) */
-    const double *b_h_1;         /* (H) */
-    const double *r_h_2;         /* (H, H) */
-    const double *b_h_2;         /* (H) */
-    const double *r_h_3;         /* (H, H) */
-    const double *b_h_3;         /* (H) */
-    const double *w_t;           /* (I, H) */
-    const double *r_t_1;         /* (H, H) */
-    const double *b_t_1;         /* (H) */
-    const double *r_t_2;         /* (H, H) */
-    const double *b_t_2;         /* (H) */
-    const double *r_t_3;         /* (H, H) */
-    const double *b_t_3;         /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_q_1_pre;           /* (B, H) */
-    double *d_t_1_pre;           /* (B, H) */
-    double *d_q_2_pre;           /* (B, H) */
-    double *d_t_2_pre;           /* (B, H) */
-    double *d_q_3_pre;           /* (B, H) */
-    double *d_t_3_pre;           /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_h_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_3;         /* (H) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_t_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_3;         /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_q_1_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_t_1_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_q_2_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_t_2_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_q_3_pre;           /* (B, H) */
+    CELLGEN_MEMBER double *d_t_3_pre;           /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -275,40 +275,40 @@ int recurrent_highway_3_backward_f64(int64_t nB, int64_t nI, int64_t nH, const r
 int64_t recurrent_highway_3_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_h;           /* (I, H) */
-    const double *r_h_1;         /* (H, H) */
-    const double *b_h_1;         /* (H) */
-    const double *r_h_2;         /* (H, H) */
-    const double *b_h_2;         /* (H) */
-    const double *w_t;           /* (I, H) */
-    const double *r_t_1;         /* (H, H) */
-    const double *b_t_1;         /* (H) */
-    const double *r_t_2;         /* (H, H) */
-    const double *b_t_2;         /* (H) */
-    const double *d_t_3_pre;     /* (B, H) */
-    const double *d_q_3_pre;     /* (B, H) */
-    const double *d_t_2_pre;     /* (B, H) */
-    const double *d_q_2_pre;     /* (B, H) */
-    const double *d_t_1_pre;     /* (B, H) */
-    const double *d_q_1_pre;     /* (B, H) */
-    double *d_w_h;               /* (I, H), NULL: not wanted */
-    double *d_r_h_1;             /* (H, H), NULL: not wanted */
-    double *d_b_h_1;             /* (H) */
-    double *d_r_h_2;             /* (H, H), NULL: not wanted */
-    double *d_b_h_2;             /* (H) */
-    double *d_r_h_3;             /* (H, H), NULL: not wanted */
-    double *d_b_h_3;             /* (H) */
-    double *d_w_t;               /* (I, H), NULL: not wanted */
-    double *d_r_t_1;             /* (H, H), NULL: not wanted */
-    double *d_b_t_1;             /* (H) */
-    double *d_r_t_2;             /* (H, H), NULL: not wanted */
-    double *d_b_t_2;             /* (H) */
-    double *d_r_t_3;             /* (H, H), NULL: not wanted */
-    double *d_b_t_3;             /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_h_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_2;         /* (H) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_t_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_2;         /* (H) */
+    CELLGEN_MEMBER const double *d_t_3_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_q_3_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_t_2_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_q_2_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_t_1_pre;     /* (B, H) */
+    CELLGEN_MEMBER const double *d_q_1_pre;     /* (B, H) */
+    CELLGEN_MEMBER double *d_w_h;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_h_1;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_1;             /* (H) */
+    CELLGEN_MEMBER double *d_r_h_2;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_2;             /* (H) */
+    CELLGEN_MEMBER double *d_r_h_3;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_3;             /* (H) */
+    CELLGEN_MEMBER double *d_w_t;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_t_1;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_1;             /* (H) */
+    CELLGEN_MEMBER double *d_r_t_2;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_2;             /* (H) */
+    CELLGEN_MEMBER double *d_r_t_3;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_3;             /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } recurrent_highway_3_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -316,34 +316,34 @@ int recurrent_highway_3_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH,
 int64_t recurrent_highway_3_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_h;           /* (I, H) */
-    const double *r_h_1;         /* (H, H) */
-    const double *b_h_1;         /* (H) */
-    const double *r_h_2;         /* (H, H) */
-    const double *b_h_2;         /* (H) */
-    const double *r_h_3;         /* (H, H) */
-    const double *b_h_3;         /* (H) */
-    const double *w_t;           /* (I, H) */
-    const double *r_t_1;         /* (H, H) */
-    const double *b_t_1;         /* (H) */
-    const double *r_t_2;         /* (H, H) */
-    const double *b_t_2;         /* (H) */
-    const double *r_t_3;         /* (H, H) */
-    const double *b_t_3;         /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *q_1;                 /* (T, B, H), NULL: not wanted */
-    double *t_1;                 /* (T, B, H), NULL: not wanted */
-    double *q_2;                 /* (T, B, H), NULL: not wanted */
-    double *t_2;                 /* (T, B, H), NULL: not wanted */
-    double *q_3;                 /* (T, B, H), NULL: not wanted */
-    double *t_3;                 /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_h_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_h_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_h_3;         /* (H) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_t_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_1;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_2;         /* (H) */
+    CELLGEN_MEMBER const double *r_t_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *b_t_3;         /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *q_1;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *t_1;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *q_2;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *t_2;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *q_3;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *t_3;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } recurrent_highway_3_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -356,45 +356,45 @@ int64_t recurrent_highway_3_sequence_forward_packed_size_f64(int64_t nT, int64_t
 int recurrent_highway_3_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const recurrent_highway_3_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_h;           /* (I, H) */
-    const double *r_h_1;         /* (H, H) */
-    const double *r_h_2;         /* (H, H) */
-    const double *r_h_3;         /* (H, H) */
-    const double *w_t;           /* (I, H) */
-    const double *r_t_1;         /* (H, H) */
-    const double *r_t_2;         /* (H, H) */
-    const double *r_t_3;         /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *q_1;           /* (T, B, H) */
-    const double *t_1;           /* (T, B, H) */
-    const double *q_2;           /* (T, B, H) */
-    const double *t_2;           /* (T, B, H) */
-    const double *q_3;           /* (T, B, H) */
-    const double *t_3;           /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_h;               /* (I, H), NULL: not wanted */
-    double *d_r_h_1;             /* (H, H), NULL: not wanted */
-    double *d_b_h_1;             /* (H), NULL: not wanted */
-    double *d_r_h_2;             /* (H, H), NULL: not wanted */
-    double *d_b_h_2;             /* (H), NULL: not wanted */
-    double *d_r_h_3;             /* (H, H), NULL: not wanted */
-    double *d_b_h_3;             /* (H), NULL: not wanted */
-    double *d_w_t;               /* (I, H), NULL: not wanted */
-    double *d_r_t_1;             /* (H, H), NULL: not wanted */
-    double *d_b_t_1;             /* (H), NULL: not wanted */
-    double *d_r_t_2;             /* (H, H), NULL: not wanted */
-    double *d_b_t_2;             /* (H), NULL: not wanted */
-    double *d_r_t_3;             /* (H, H), NULL: not wanted */
-    double *d_b_t_3;             /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_h;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_h_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *r_h_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *r_h_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *w_t;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_t_1;         /* (H, H) */
+    CELLGEN_MEMBER const double *r_t_2;         /* (H, H) */
+    CELLGEN_MEMBER const double *r_t_3;         /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *q_1;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *t_1;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *q_2;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *t_2;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *q_3;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *t_3;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_h;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_h_1;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_1;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_h_2;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_2;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_h_3;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_h_3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_t;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_t_1;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_1;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_t_2;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_2;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_t_3;             /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_t_3;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } recurrent_highway_3_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -19,16 +19,16 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *gamma;          /* (N, 1, 1) */
-    float *h;                    /* (B, N, D) */
-    float *s;                    /* (B, N, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *gamma;          /* (N, 1, 1) */
+    CELLGEN_MEMBER float *h;                    /* (B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (B, N, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } retnet_forward_args_f32;
 
 /* Compute one step. */
@@ -36,21 +36,21 @@ int retnet_forward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t n
 int64_t retnet_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *gamma;          /* (N, 1, 1) */
-    const float *d_h;            /* (B, N, D), NULL counts as zero */
-    const float *d_s;            /* (B, N, K, D), NULL counts as zero */
-    const float *s;              /* (B, N, K, D) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, K, D) */
-    float *d_q;                  /* (B, N, K) */
-    float *d_v;                  /* (B, N, D) */
-    float *d_x_w_k;              /* (B, N, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *gamma;          /* (N, 1, 1) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *s;              /* (B, N, K, D) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, K, D) */
+    CELLGEN_MEMBER float *d_q;                  /* (B, N, K) */
+    CELLGEN_MEMBER float *d_v;                  /* (B, N, D) */
+    CELLGEN_MEMBER float *d_x_w_k;              /* (B, N, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } retnet_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -58,35 +58,35 @@ int retnet_backward_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t 
 int64_t retnet_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *d_v;            /* (B, N, D) */
-    const float *d_x_w_k;        /* (B, N, K) */
-    const float *d_q;            /* (B, N, K) */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *d_v;            /* (B, N, D) */
+    CELLGEN_MEMBER const float *d_x_w_k;        /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_q;            /* (B, N, K) */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
 } retnet_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int retnet_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD, const retnet_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *gamma;          /* (N, 1, 1) */
-    float *h;                    /* (T, B, N, D) */
-    float *s;                    /* (T, B, N, K, D) */
-    float *s_last;               /* (B, N, K, D) */
-    float *q;                    /* (T, B, N, K), NULL: not wanted */
-    float *k;                    /* (T, B, N, K), NULL: not wanted */
-    float *v;                    /* (T, B, N, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *gamma;          /* (N, 1, 1) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (T, B, N, K, D) */
+    CELLGEN_MEMBER float *s_last;               /* (B, N, K, D) */
+    CELLGEN_MEMBER float *q;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *k;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *v;                    /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } retnet_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -99,27 +99,27 @@ int64_t retnet_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int retnet_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD, const retnet_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *w_q;            /* (I, N, K) */
-    const float *w_k;            /* (I, N, K) */
-    const float *w_v;            /* (I, N, D) */
-    const float *gamma;          /* (N, 1, 1) */
-    const float *s;              /* (T, B, N, K, D) */
-    const float *q;              /* (T, B, N, K) */
-    const float *k;              /* (T, B, N, K) */
-    const float *v;              /* (T, B, N, D) */
-    const float *d_h;            /* (T, B, N, D), NULL counts as zero */
-    const float *d_s;            /* (T, B, N, K, D), NULL counts as zero */
-    const float *d_s_last;       /* (B, N, K, D), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
-    float *d_w_q;                /* (I, N, K), NULL: not wanted */
-    float *d_w_k;                /* (I, N, K), NULL: not wanted */
-    float *d_w_v;                /* (I, N, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *w_q;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (I, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (I, N, D) */
+    CELLGEN_MEMBER const float *gamma;          /* (N, 1, 1) */
+    CELLGEN_MEMBER const float *s;              /* (T, B, N, K, D) */
+    CELLGEN_MEMBER const float *q;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_q;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } retnet_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -132,16 +132,16 @@ int64_t retnet_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t
 int retnet_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD, const retnet_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *gamma;         /* (N, 1, 1) */
-    double *h;                   /* (B, N, D) */
-    double *s;                   /* (B, N, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *gamma;         /* (N, 1, 1) */
+    CELLGEN_MEMBER double *h;                   /* (B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (B, N, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } retnet_forward_args_f64;
 
 /* Compute one step. */
@@ -149,21 +149,21 @@ int retnet_forward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t n
 int64_t retnet_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *gamma;         /* (N, 1, 1) */
-    const double *d_h;           /* (B, N, D), NULL counts as zero */
-    const double *d_s;           /* (B, N, K, D), NULL counts as zero */
-    const double *s;             /* (B, N, K, D) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, K, D) */
-    double *d_q;                 /* (B, N, K) */
-    double *d_v;                 /* (B, N, D) */
-    double *d_x_w_k;             /* (B, N, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *gamma;         /* (N, 1, 1) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *s;             /* (B, N, K, D) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, K, D) */
+    CELLGEN_MEMBER double *d_q;                 /* (B, N, K) */
+    CELLGEN_MEMBER double *d_v;                 /* (B, N, D) */
+    CELLGEN_MEMBER double *d_x_w_k;             /* (B, N, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } retnet_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -171,35 +171,35 @@ int retnet_backward_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t 
 int64_t retnet_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *d_v;           /* (B, N, D) */
-    const double *d_x_w_k;       /* (B, N, K) */
-    const double *d_q;           /* (B, N, K) */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *d_v;           /* (B, N, D) */
+    CELLGEN_MEMBER const double *d_x_w_k;       /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_q;           /* (B, N, K) */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
 } retnet_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int retnet_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD, const retnet_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *gamma;         /* (N, 1, 1) */
-    double *h;                   /* (T, B, N, D) */
-    double *s;                   /* (T, B, N, K, D) */
-    double *s_last;              /* (B, N, K, D) */
-    double *q;                   /* (T, B, N, K), NULL: not wanted */
-    double *k;                   /* (T, B, N, K), NULL: not wanted */
-    double *v;                   /* (T, B, N, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *gamma;         /* (N, 1, 1) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (T, B, N, K, D) */
+    CELLGEN_MEMBER double *s_last;              /* (B, N, K, D) */
+    CELLGEN_MEMBER double *q;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *k;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *v;                   /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } retnet_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -212,27 +212,27 @@ int64_t retnet_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t 
 int retnet_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nK, int64_t nD, const retnet_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *w_q;           /* (I, N, K) */
-    const double *w_k;           /* (I, N, K) */
-    const double *w_v;           /* (I, N, D) */
-    const double *gamma;         /* (N, 1, 1) */
-    const double *s;             /* (T, B, N, K, D) */
-    const double *q;             /* (T, B, N, K) */
-    const double *k;             /* (T, B, N, K) */
-    const double *v;             /* (T, B, N, D) */
-    const double *d_h;           /* (T, B, N, D), NULL counts as zero */
-    const double *d_s;           /* (T, B, N, K, D), NULL counts as zero */
-    const double *d_s_last;      /* (B, N, K, D), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
-    double *d_w_q;               /* (I, N, K), NULL: not wanted */
-    double *d_w_k;               /* (I, N, K), NULL: not wanted */
-    double *d_w_v;               /* (I, N, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *w_q;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (I, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (I, N, D) */
+    CELLGEN_MEMBER const double *gamma;         /* (N, 1, 1) */
+    CELLGEN_MEMBER const double *s;             /* (T, B, N, K, D) */
+    CELLGEN_MEMBER const double *q;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_q;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (I, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (I, N, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } retnet_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -19,16 +19,16 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_a;            /* (H, H) */
-    const float *w_x;            /* (H, H) */
-    const float *b_a;            /* (H) */
-    const float *b_x;            /* (H) */
-    const float *lam;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_x;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_a;            /* (H) */
+    CELLGEN_MEMBER const float *b_x;            /* (H) */
+    CELLGEN_MEMBER const float *lam;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_forward_args_f32;
 
 /* Compute one step. */
@@ -36,21 +36,21 @@ int rg_lru_forward_f32(int64_t nB, int64_t nH, const rg_lru_forward_args_f32 *ar
 int64_t rg_lru_forward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_a;            /* (H, H) */
-    const float *w_x;            /* (H, H) */
-    const float *b_a;            /* (H) */
-    const float *b_x;            /* (H) */
-    const float *lam;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, H), NULL: not wanted */
-    float *d_h_prev;             /* (B, H) */
-    float *d_log_a;              /* (B, H) */
-    float *d_r_pre;              /* (B, H) */
-    float *d_i_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_x;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_a;            /* (H) */
+    CELLGEN_MEMBER const float *b_x;            /* (H) */
+    CELLGEN_MEMBER const float *lam;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_log_a;              /* (B, H) */
+    CELLGEN_MEMBER float *d_r_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_i_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -58,20 +58,20 @@ int rg_lru_backward_f32(int64_t nB, int64_t nH, const rg_lru_backward_args_f32 *
 int64_t rg_lru_backward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *w_a;            /* (H, H) */
-    const float *b_a;            /* (H) */
-    const float *lam;            /* (H) */
-    const float *d_log_a;        /* (B, H) */
-    const float *d_i_pre;        /* (B, H) */
-    const float *d_r_pre;        /* (B, H) */
-    float *d_w_a;                /* (H, H), NULL: not wanted */
-    float *d_w_x;                /* (H, H), NULL: not wanted */
-    float *d_b_a;                /* (H) */
-    float *d_b_x;                /* (H) */
-    float *d_lam;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_a;            /* (H) */
+    CELLGEN_MEMBER const float *lam;            /* (H) */
+    CELLGEN_MEMBER const float *d_log_a;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_i_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_a;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_x;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_a;                /* (H) */
+    CELLGEN_MEMBER float *d_b_x;                /* (H) */
+    CELLGEN_MEMBER float *d_lam;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -79,21 +79,21 @@ int rg_lru_weight_gradients_f32(int64_t nB, int64_t nH, const rg_lru_weight_grad
 int64_t rg_lru_weight_gradients_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_a;            /* (H, H) */
-    const float *w_x;            /* (H, H) */
-    const float *b_a;            /* (H) */
-    const float *b_x;            /* (H) */
-    const float *lam;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *i;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_x;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_a;            /* (H) */
+    CELLGEN_MEMBER const float *b_x;            /* (H) */
+    CELLGEN_MEMBER const float *lam;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *i;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rg_lru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -106,27 +106,27 @@ int64_t rg_lru_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int rg_lru_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const rg_lru_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_a;            /* (H, H) */
-    const float *w_x;            /* (H, H) */
-    const float *lam;            /* (H) */
-    const float *h;              /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *i;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, H), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_a;                /* (H, H), NULL: not wanted */
-    float *d_w_x;                /* (H, H), NULL: not wanted */
-    float *d_b_a;                /* (H), NULL: not wanted */
-    float *d_b_x;                /* (H), NULL: not wanted */
-    float *d_lam;                /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_x;            /* (H, H) */
+    CELLGEN_MEMBER const float *lam;            /* (H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *i;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_x;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_a;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_x;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_lam;                /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rg_lru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -139,16 +139,16 @@ int64_t rg_lru_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t
 int rg_lru_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const rg_lru_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_a;           /* (H, H) */
-    const double *w_x;           /* (H, H) */
-    const double *b_a;           /* (H) */
-    const double *b_x;           /* (H) */
-    const double *lam;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_x;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_a;           /* (H) */
+    CELLGEN_MEMBER const double *b_x;           /* (H) */
+    CELLGEN_MEMBER const double *lam;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_forward_args_f64;
 
 /* Compute one step. */
@@ -156,21 +156,21 @@ int rg_lru_forward_f64(int64_t nB, int64_t nH, const rg_lru_forward_args_f64 *ar
 int64_t rg_lru_forward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_a;           /* (H, H) */
-    const double *w_x;           /* (H, H) */
-    const double *b_a;           /* (H) */
-    const double *b_x;           /* (H) */
-    const double *lam;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, H), NULL: not wanted */
-    double *d_h_prev;            /* (B, H) */
-    double *d_log_a;             /* (B, H) */
-    double *d_r_pre;             /* (B, H) */
-    double *d_i_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_x;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_a;           /* (H) */
+    CELLGEN_MEMBER const double *b_x;           /* (H) */
+    CELLGEN_MEMBER const double *lam;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_log_a;             /* (B, H) */
+    CELLGEN_MEMBER double *d_r_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_i_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -178,20 +178,20 @@ int rg_lru_backward_f64(int64_t nB, int64_t nH, const rg_lru_backward_args_f64 *
 int64_t rg_lru_backward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *w_a;           /* (H, H) */
-    const double *b_a;           /* (H) */
-    const double *lam;           /* (H) */
-    const double *d_log_a;       /* (B, H) */
-    const double *d_i_pre;       /* (B, H) */
-    const double *d_r_pre;       /* (B, H) */
-    double *d_w_a;               /* (H, H), NULL: not wanted */
-    double *d_w_x;               /* (H, H), NULL: not wanted */
-    double *d_b_a;               /* (H) */
-    double *d_b_x;               /* (H) */
-    double *d_lam;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_a;           /* (H) */
+    CELLGEN_MEMBER const double *lam;           /* (H) */
+    CELLGEN_MEMBER const double *d_log_a;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_i_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_a;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_x;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_a;               /* (H) */
+    CELLGEN_MEMBER double *d_b_x;               /* (H) */
+    CELLGEN_MEMBER double *d_lam;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rg_lru_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -199,21 +199,21 @@ int rg_lru_weight_gradients_f64(int64_t nB, int64_t nH, const rg_lru_weight_grad
 int64_t rg_lru_weight_gradients_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_a;           /* (H, H) */
-    const double *w_x;           /* (H, H) */
-    const double *b_a;           /* (H) */
-    const double *b_x;           /* (H) */
-    const double *lam;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *i;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_x;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_a;           /* (H) */
+    CELLGEN_MEMBER const double *b_x;           /* (H) */
+    CELLGEN_MEMBER const double *lam;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *i;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rg_lru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -226,27 +226,27 @@ int64_t rg_lru_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t 
 int rg_lru_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nH, const rg_lru_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_a;           /* (H, H) */
-    const double *w_x;           /* (H, H) */
-    const double *lam;           /* (H) */
-    const double *h;             /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *i;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, H), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_a;               /* (H, H), NULL: not wanted */
-    double *d_w_x;               /* (H, H), NULL: not wanted */
-    double *d_b_a;               /* (H), NULL: not wanted */
-    double *d_b_x;               /* (H), NULL: not wanted */
-    double *d_lam;               /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_x;           /* (H, H) */
+    CELLGEN_MEMBER const double *lam;           /* (H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *i;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_x;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_a;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_x;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_lam;               /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rg_lru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

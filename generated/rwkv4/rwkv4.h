@@ -32,27 +32,27 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *b_prev;         /* (B, H) */
-    const float *p_prev;         /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *w_r;            /* (H, H) */
-    const float *w_k;            /* (H, H) */
-    const float *w_v;            /* (H, H) */
-    const float *w_o;            /* (H, H) */
-    const float *decay;          /* (H) */
-    const float *u;              /* (H) */
-    float *h;                    /* (B, H) */
-    float *x_shift;              /* (B, H) */
-    float *a;                    /* (B, H) */
-    float *b;                    /* (B, H) */
-    float *p;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *b_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *p_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *decay;          /* (H) */
+    CELLGEN_MEMBER const float *u;              /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *x_shift;              /* (B, H) */
+    CELLGEN_MEMBER float *a;                    /* (B, H) */
+    CELLGEN_MEMBER float *b;                    /* (B, H) */
+    CELLGEN_MEMBER float *p;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_forward_args_f32;
 
 /* Compute one step. */
@@ -60,41 +60,41 @@ int rwkv4_forward_f32(int64_t nB, int64_t nH, const rwkv4_forward_args_f32 *args
 int64_t rwkv4_forward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *b_prev;         /* (B, H) */
-    const float *p_prev;         /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *w_r;            /* (H, H) */
-    const float *w_k;            /* (H, H) */
-    const float *w_v;            /* (H, H) */
-    const float *w_o;            /* (H, H) */
-    const float *decay;          /* (H) */
-    const float *u;              /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_x_shift;      /* (B, H), NULL counts as zero */
-    const float *d_a;            /* (B, H), NULL counts as zero */
-    const float *d_b;            /* (B, H), NULL counts as zero */
-    const float *d_p;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, H) */
-    float *d_x_shift_prev;       /* (B, H) */
-    float *d_a_prev;             /* (B, H) */
-    float *d_b_prev;             /* (B, H) */
-    float *d_p_prev;             /* (B, H) */
-    float *d_x_r;                /* (B, H) */
-    float *d_x_k;                /* (B, H) */
-    float *d_x_v;                /* (B, H) */
-    float *d_r;                  /* (B, H) */
-    float *d_k;                  /* (B, H) */
-    float *d_v;                  /* (B, H) */
-    float *d_q;                  /* (B, H) */
-    float *d_fading;             /* (B, H) */
-    float *d_e_new_pre;          /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *b_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *p_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *decay;          /* (H) */
+    CELLGEN_MEMBER const float *u;              /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_b;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_p;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H) */
+    CELLGEN_MEMBER float *d_a_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_b_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_p_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_x_r;                /* (B, H) */
+    CELLGEN_MEMBER float *d_x_k;                /* (B, H) */
+    CELLGEN_MEMBER float *d_x_v;                /* (B, H) */
+    CELLGEN_MEMBER float *d_r;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_k;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_v;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_q;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_fading;             /* (B, H) */
+    CELLGEN_MEMBER float *d_e_new_pre;          /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -102,40 +102,40 @@ int rwkv4_backward_f32(int64_t nB, int64_t nH, const rwkv4_backward_args_f32 *ar
 int64_t rwkv4_backward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *b_prev;         /* (B, H) */
-    const float *p_prev;         /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *w_r;            /* (H, H) */
-    const float *w_k;            /* (H, H) */
-    const float *w_v;            /* (H, H) */
-    const float *decay;          /* (H) */
-    const float *u;              /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_fading;       /* (B, H) */
-    const float *d_e_new_pre;    /* (B, H) */
-    const float *d_q;            /* (B, H) */
-    const float *d_v;            /* (B, H) */
-    const float *d_k;            /* (B, H) */
-    const float *d_r;            /* (B, H) */
-    const float *d_x_v;          /* (B, H) */
-    const float *d_x_k;          /* (B, H) */
-    const float *d_x_r;          /* (B, H) */
-    float *d_mu_r;               /* (H) */
-    float *d_mu_k;               /* (H) */
-    float *d_mu_v;               /* (H) */
-    float *d_w_r;                /* (H, H), NULL: not wanted */
-    float *d_w_k;                /* (H, H), NULL: not wanted */
-    float *d_w_v;                /* (H, H), NULL: not wanted */
-    float *d_w_o;                /* (H, H), NULL: not wanted */
-    float *d_decay;              /* (H), NULL: not wanted */
-    float *d_u;                  /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *b_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *p_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, H) */
+    CELLGEN_MEMBER const float *decay;          /* (H) */
+    CELLGEN_MEMBER const float *u;              /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_fading;       /* (B, H) */
+    CELLGEN_MEMBER const float *d_e_new_pre;    /* (B, H) */
+    CELLGEN_MEMBER const float *d_q;            /* (B, H) */
+    CELLGEN_MEMBER const float *d_v;            /* (B, H) */
+    CELLGEN_MEMBER const float *d_k;            /* (B, H) */
+    CELLGEN_MEMBER const float *d_r;            /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_v;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_k;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_r;          /* (B, H) */
+    CELLGEN_MEMBER float *d_mu_r;               /* (H) */
+    CELLGEN_MEMBER float *d_mu_k;               /* (H) */
+    CELLGEN_MEMBER float *d_mu_v;               /* (H) */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_decay;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -143,36 +143,36 @@ int rwkv4_weight_gradients_f32(int64_t nB, int64_t nH, const rwkv4_weight_gradie
 int64_t rwkv4_weight_gradients_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *b_prev;         /* (B, H) */
-    const float *p_prev;         /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *w_r;            /* (H, H) */
-    const float *w_k;            /* (H, H) */
-    const float *w_v;            /* (H, H) */
-    const float *w_o;            /* (H, H) */
-    const float *decay;          /* (H) */
-    const float *u;              /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *x_shift;              /* (T, B, H) */
-    float *a;                    /* (T, B, H) */
-    float *b;                    /* (T, B, H) */
-    float *p;                    /* (T, B, H) */
-    float *x_shift_last;         /* (B, H) */
-    float *a_last;               /* (B, H) */
-    float *b_last;               /* (B, H) */
-    float *p_last;               /* (B, H) */
-    float *k;                    /* (T, B, H), NULL: not wanted */
-    float *v;                    /* (T, B, H), NULL: not wanted */
-    float *sigmoid_r;            /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *b_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *p_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *decay;          /* (H) */
+    CELLGEN_MEMBER const float *u;              /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *x_shift;              /* (T, B, H) */
+    CELLGEN_MEMBER float *a;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *b;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *p;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *x_shift_last;         /* (B, H) */
+    CELLGEN_MEMBER float *a_last;               /* (B, H) */
+    CELLGEN_MEMBER float *b_last;               /* (B, H) */
+    CELLGEN_MEMBER float *p_last;               /* (B, H) */
+    CELLGEN_MEMBER float *k;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *v;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *sigmoid_r;            /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv4_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -185,54 +185,54 @@ int64_t rwkv4_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int rwkv4_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const rwkv4_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *a_prev;         /* (B, H) */
-    const float *b_prev;         /* (B, H) */
-    const float *p_prev;         /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *w_r;            /* (H, H) */
-    const float *w_k;            /* (H, H) */
-    const float *w_v;            /* (H, H) */
-    const float *w_o;            /* (H, H) */
-    const float *decay;          /* (H) */
-    const float *u;              /* (H) */
-    const float *x_shift;        /* (T, B, H) */
-    const float *a;              /* (T, B, H) */
-    const float *b;              /* (T, B, H) */
-    const float *p;              /* (T, B, H) */
-    const float *k;              /* (T, B, H) */
-    const float *v;              /* (T, B, H) */
-    const float *sigmoid_r;      /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_x_shift;      /* (T, B, H), NULL counts as zero */
-    const float *d_a;            /* (T, B, H), NULL counts as zero */
-    const float *d_b;            /* (T, B, H), NULL counts as zero */
-    const float *d_p;            /* (T, B, H), NULL counts as zero */
-    const float *d_x_shift_last; /* (B, H), NULL counts as zero */
-    const float *d_a_last;       /* (B, H), NULL counts as zero */
-    const float *d_b_last;       /* (B, H), NULL counts as zero */
-    const float *d_p_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, H) */
-    float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
-    float *d_a_prev;             /* (B, H), NULL: not wanted */
-    float *d_b_prev;             /* (B, H), NULL: not wanted */
-    float *d_p_prev;             /* (B, H), NULL: not wanted */
-    float *d_mu_r;               /* (H), NULL: not wanted */
-    float *d_mu_k;               /* (H), NULL: not wanted */
-    float *d_mu_v;               /* (H), NULL: not wanted */
-    float *d_w_r;                /* (H, H), NULL: not wanted */
-    float *d_w_k;                /* (H, H), NULL: not wanted */
-    float *d_w_v;                /* (H, H), NULL: not wanted */
-    float *d_w_o;                /* (H, H), NULL: not wanted */
-    float *d_decay;              /* (H) */
-    float *d_u;                  /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *a_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *b_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *p_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *decay;          /* (H) */
+    CELLGEN_MEMBER const float *u;              /* (H) */
+    CELLGEN_MEMBER const float *x_shift;        /* (T, B, H) */
+    CELLGEN_MEMBER const float *a;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *b;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *p;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *sigmoid_r;      /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift;      /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_b;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_p;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift_last; /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_a_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_b_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_p_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H) */
+    CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_a_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_p_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_k;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_v;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_decay;              /* (H) */
+    CELLGEN_MEMBER float *d_u;                  /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv4_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -245,27 +245,27 @@ int64_t rwkv4_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int rwkv4_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const rwkv4_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *b_prev;        /* (B, H) */
-    const double *p_prev;        /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *w_r;           /* (H, H) */
-    const double *w_k;           /* (H, H) */
-    const double *w_v;           /* (H, H) */
-    const double *w_o;           /* (H, H) */
-    const double *decay;         /* (H) */
-    const double *u;             /* (H) */
-    double *h;                   /* (B, H) */
-    double *x_shift;             /* (B, H) */
-    double *a;                   /* (B, H) */
-    double *b;                   /* (B, H) */
-    double *p;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *b_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *p_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *decay;         /* (H) */
+    CELLGEN_MEMBER const double *u;             /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *x_shift;             /* (B, H) */
+    CELLGEN_MEMBER double *a;                   /* (B, H) */
+    CELLGEN_MEMBER double *b;                   /* (B, H) */
+    CELLGEN_MEMBER double *p;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_forward_args_f64;
 
 /* Compute one step. */
@@ -273,41 +273,41 @@ int rwkv4_forward_f64(int64_t nB, int64_t nH, const rwkv4_forward_args_f64 *args
 int64_t rwkv4_forward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *b_prev;        /* (B, H) */
-    const double *p_prev;        /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *w_r;           /* (H, H) */
-    const double *w_k;           /* (H, H) */
-    const double *w_v;           /* (H, H) */
-    const double *w_o;           /* (H, H) */
-    const double *decay;         /* (H) */
-    const double *u;             /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_x_shift;     /* (B, H), NULL counts as zero */
-    const double *d_a;           /* (B, H), NULL counts as zero */
-    const double *d_b;           /* (B, H), NULL counts as zero */
-    const double *d_p;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, H) */
-    double *d_x_shift_prev;      /* (B, H) */
-    double *d_a_prev;            /* (B, H) */
-    double *d_b_prev;            /* (B, H) */
-    double *d_p_prev;            /* (B, H) */
-    double *d_x_r;               /* (B, H) */
-    double *d_x_k;               /* (B, H) */
-    double *d_x_v;               /* (B, H) */
-    double *d_r;                 /* (B, H) */
-    double *d_k;                 /* (B, H) */
-    double *d_v;                 /* (B, H) */
-    double *d_q;                 /* (B, H) */
-    double *d_fading;            /* (B, H) */
-    double *d_e_new_pre;         /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *b_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *p_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *decay;         /* (H) */
+    CELLGEN_MEMBER const double *u;             /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift;     /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_b;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_p;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H) */
+    CELLGEN_MEMBER double *d_a_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_b_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_p_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_x_r;               /* (B, H) */
+    CELLGEN_MEMBER double *d_x_k;               /* (B, H) */
+    CELLGEN_MEMBER double *d_x_v;               /* (B, H) */
+    CELLGEN_MEMBER double *d_r;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_k;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_v;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_q;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_fading;            /* (B, H) */
+    CELLGEN_MEMBER double *d_e_new_pre;         /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -315,40 +315,40 @@ int rwkv4_backward_f64(int64_t nB, int64_t nH, const rwkv4_backward_args_f64 *ar
 int64_t rwkv4_backward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *b_prev;        /* (B, H) */
-    const double *p_prev;        /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *w_r;           /* (H, H) */
-    const double *w_k;           /* (H, H) */
-    const double *w_v;           /* (H, H) */
-    const double *decay;         /* (H) */
-    const double *u;             /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_fading;      /* (B, H) */
-    const double *d_e_new_pre;   /* (B, H) */
-    const double *d_q;           /* (B, H) */
-    const double *d_v;           /* (B, H) */
-    const double *d_k;           /* (B, H) */
-    const double *d_r;           /* (B, H) */
-    const double *d_x_v;         /* (B, H) */
-    const double *d_x_k;         /* (B, H) */
-    const double *d_x_r;         /* (B, H) */
-    double *d_mu_r;              /* (H) */
-    double *d_mu_k;              /* (H) */
-    double *d_mu_v;              /* (H) */
-    double *d_w_r;               /* (H, H), NULL: not wanted */
-    double *d_w_k;               /* (H, H), NULL: not wanted */
-    double *d_w_v;               /* (H, H), NULL: not wanted */
-    double *d_w_o;               /* (H, H), NULL: not wanted */
-    double *d_decay;             /* (H), NULL: not wanted */
-    double *d_u;                 /* (H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *b_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *p_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, H) */
+    CELLGEN_MEMBER const double *decay;         /* (H) */
+    CELLGEN_MEMBER const double *u;             /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_fading;      /* (B, H) */
+    CELLGEN_MEMBER const double *d_e_new_pre;   /* (B, H) */
+    CELLGEN_MEMBER const double *d_q;           /* (B, H) */
+    CELLGEN_MEMBER const double *d_v;           /* (B, H) */
+    CELLGEN_MEMBER const double *d_k;           /* (B, H) */
+    CELLGEN_MEMBER const double *d_r;           /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_v;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_k;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_r;         /* (B, H) */
+    CELLGEN_MEMBER double *d_mu_r;              /* (H) */
+    CELLGEN_MEMBER double *d_mu_k;              /* (H) */
+    CELLGEN_MEMBER double *d_mu_v;              /* (H) */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_decay;             /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv4_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -356,36 +356,36 @@ int rwkv4_weight_gradients_f64(int64_t nB, int64_t nH, const rwkv4_weight_gradie
 int64_t rwkv4_weight_gradients_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *b_prev;        /* (B, H) */
-    const double *p_prev;        /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *w_r;           /* (H, H) */
-    const double *w_k;           /* (H, H) */
-    const double *w_v;           /* (H, H) */
-    const double *w_o;           /* (H, H) */
-    const double *decay;         /* (H) */
-    const double *u;             /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *x_shift;             /* (T, B, H) */
-    double *a;                   /* (T, B, H) */
-    double *b;                   /* (T, B, H) */
-    double *p;                   /* (T, B, H) */
-    double *x_shift_last;        /* (B, H) */
-    double *a_last;              /* (B, H) */
-    double *b_last;              /* (B, H) */
-    double *p_last;              /* (B, H) */
-    double *k;                   /* (T, B, H), NULL: not wanted */
-    double *v;                   /* (T, B, H), NULL: not wanted */
-    double *sigmoid_r;           /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *b_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *p_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *decay;         /* (H) */
+    CELLGEN_MEMBER const double *u;             /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *x_shift;             /* (T, B, H) */
+    CELLGEN_MEMBER double *a;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *b;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *p;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *x_shift_last;        /* (B, H) */
+    CELLGEN_MEMBER double *a_last;              /* (B, H) */
+    CELLGEN_MEMBER double *b_last;              /* (B, H) */
+    CELLGEN_MEMBER double *p_last;              /* (B, H) */
+    CELLGEN_MEMBER double *k;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *v;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *sigmoid_r;           /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv4_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -398,54 +398,54 @@ int64_t rwkv4_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int rwkv4_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nH, const rwkv4_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *a_prev;        /* (B, H) */
-    const double *b_prev;        /* (B, H) */
-    const double *p_prev;        /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *w_r;           /* (H, H) */
-    const double *w_k;           /* (H, H) */
-    const double *w_v;           /* (H, H) */
-    const double *w_o;           /* (H, H) */
-    const double *decay;         /* (H) */
-    const double *u;             /* (H) */
-    const double *x_shift;       /* (T, B, H) */
-    const double *a;             /* (T, B, H) */
-    const double *b;             /* (T, B, H) */
-    const double *p;             /* (T, B, H) */
-    const double *k;             /* (T, B, H) */
-    const double *v;             /* (T, B, H) */
-    const double *sigmoid_r;     /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_x_shift;     /* (T, B, H), NULL counts as zero */
-    const double *d_a;           /* (T, B, H), NULL counts as zero */
-    const double *d_b;           /* (T, B, H), NULL counts as zero */
-    const double *d_p;           /* (T, B, H), NULL counts as zero */
-    const double *d_x_shift_last; /* (B, H), NULL counts as zero */
-    const double *d_a_last;      /* (B, H), NULL counts as zero */
-    const double *d_b_last;      /* (B, H), NULL counts as zero */
-    const double *d_p_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, H) */
-    double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
-    double *d_a_prev;            /* (B, H), NULL: not wanted */
-    double *d_b_prev;            /* (B, H), NULL: not wanted */
-    double *d_p_prev;            /* (B, H), NULL: not wanted */
-    double *d_mu_r;              /* (H), NULL: not wanted */
-    double *d_mu_k;              /* (H), NULL: not wanted */
-    double *d_mu_v;              /* (H), NULL: not wanted */
-    double *d_w_r;               /* (H, H), NULL: not wanted */
-    double *d_w_k;               /* (H, H), NULL: not wanted */
-    double *d_w_v;               /* (H, H), NULL: not wanted */
-    double *d_w_o;               /* (H, H), NULL: not wanted */
-    double *d_decay;             /* (H) */
-    double *d_u;                 /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *a_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *b_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *p_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *decay;         /* (H) */
+    CELLGEN_MEMBER const double *u;             /* (H) */
+    CELLGEN_MEMBER const double *x_shift;       /* (T, B, H) */
+    CELLGEN_MEMBER const double *a;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *b;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *p;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *sigmoid_r;     /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift;     /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_b;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_p;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift_last; /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_a_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_b_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_p_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H) */
+    CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_a_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_p_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_r;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_k;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_v;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_decay;             /* (H) */
+    CELLGEN_MEMBER double *d_u;                 /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv4_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

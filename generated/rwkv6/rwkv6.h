@@ -24,25 +24,25 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *mu_w;           /* (H) */
-    const float *w_r;            /* (H, N, K) */
-    const float *w_k;            /* (H, N, K) */
-    const float *w_v;            /* (H, N, D) */
-    const float *w_0;            /* (N, K) */
-    const float *w_a;            /* (H, R) */
-    const float *w_b;            /* (R, N, K) */
-    const float *u;              /* (N, K) */
-    float *o;                    /* (B, N, D) */
-    float *s;                    /* (B, N, K, D) */
-    float *x_shift;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *mu_w;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, N, D) */
+    CELLGEN_MEMBER const float *w_0;            /* (N, K) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_b;            /* (R, N, K) */
+    CELLGEN_MEMBER const float *u;              /* (N, K) */
+    CELLGEN_MEMBER float *o;                    /* (B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (B, N, K, D) */
+    CELLGEN_MEMBER float *x_shift;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_forward_args_f32;
 
 /* Compute one step. */
@@ -50,38 +50,38 @@ int rwkv6_forward_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD
 int64_t rwkv6_forward_workspace_size_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *mu_w;           /* (H) */
-    const float *w_r;            /* (H, N, K) */
-    const float *w_k;            /* (H, N, K) */
-    const float *w_v;            /* (H, N, D) */
-    const float *w_0;            /* (N, K) */
-    const float *w_a;            /* (H, R) */
-    const float *w_b;            /* (R, N, K) */
-    const float *u;              /* (N, K) */
-    const float *d_o;            /* (B, N, D), NULL counts as zero */
-    const float *d_s;            /* (B, N, K, D), NULL counts as zero */
-    const float *d_x_shift;      /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, H) */
-    float *d_x_shift_prev;       /* (B, H) */
-    float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
-    float *d_r;                  /* (B, N, K) */
-    float *d_k;                  /* (B, N, K) */
-    float *d_v;                  /* (B, N, D) */
-    float *d_x_x_shift_prev_mu_r; /* (B, H) */
-    float *d_x_x_shift_prev_mu_k; /* (B, H) */
-    float *d_x_x_shift_prev_mu_v; /* (B, H) */
-    float *d_x_x_shift_prev_mu_w; /* (B, H) */
-    float *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
-    float *d_exp_pre;            /* (B, N, K) */
-    float *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *mu_w;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, N, D) */
+    CELLGEN_MEMBER const float *w_0;            /* (N, K) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_b;            /* (R, N, K) */
+    CELLGEN_MEMBER const float *u;              /* (N, K) */
+    CELLGEN_MEMBER const float *d_o;            /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, H) */
+    CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H) */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r;                  /* (B, N, K) */
+    CELLGEN_MEMBER float *d_k;                  /* (B, N, K) */
+    CELLGEN_MEMBER float *d_v;                  /* (B, N, D) */
+    CELLGEN_MEMBER float *d_x_x_shift_prev_mu_r; /* (B, H) */
+    CELLGEN_MEMBER float *d_x_x_shift_prev_mu_k; /* (B, H) */
+    CELLGEN_MEMBER float *d_x_x_shift_prev_mu_v; /* (B, H) */
+    CELLGEN_MEMBER float *d_x_x_shift_prev_mu_w; /* (B, H) */
+    CELLGEN_MEMBER float *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
+    CELLGEN_MEMBER float *d_exp_pre;            /* (B, N, K) */
+    CELLGEN_MEMBER float *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -89,39 +89,39 @@ int rwkv6_backward_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t n
 int64_t rwkv6_backward_workspace_size_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *mu_w;           /* (H) */
-    const float *w_r;            /* (H, N, K) */
-    const float *w_k;            /* (H, N, K) */
-    const float *w_v;            /* (H, N, D) */
-    const float *w_a;            /* (H, R) */
-    const float *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
-    const float *d_exp_pre;      /* (B, N, K) */
-    const float *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
-    const float *d_x_x_shift_prev_mu_w; /* (B, H) */
-    const float *d_v;            /* (B, N, D) */
-    const float *d_x_x_shift_prev_mu_v; /* (B, H) */
-    const float *d_k;            /* (B, N, K) */
-    const float *d_x_x_shift_prev_mu_k; /* (B, H) */
-    const float *d_r;            /* (B, N, K) */
-    const float *d_x_x_shift_prev_mu_r; /* (B, H) */
-    float *d_mu_r;               /* (H) */
-    float *d_mu_k;               /* (H) */
-    float *d_mu_v;               /* (H) */
-    float *d_mu_w;               /* (H) */
-    float *d_w_r;                /* (H, N, K), NULL: not wanted */
-    float *d_w_k;                /* (H, N, K), NULL: not wanted */
-    float *d_w_v;                /* (H, N, D), NULL: not wanted */
-    float *d_w_0;                /* (N, K), NULL: not wanted */
-    float *d_w_a;                /* (H, R), NULL: not wanted */
-    float *d_w_b;                /* (R, N, K), NULL: not wanted */
-    float *d_u;                  /* (N, K), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *mu_w;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, N, D) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, R) */
+    CELLGEN_MEMBER const float *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
+    CELLGEN_MEMBER const float *d_exp_pre;      /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
+    CELLGEN_MEMBER const float *d_x_x_shift_prev_mu_w; /* (B, H) */
+    CELLGEN_MEMBER const float *d_v;            /* (B, N, D) */
+    CELLGEN_MEMBER const float *d_x_x_shift_prev_mu_v; /* (B, H) */
+    CELLGEN_MEMBER const float *d_k;            /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_x_x_shift_prev_mu_k; /* (B, H) */
+    CELLGEN_MEMBER const float *d_r;            /* (B, N, K) */
+    CELLGEN_MEMBER const float *d_x_x_shift_prev_mu_r; /* (B, H) */
+    CELLGEN_MEMBER float *d_mu_r;               /* (H) */
+    CELLGEN_MEMBER float *d_mu_k;               /* (H) */
+    CELLGEN_MEMBER float *d_mu_v;               /* (H) */
+    CELLGEN_MEMBER float *d_mu_w;               /* (H) */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (H, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_0;                /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (R, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -129,34 +129,34 @@ int rwkv6_weight_gradients_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, i
 int64_t rwkv6_weight_gradients_workspace_size_f32(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *mu_w;           /* (H) */
-    const float *w_r;            /* (H, N, K) */
-    const float *w_k;            /* (H, N, K) */
-    const float *w_v;            /* (H, N, D) */
-    const float *w_0;            /* (N, K) */
-    const float *w_a;            /* (H, R) */
-    const float *w_b;            /* (R, N, K) */
-    const float *u;              /* (N, K) */
-    float *o;                    /* (T, B, N, D) */
-    float *s;                    /* (T, B, N, K, D) */
-    float *x_shift;              /* (T, B, H) */
-    float *x_shift_last;         /* (B, H) */
-    float *s_last;               /* (B, N, K, D) */
-    float *r;                    /* (T, B, N, K), NULL: not wanted */
-    float *k;                    /* (T, B, N, K), NULL: not wanted */
-    float *v;                    /* (T, B, N, D), NULL: not wanted */
-    float *low;                  /* (T, B, R), NULL: not wanted */
-    float *exp_exp_pre;          /* (T, B, N, K), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *mu_w;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, N, D) */
+    CELLGEN_MEMBER const float *w_0;            /* (N, K) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_b;            /* (R, N, K) */
+    CELLGEN_MEMBER const float *u;              /* (N, K) */
+    CELLGEN_MEMBER float *o;                    /* (T, B, N, D) */
+    CELLGEN_MEMBER float *s;                    /* (T, B, N, K, D) */
+    CELLGEN_MEMBER float *x_shift;              /* (T, B, H) */
+    CELLGEN_MEMBER float *x_shift_last;         /* (B, H) */
+    CELLGEN_MEMBER float *s_last;               /* (B, N, K, D) */
+    CELLGEN_MEMBER float *r;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *k;                    /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *v;                    /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *low;                  /* (T, B, R), NULL: not wanted */
+    CELLGEN_MEMBER float *exp_exp_pre;          /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv6_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -169,49 +169,49 @@ int64_t rwkv6_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int rwkv6_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR, const rwkv6_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *x_shift_prev;   /* (B, H) */
-    const float *s_prev;         /* (B, N, K, D) */
-    const float *mu_r;           /* (H) */
-    const float *mu_k;           /* (H) */
-    const float *mu_v;           /* (H) */
-    const float *mu_w;           /* (H) */
-    const float *w_r;            /* (H, N, K) */
-    const float *w_k;            /* (H, N, K) */
-    const float *w_v;            /* (H, N, D) */
-    const float *w_a;            /* (H, R) */
-    const float *w_b;            /* (R, N, K) */
-    const float *u;              /* (N, K) */
-    const float *s;              /* (T, B, N, K, D) */
-    const float *x_shift;        /* (T, B, H) */
-    const float *r;              /* (T, B, N, K) */
-    const float *k;              /* (T, B, N, K) */
-    const float *v;              /* (T, B, N, D) */
-    const float *low;            /* (T, B, R) */
-    const float *exp_exp_pre;    /* (T, B, N, K) */
-    const float *d_o;            /* (T, B, N, D), NULL counts as zero */
-    const float *d_s;            /* (T, B, N, K, D), NULL counts as zero */
-    const float *d_x_shift;      /* (T, B, H), NULL counts as zero */
-    const float *d_x_shift_last; /* (B, H), NULL counts as zero */
-    const float *d_s_last;       /* (B, N, K, D), NULL counts as zero */
-    float *d_x;                  /* (T, B, H) */
-    float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
-    float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
-    float *d_mu_r;               /* (H), NULL: not wanted */
-    float *d_mu_k;               /* (H), NULL: not wanted */
-    float *d_mu_v;               /* (H), NULL: not wanted */
-    float *d_mu_w;               /* (H), NULL: not wanted */
-    float *d_w_r;                /* (H, N, K), NULL: not wanted */
-    float *d_w_k;                /* (H, N, K), NULL: not wanted */
-    float *d_w_v;                /* (H, N, D), NULL: not wanted */
-    float *d_w_0;                /* (N, K), NULL: not wanted */
-    float *d_w_a;                /* (H, R), NULL: not wanted */
-    float *d_w_b;                /* (R, N, K), NULL: not wanted */
-    float *d_u;                  /* (N, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_shift_prev;   /* (B, H) */
+    CELLGEN_MEMBER const float *s_prev;         /* (B, N, K, D) */
+    CELLGEN_MEMBER const float *mu_r;           /* (H) */
+    CELLGEN_MEMBER const float *mu_k;           /* (H) */
+    CELLGEN_MEMBER const float *mu_v;           /* (H) */
+    CELLGEN_MEMBER const float *mu_w;           /* (H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_k;            /* (H, N, K) */
+    CELLGEN_MEMBER const float *w_v;            /* (H, N, D) */
+    CELLGEN_MEMBER const float *w_a;            /* (H, R) */
+    CELLGEN_MEMBER const float *w_b;            /* (R, N, K) */
+    CELLGEN_MEMBER const float *u;              /* (N, K) */
+    CELLGEN_MEMBER const float *s;              /* (T, B, N, K, D) */
+    CELLGEN_MEMBER const float *x_shift;        /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *k;              /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *v;              /* (T, B, N, D) */
+    CELLGEN_MEMBER const float *low;            /* (T, B, R) */
+    CELLGEN_MEMBER const float *exp_exp_pre;    /* (T, B, N, K) */
+    CELLGEN_MEMBER const float *d_o;            /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s;            /* (T, B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift;      /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_x_shift_last; /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_last;       /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H) */
+    CELLGEN_MEMBER float *d_x_shift_prev;       /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_prev;             /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_k;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_v;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_mu_w;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_k;                /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_v;                /* (H, N, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_0;                /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_a;                /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_b;                /* (R, N, K), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u;                  /* (N, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv6_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -224,25 +224,25 @@ int64_t rwkv6_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int rwkv6_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR, const rwkv6_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *mu_w;          /* (H) */
-    const double *w_r;           /* (H, N, K) */
-    const double *w_k;           /* (H, N, K) */
-    const double *w_v;           /* (H, N, D) */
-    const double *w_0;           /* (N, K) */
-    const double *w_a;           /* (H, R) */
-    const double *w_b;           /* (R, N, K) */
-    const double *u;             /* (N, K) */
-    double *o;                   /* (B, N, D) */
-    double *s;                   /* (B, N, K, D) */
-    double *x_shift;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *mu_w;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, N, D) */
+    CELLGEN_MEMBER const double *w_0;           /* (N, K) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_b;           /* (R, N, K) */
+    CELLGEN_MEMBER const double *u;             /* (N, K) */
+    CELLGEN_MEMBER double *o;                   /* (B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (B, N, K, D) */
+    CELLGEN_MEMBER double *x_shift;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_forward_args_f64;
 
 /* Compute one step. */
@@ -250,38 +250,38 @@ int rwkv6_forward_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD
 int64_t rwkv6_forward_workspace_size_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *mu_w;          /* (H) */
-    const double *w_r;           /* (H, N, K) */
-    const double *w_k;           /* (H, N, K) */
-    const double *w_v;           /* (H, N, D) */
-    const double *w_0;           /* (N, K) */
-    const double *w_a;           /* (H, R) */
-    const double *w_b;           /* (R, N, K) */
-    const double *u;             /* (N, K) */
-    const double *d_o;           /* (B, N, D), NULL counts as zero */
-    const double *d_s;           /* (B, N, K, D), NULL counts as zero */
-    const double *d_x_shift;     /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, H) */
-    double *d_x_shift_prev;      /* (B, H) */
-    double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
-    double *d_r;                 /* (B, N, K) */
-    double *d_k;                 /* (B, N, K) */
-    double *d_v;                 /* (B, N, D) */
-    double *d_x_x_shift_prev_mu_r; /* (B, H) */
-    double *d_x_x_shift_prev_mu_k; /* (B, H) */
-    double *d_x_x_shift_prev_mu_v; /* (B, H) */
-    double *d_x_x_shift_prev_mu_w; /* (B, H) */
-    double *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
-    double *d_exp_pre;           /* (B, N, K) */
-    double *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *mu_w;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, N, D) */
+    CELLGEN_MEMBER const double *w_0;           /* (N, K) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_b;           /* (R, N, K) */
+    CELLGEN_MEMBER const double *u;             /* (N, K) */
+    CELLGEN_MEMBER const double *d_o;           /* (B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift;     /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, H) */
+    CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H) */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r;                 /* (B, N, K) */
+    CELLGEN_MEMBER double *d_k;                 /* (B, N, K) */
+    CELLGEN_MEMBER double *d_v;                 /* (B, N, D) */
+    CELLGEN_MEMBER double *d_x_x_shift_prev_mu_r; /* (B, H) */
+    CELLGEN_MEMBER double *d_x_x_shift_prev_mu_k; /* (B, H) */
+    CELLGEN_MEMBER double *d_x_x_shift_prev_mu_v; /* (B, H) */
+    CELLGEN_MEMBER double *d_x_x_shift_prev_mu_w; /* (B, H) */
+    CELLGEN_MEMBER double *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
+    CELLGEN_MEMBER double *d_exp_pre;           /* (B, N, K) */
+    CELLGEN_MEMBER double *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -289,39 +289,39 @@ int rwkv6_backward_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t n
 int64_t rwkv6_backward_workspace_size_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *mu_w;          /* (H) */
-    const double *w_r;           /* (H, N, K) */
-    const double *w_k;           /* (H, N, K) */
-    const double *w_v;           /* (H, N, D) */
-    const double *w_a;           /* (H, R) */
-    const double *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
-    const double *d_exp_pre;     /* (B, N, K) */
-    const double *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
-    const double *d_x_x_shift_prev_mu_w; /* (B, H) */
-    const double *d_v;           /* (B, N, D) */
-    const double *d_x_x_shift_prev_mu_v; /* (B, H) */
-    const double *d_k;           /* (B, N, K) */
-    const double *d_x_x_shift_prev_mu_k; /* (B, H) */
-    const double *d_r;           /* (B, N, K) */
-    const double *d_x_x_shift_prev_mu_r; /* (B, H) */
-    double *d_mu_r;              /* (H) */
-    double *d_mu_k;              /* (H) */
-    double *d_mu_v;              /* (H) */
-    double *d_mu_w;              /* (H) */
-    double *d_w_r;               /* (H, N, K), NULL: not wanted */
-    double *d_w_k;               /* (H, N, K), NULL: not wanted */
-    double *d_w_v;               /* (H, N, D), NULL: not wanted */
-    double *d_w_0;               /* (N, K), NULL: not wanted */
-    double *d_w_a;               /* (H, R), NULL: not wanted */
-    double *d_w_b;               /* (R, N, K), NULL: not wanted */
-    double *d_u;                 /* (N, K), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *mu_w;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, N, D) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, R) */
+    CELLGEN_MEMBER const double *d_sum_s_prev_kv_reshaped_u_reshaped_r; /* (B, N, 1, D) */
+    CELLGEN_MEMBER const double *d_exp_pre;     /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_x_x_shift_prev_mu_w_w_a; /* (B, R) */
+    CELLGEN_MEMBER const double *d_x_x_shift_prev_mu_w; /* (B, H) */
+    CELLGEN_MEMBER const double *d_v;           /* (B, N, D) */
+    CELLGEN_MEMBER const double *d_x_x_shift_prev_mu_v; /* (B, H) */
+    CELLGEN_MEMBER const double *d_k;           /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_x_x_shift_prev_mu_k; /* (B, H) */
+    CELLGEN_MEMBER const double *d_r;           /* (B, N, K) */
+    CELLGEN_MEMBER const double *d_x_x_shift_prev_mu_r; /* (B, H) */
+    CELLGEN_MEMBER double *d_mu_r;              /* (H) */
+    CELLGEN_MEMBER double *d_mu_k;              /* (H) */
+    CELLGEN_MEMBER double *d_mu_v;              /* (H) */
+    CELLGEN_MEMBER double *d_mu_w;              /* (H) */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (H, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_0;               /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (R, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } rwkv6_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -329,34 +329,34 @@ int rwkv6_weight_gradients_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, i
 int64_t rwkv6_weight_gradients_workspace_size_f64(int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *mu_w;          /* (H) */
-    const double *w_r;           /* (H, N, K) */
-    const double *w_k;           /* (H, N, K) */
-    const double *w_v;           /* (H, N, D) */
-    const double *w_0;           /* (N, K) */
-    const double *w_a;           /* (H, R) */
-    const double *w_b;           /* (R, N, K) */
-    const double *u;             /* (N, K) */
-    double *o;                   /* (T, B, N, D) */
-    double *s;                   /* (T, B, N, K, D) */
-    double *x_shift;             /* (T, B, H) */
-    double *x_shift_last;        /* (B, H) */
-    double *s_last;              /* (B, N, K, D) */
-    double *r;                   /* (T, B, N, K), NULL: not wanted */
-    double *k;                   /* (T, B, N, K), NULL: not wanted */
-    double *v;                   /* (T, B, N, D), NULL: not wanted */
-    double *low;                 /* (T, B, R), NULL: not wanted */
-    double *exp_exp_pre;         /* (T, B, N, K), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *mu_w;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, N, D) */
+    CELLGEN_MEMBER const double *w_0;           /* (N, K) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_b;           /* (R, N, K) */
+    CELLGEN_MEMBER const double *u;             /* (N, K) */
+    CELLGEN_MEMBER double *o;                   /* (T, B, N, D) */
+    CELLGEN_MEMBER double *s;                   /* (T, B, N, K, D) */
+    CELLGEN_MEMBER double *x_shift;             /* (T, B, H) */
+    CELLGEN_MEMBER double *x_shift_last;        /* (B, H) */
+    CELLGEN_MEMBER double *s_last;              /* (B, N, K, D) */
+    CELLGEN_MEMBER double *r;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *k;                   /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *v;                   /* (T, B, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *low;                 /* (T, B, R), NULL: not wanted */
+    CELLGEN_MEMBER double *exp_exp_pre;         /* (T, B, N, K), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv6_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -369,49 +369,49 @@ int64_t rwkv6_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int rwkv6_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nH, int64_t nN, int64_t nK, int64_t nD, int64_t nR, const rwkv6_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *x_shift_prev;  /* (B, H) */
-    const double *s_prev;        /* (B, N, K, D) */
-    const double *mu_r;          /* (H) */
-    const double *mu_k;          /* (H) */
-    const double *mu_v;          /* (H) */
-    const double *mu_w;          /* (H) */
-    const double *w_r;           /* (H, N, K) */
-    const double *w_k;           /* (H, N, K) */
-    const double *w_v;           /* (H, N, D) */
-    const double *w_a;           /* (H, R) */
-    const double *w_b;           /* (R, N, K) */
-    const double *u;             /* (N, K) */
-    const double *s;             /* (T, B, N, K, D) */
-    const double *x_shift;       /* (T, B, H) */
-    const double *r;             /* (T, B, N, K) */
-    const double *k;             /* (T, B, N, K) */
-    const double *v;             /* (T, B, N, D) */
-    const double *low;           /* (T, B, R) */
-    const double *exp_exp_pre;   /* (T, B, N, K) */
-    const double *d_o;           /* (T, B, N, D), NULL counts as zero */
-    const double *d_s;           /* (T, B, N, K, D), NULL counts as zero */
-    const double *d_x_shift;     /* (T, B, H), NULL counts as zero */
-    const double *d_x_shift_last; /* (B, H), NULL counts as zero */
-    const double *d_s_last;      /* (B, N, K, D), NULL counts as zero */
-    double *d_x;                 /* (T, B, H) */
-    double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
-    double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
-    double *d_mu_r;              /* (H), NULL: not wanted */
-    double *d_mu_k;              /* (H), NULL: not wanted */
-    double *d_mu_v;              /* (H), NULL: not wanted */
-    double *d_mu_w;              /* (H), NULL: not wanted */
-    double *d_w_r;               /* (H, N, K), NULL: not wanted */
-    double *d_w_k;               /* (H, N, K), NULL: not wanted */
-    double *d_w_v;               /* (H, N, D), NULL: not wanted */
-    double *d_w_0;               /* (N, K), NULL: not wanted */
-    double *d_w_a;               /* (H, R), NULL: not wanted */
-    double *d_w_b;               /* (R, N, K), NULL: not wanted */
-    double *d_u;                 /* (N, K) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_shift_prev;  /* (B, H) */
+    CELLGEN_MEMBER const double *s_prev;        /* (B, N, K, D) */
+    CELLGEN_MEMBER const double *mu_r;          /* (H) */
+    CELLGEN_MEMBER const double *mu_k;          /* (H) */
+    CELLGEN_MEMBER const double *mu_v;          /* (H) */
+    CELLGEN_MEMBER const double *mu_w;          /* (H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_k;           /* (H, N, K) */
+    CELLGEN_MEMBER const double *w_v;           /* (H, N, D) */
+    CELLGEN_MEMBER const double *w_a;           /* (H, R) */
+    CELLGEN_MEMBER const double *w_b;           /* (R, N, K) */
+    CELLGEN_MEMBER const double *u;             /* (N, K) */
+    CELLGEN_MEMBER const double *s;             /* (T, B, N, K, D) */
+    CELLGEN_MEMBER const double *x_shift;       /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *k;             /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *v;             /* (T, B, N, D) */
+    CELLGEN_MEMBER const double *low;           /* (T, B, R) */
+    CELLGEN_MEMBER const double *exp_exp_pre;   /* (T, B, N, K) */
+    CELLGEN_MEMBER const double *d_o;           /* (T, B, N, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s;           /* (T, B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift;     /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_x_shift_last; /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_last;      /* (B, N, K, D), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H) */
+    CELLGEN_MEMBER double *d_x_shift_prev;      /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_prev;            /* (B, N, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_r;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_k;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_v;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_mu_w;              /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_k;               /* (H, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_v;               /* (H, N, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_0;               /* (N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_a;               /* (H, R), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_b;               /* (R, N, K), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u;                 /* (N, K) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } rwkv6_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -30,22 +30,22 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_re_prev;      /* (B, P) */
-    const float *s_im_prev;      /* (B, P) */
-    const float *l_re;           /* (P) */
-    const float *l_im;           /* (P) */
-    const float *log_step;       /* (P) */
-    const float *b_re;           /* (I, P) */
-    const float *b_im;           /* (I, P) */
-    const float *c_re;           /* (P, I) */
-    const float *c_im;           /* (P, I) */
-    const float *d;              /* (I) */
-    float *y;                    /* (B, I) */
-    float *s_re;                 /* (B, P) */
-    float *s_im;                 /* (B, P) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_re_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *s_im_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *l_re;           /* (P) */
+    CELLGEN_MEMBER const float *l_im;           /* (P) */
+    CELLGEN_MEMBER const float *log_step;       /* (P) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, P) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, P) */
+    CELLGEN_MEMBER const float *c_re;           /* (P, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (P, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER float *y;                    /* (B, I) */
+    CELLGEN_MEMBER float *s_re;                 /* (B, P) */
+    CELLGEN_MEMBER float *s_im;                 /* (B, P) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_forward_args_f32;
 
 /* Compute one step. */
@@ -53,28 +53,28 @@ int s5_forward_f32(int64_t nB, int64_t nI, int64_t nP, const s5_forward_args_f32
 int64_t s5_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const float *l_re;           /* (P) */
-    const float *l_im;           /* (P) */
-    const float *log_step;       /* (P) */
-    const float *b_re;           /* (I, P) */
-    const float *b_im;           /* (I, P) */
-    const float *c_re;           /* (P, I) */
-    const float *c_im;           /* (P, I) */
-    const float *d;              /* (I) */
-    const float *d_y;            /* (B, I), NULL counts as zero */
-    const float *d_s_re;         /* (B, P), NULL counts as zero */
-    const float *d_s_im;         /* (B, P), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_s_re_prev;          /* (B, P) */
-    float *d_s_im_prev;          /* (B, P) */
-    float *d_u_re;               /* (B, P) */
-    float *d_u_im;               /* (B, P) */
-    float *d_s_re_total;         /* (B, P) */
-    float *d_s_im_total;         /* (B, P) */
-    float *d_s_re_c_re;          /* (B, I) */
-    float *d_s_im_c_im;          /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *l_re;           /* (P) */
+    CELLGEN_MEMBER const float *l_im;           /* (P) */
+    CELLGEN_MEMBER const float *log_step;       /* (P) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, P) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, P) */
+    CELLGEN_MEMBER const float *c_re;           /* (P, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (P, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_re;         /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_im;         /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_re_prev;          /* (B, P) */
+    CELLGEN_MEMBER float *d_s_im_prev;          /* (B, P) */
+    CELLGEN_MEMBER float *d_u_re;               /* (B, P) */
+    CELLGEN_MEMBER float *d_u_im;               /* (B, P) */
+    CELLGEN_MEMBER float *d_s_re_total;         /* (B, P) */
+    CELLGEN_MEMBER float *d_s_im_total;         /* (B, P) */
+    CELLGEN_MEMBER float *d_s_re_c_re;          /* (B, I) */
+    CELLGEN_MEMBER float *d_s_im_c_im;          /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -82,33 +82,33 @@ int s5_backward_f32(int64_t nB, int64_t nI, int64_t nP, const s5_backward_args_f
 int64_t s5_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *s_re_prev;      /* (B, P) */
-    const float *s_im_prev;      /* (B, P) */
-    const float *l_re;           /* (P) */
-    const float *l_im;           /* (P) */
-    const float *log_step;       /* (P) */
-    const float *b_re;           /* (I, P) */
-    const float *b_im;           /* (I, P) */
-    const float *d_y;            /* (B, I), NULL counts as zero */
-    const float *s_re;           /* (B, P) */
-    const float *s_im;           /* (B, P) */
-    const float *d_s_im_c_im;    /* (B, I) */
-    const float *d_s_re_c_re;    /* (B, I) */
-    const float *d_s_im_total;   /* (B, P) */
-    const float *d_s_re_total;   /* (B, P) */
-    const float *d_u_im;         /* (B, P) */
-    const float *d_u_re;         /* (B, P) */
-    float *d_l_re;               /* (P) */
-    float *d_l_im;               /* (P) */
-    float *d_log_step;           /* (P) */
-    float *d_b_re;               /* (I, P), NULL: not wanted */
-    float *d_b_im;               /* (I, P), NULL: not wanted */
-    float *d_c_re;               /* (P, I), NULL: not wanted */
-    float *d_c_im;               /* (P, I), NULL: not wanted */
-    float *d_d;                  /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *s_re_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *s_im_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *l_re;           /* (P) */
+    CELLGEN_MEMBER const float *l_im;           /* (P) */
+    CELLGEN_MEMBER const float *log_step;       /* (P) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, P) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, P) */
+    CELLGEN_MEMBER const float *d_y;            /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *s_re;           /* (B, P) */
+    CELLGEN_MEMBER const float *s_im;           /* (B, P) */
+    CELLGEN_MEMBER const float *d_s_im_c_im;    /* (B, I) */
+    CELLGEN_MEMBER const float *d_s_re_c_re;    /* (B, I) */
+    CELLGEN_MEMBER const float *d_s_im_total;   /* (B, P) */
+    CELLGEN_MEMBER const float *d_s_re_total;   /* (B, P) */
+    CELLGEN_MEMBER const float *d_u_im;         /* (B, P) */
+    CELLGEN_MEMBER const float *d_u_re;         /* (B, P) */
+    CELLGEN_MEMBER float *d_l_re;               /* (P) */
+    CELLGEN_MEMBER float *d_l_im;               /* (P) */
+    CELLGEN_MEMBER float *d_log_step;           /* (P) */
+    CELLGEN_MEMBER float *d_b_re;               /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_im;               /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_re;               /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_im;               /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -116,28 +116,28 @@ int s5_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nP, const s5_weight_
 int64_t s5_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_re_prev;      /* (B, P) */
-    const float *s_im_prev;      /* (B, P) */
-    const float *l_re;           /* (P) */
-    const float *l_im;           /* (P) */
-    const float *log_step;       /* (P) */
-    const float *b_re;           /* (I, P) */
-    const float *b_im;           /* (I, P) */
-    const float *c_re;           /* (P, I) */
-    const float *c_im;           /* (P, I) */
-    const float *d;              /* (I) */
-    float *y;                    /* (T, B, I) */
-    float *s_re;                 /* (T, B, P) */
-    float *s_im;                 /* (T, B, P) */
-    float *s_re_last;            /* (B, P) */
-    float *s_im_last;            /* (B, P) */
-    float *u_re;                 /* (T, B, P), NULL: not wanted */
-    float *u_im;                 /* (T, B, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_re_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *s_im_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *l_re;           /* (P) */
+    CELLGEN_MEMBER const float *l_im;           /* (P) */
+    CELLGEN_MEMBER const float *log_step;       /* (P) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, P) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, P) */
+    CELLGEN_MEMBER const float *c_re;           /* (P, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (P, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER float *y;                    /* (T, B, I) */
+    CELLGEN_MEMBER float *s_re;                 /* (T, B, P) */
+    CELLGEN_MEMBER float *s_im;                 /* (T, B, P) */
+    CELLGEN_MEMBER float *s_re_last;            /* (B, P) */
+    CELLGEN_MEMBER float *s_im_last;            /* (B, P) */
+    CELLGEN_MEMBER float *u_re;                 /* (T, B, P), NULL: not wanted */
+    CELLGEN_MEMBER float *u_im;                 /* (T, B, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } s5_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -150,41 +150,41 @@ int64_t s5_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, 
 int s5_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nP, const s5_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *s_re_prev;      /* (B, P) */
-    const float *s_im_prev;      /* (B, P) */
-    const float *l_re;           /* (P) */
-    const float *l_im;           /* (P) */
-    const float *log_step;       /* (P) */
-    const float *b_re;           /* (I, P) */
-    const float *b_im;           /* (I, P) */
-    const float *c_re;           /* (P, I) */
-    const float *c_im;           /* (P, I) */
-    const float *d;              /* (I) */
-    const float *s_re;           /* (T, B, P) */
-    const float *s_im;           /* (T, B, P) */
-    const float *u_re;           /* (T, B, P) */
-    const float *u_im;           /* (T, B, P) */
-    const float *d_y;            /* (T, B, I), NULL counts as zero */
-    const float *d_s_re;         /* (T, B, P), NULL counts as zero */
-    const float *d_s_im;         /* (T, B, P), NULL counts as zero */
-    const float *d_s_re_last;    /* (B, P), NULL counts as zero */
-    const float *d_s_im_last;    /* (B, P), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_s_re_prev;          /* (B, P), NULL: not wanted */
-    float *d_s_im_prev;          /* (B, P), NULL: not wanted */
-    float *d_l_re;               /* (P) */
-    float *d_l_im;               /* (P) */
-    float *d_log_step;           /* (P) */
-    float *d_b_re;               /* (I, P), NULL: not wanted */
-    float *d_b_im;               /* (I, P), NULL: not wanted */
-    float *d_c_re;               /* (P, I), NULL: not wanted */
-    float *d_c_im;               /* (P, I), NULL: not wanted */
-    float *d_d;                  /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *s_re_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *s_im_prev;      /* (B, P) */
+    CELLGEN_MEMBER const float *l_re;           /* (P) */
+    CELLGEN_MEMBER const float *l_im;           /* (P) */
+    CELLGEN_MEMBER const float *log_step;       /* (P) */
+    CELLGEN_MEMBER const float *b_re;           /* (I, P) */
+    CELLGEN_MEMBER const float *b_im;           /* (I, P) */
+    CELLGEN_MEMBER const float *c_re;           /* (P, I) */
+    CELLGEN_MEMBER const float *c_im;           /* (P, I) */
+    CELLGEN_MEMBER const float *d;              /* (I) */
+    CELLGEN_MEMBER const float *s_re;           /* (T, B, P) */
+    CELLGEN_MEMBER const float *s_im;           /* (T, B, P) */
+    CELLGEN_MEMBER const float *u_re;           /* (T, B, P) */
+    CELLGEN_MEMBER const float *u_im;           /* (T, B, P) */
+    CELLGEN_MEMBER const float *d_y;            /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_re;         /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_im;         /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_re_last;    /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_s_im_last;    /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_re_prev;          /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_s_im_prev;          /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_l_re;               /* (P) */
+    CELLGEN_MEMBER float *d_l_im;               /* (P) */
+    CELLGEN_MEMBER float *d_log_step;           /* (P) */
+    CELLGEN_MEMBER float *d_b_re;               /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_im;               /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_re;               /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_im;               /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_d;                  /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } s5_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -197,22 +197,22 @@ int64_t s5_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI,
 int s5_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nP, const s5_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_re_prev;     /* (B, P) */
-    const double *s_im_prev;     /* (B, P) */
-    const double *l_re;          /* (P) */
-    const double *l_im;          /* (P) */
-    const double *log_step;      /* (P) */
-    const double *b_re;          /* (I, P) */
-    const double *b_im;          /* (I, P) */
-    const double *c_re;          /* (P, I) */
-    const double *c_im;          /* (P, I) */
-    const double *d;             /* (I) */
-    double *y;                   /* (B, I) */
-    double *s_re;                /* (B, P) */
-    double *s_im;                /* (B, P) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_re_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *s_im_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *l_re;          /* (P) */
+    CELLGEN_MEMBER const double *l_im;          /* (P) */
+    CELLGEN_MEMBER const double *log_step;      /* (P) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, P) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, P) */
+    CELLGEN_MEMBER const double *c_re;          /* (P, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (P, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER double *y;                   /* (B, I) */
+    CELLGEN_MEMBER double *s_re;                /* (B, P) */
+    CELLGEN_MEMBER double *s_im;                /* (B, P) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_forward_args_f64;
 
 /* Compute one step. */
@@ -220,28 +220,28 @@ int s5_forward_f64(int64_t nB, int64_t nI, int64_t nP, const s5_forward_args_f64
 int64_t s5_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const double *l_re;          /* (P) */
-    const double *l_im;          /* (P) */
-    const double *log_step;      /* (P) */
-    const double *b_re;          /* (I, P) */
-    const double *b_im;          /* (I, P) */
-    const double *c_re;          /* (P, I) */
-    const double *c_im;          /* (P, I) */
-    const double *d;             /* (I) */
-    const double *d_y;           /* (B, I), NULL counts as zero */
-    const double *d_s_re;        /* (B, P), NULL counts as zero */
-    const double *d_s_im;        /* (B, P), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_s_re_prev;         /* (B, P) */
-    double *d_s_im_prev;         /* (B, P) */
-    double *d_u_re;              /* (B, P) */
-    double *d_u_im;              /* (B, P) */
-    double *d_s_re_total;        /* (B, P) */
-    double *d_s_im_total;        /* (B, P) */
-    double *d_s_re_c_re;         /* (B, I) */
-    double *d_s_im_c_im;         /* (B, I) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *l_re;          /* (P) */
+    CELLGEN_MEMBER const double *l_im;          /* (P) */
+    CELLGEN_MEMBER const double *log_step;      /* (P) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, P) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, P) */
+    CELLGEN_MEMBER const double *c_re;          /* (P, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (P, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_re;        /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_im;        /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_re_prev;         /* (B, P) */
+    CELLGEN_MEMBER double *d_s_im_prev;         /* (B, P) */
+    CELLGEN_MEMBER double *d_u_re;              /* (B, P) */
+    CELLGEN_MEMBER double *d_u_im;              /* (B, P) */
+    CELLGEN_MEMBER double *d_s_re_total;        /* (B, P) */
+    CELLGEN_MEMBER double *d_s_im_total;        /* (B, P) */
+    CELLGEN_MEMBER double *d_s_re_c_re;         /* (B, I) */
+    CELLGEN_MEMBER double *d_s_im_c_im;         /* (B, I) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -249,33 +249,33 @@ int s5_backward_f64(int64_t nB, int64_t nI, int64_t nP, const s5_backward_args_f
 int64_t s5_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *s_re_prev;     /* (B, P) */
-    const double *s_im_prev;     /* (B, P) */
-    const double *l_re;          /* (P) */
-    const double *l_im;          /* (P) */
-    const double *log_step;      /* (P) */
-    const double *b_re;          /* (I, P) */
-    const double *b_im;          /* (I, P) */
-    const double *d_y;           /* (B, I), NULL counts as zero */
-    const double *s_re;          /* (B, P) */
-    const double *s_im;          /* (B, P) */
-    const double *d_s_im_c_im;   /* (B, I) */
-    const double *d_s_re_c_re;   /* (B, I) */
-    const double *d_s_im_total;  /* (B, P) */
-    const double *d_s_re_total;  /* (B, P) */
-    const double *d_u_im;        /* (B, P) */
-    const double *d_u_re;        /* (B, P) */
-    double *d_l_re;              /* (P) */
-    double *d_l_im;              /* (P) */
-    double *d_log_step;          /* (P) */
-    double *d_b_re;              /* (I, P), NULL: not wanted */
-    double *d_b_im;              /* (I, P), NULL: not wanted */
-    double *d_c_re;              /* (P, I), NULL: not wanted */
-    double *d_c_im;              /* (P, I), NULL: not wanted */
-    double *d_d;                 /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *s_re_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *s_im_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *l_re;          /* (P) */
+    CELLGEN_MEMBER const double *l_im;          /* (P) */
+    CELLGEN_MEMBER const double *log_step;      /* (P) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, P) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, P) */
+    CELLGEN_MEMBER const double *d_y;           /* (B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *s_re;          /* (B, P) */
+    CELLGEN_MEMBER const double *s_im;          /* (B, P) */
+    CELLGEN_MEMBER const double *d_s_im_c_im;   /* (B, I) */
+    CELLGEN_MEMBER const double *d_s_re_c_re;   /* (B, I) */
+    CELLGEN_MEMBER const double *d_s_im_total;  /* (B, P) */
+    CELLGEN_MEMBER const double *d_s_re_total;  /* (B, P) */
+    CELLGEN_MEMBER const double *d_u_im;        /* (B, P) */
+    CELLGEN_MEMBER const double *d_u_re;        /* (B, P) */
+    CELLGEN_MEMBER double *d_l_re;              /* (P) */
+    CELLGEN_MEMBER double *d_l_im;              /* (P) */
+    CELLGEN_MEMBER double *d_log_step;          /* (P) */
+    CELLGEN_MEMBER double *d_b_re;              /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_im;              /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_re;              /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_im;              /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } s5_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
@@ -283,28 +283,28 @@ int s5_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nP, const s5_weight_
 int64_t s5_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nP); /* bytes */
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_re_prev;     /* (B, P) */
-    const double *s_im_prev;     /* (B, P) */
-    const double *l_re;          /* (P) */
-    const double *l_im;          /* (P) */
-    const double *log_step;      /* (P) */
-    const double *b_re;          /* (I, P) */
-    const double *b_im;          /* (I, P) */
-    const double *c_re;          /* (P, I) */
-    const double *c_im;          /* (P, I) */
-    const double *d;             /* (I) */
-    double *y;                   /* (T, B, I) */
-    double *s_re;                /* (T, B, P) */
-    double *s_im;                /* (T, B, P) */
-    double *s_re_last;           /* (B, P) */
-    double *s_im_last;           /* (B, P) */
-    double *u_re;                /* (T, B, P), NULL: not wanted */
-    double *u_im;                /* (T, B, P), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_re_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *s_im_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *l_re;          /* (P) */
+    CELLGEN_MEMBER const double *l_im;          /* (P) */
+    CELLGEN_MEMBER const double *log_step;      /* (P) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, P) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, P) */
+    CELLGEN_MEMBER const double *c_re;          /* (P, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (P, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER double *y;                   /* (T, B, I) */
+    CELLGEN_MEMBER double *s_re;                /* (T, B, P) */
+    CELLGEN_MEMBER double *s_im;                /* (T, B, P) */
+    CELLGEN_MEMBER double *s_re_last;           /* (B, P) */
+    CELLGEN_MEMBER double *s_im_last;           /* (B, P) */
+    CELLGEN_MEMBER double *u_re;                /* (T, B, P), NULL: not wanted */
+    CELLGEN_MEMBER double *u_im;                /* (T, B, P), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } s5_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -317,41 +317,41 @@ int64_t s5_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, 
 int s5_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nP, const s5_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *s_re_prev;     /* (B, P) */
-    const double *s_im_prev;     /* (B, P) */
-    const double *l_re;          /* (P) */
-    const double *l_im;          /* (P) */
-    const double *log_step;      /* (P) */
-    const double *b_re;          /* (I, P) */
-    const double *b_im;          /* (I, P) */
-    const double *c_re;          /* (P, I) */
-    const double *c_im;          /* (P, I) */
-    const double *d;             /* (I) */
-    const double *s_re;          /* (T, B, P) */
-    const double *s_im;          /* (T, B, P) */
-    const double *u_re;          /* (T, B, P) */
-    const double *u_im;          /* (T, B, P) */
-    const double *d_y;           /* (T, B, I), NULL counts as zero */
-    const double *d_s_re;        /* (T, B, P), NULL counts as zero */
-    const double *d_s_im;        /* (T, B, P), NULL counts as zero */
-    const double *d_s_re_last;   /* (B, P), NULL counts as zero */
-    const double *d_s_im_last;   /* (B, P), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_s_re_prev;         /* (B, P), NULL: not wanted */
-    double *d_s_im_prev;         /* (B, P), NULL: not wanted */
-    double *d_l_re;              /* (P) */
-    double *d_l_im;              /* (P) */
-    double *d_log_step;          /* (P) */
-    double *d_b_re;              /* (I, P), NULL: not wanted */
-    double *d_b_im;              /* (I, P), NULL: not wanted */
-    double *d_c_re;              /* (P, I), NULL: not wanted */
-    double *d_c_im;              /* (P, I), NULL: not wanted */
-    double *d_d;                 /* (I), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *s_re_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *s_im_prev;     /* (B, P) */
+    CELLGEN_MEMBER const double *l_re;          /* (P) */
+    CELLGEN_MEMBER const double *l_im;          /* (P) */
+    CELLGEN_MEMBER const double *log_step;      /* (P) */
+    CELLGEN_MEMBER const double *b_re;          /* (I, P) */
+    CELLGEN_MEMBER const double *b_im;          /* (I, P) */
+    CELLGEN_MEMBER const double *c_re;          /* (P, I) */
+    CELLGEN_MEMBER const double *c_im;          /* (P, I) */
+    CELLGEN_MEMBER const double *d;             /* (I) */
+    CELLGEN_MEMBER const double *s_re;          /* (T, B, P) */
+    CELLGEN_MEMBER const double *s_im;          /* (T, B, P) */
+    CELLGEN_MEMBER const double *u_re;          /* (T, B, P) */
+    CELLGEN_MEMBER const double *u_im;          /* (T, B, P) */
+    CELLGEN_MEMBER const double *d_y;           /* (T, B, I), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_re;        /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_im;        /* (T, B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_re_last;   /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_s_im_last;   /* (B, P), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_re_prev;         /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_s_im_prev;         /* (B, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_l_re;              /* (P) */
+    CELLGEN_MEMBER double *d_l_im;              /* (P) */
+    CELLGEN_MEMBER double *d_log_step;          /* (P) */
+    CELLGEN_MEMBER double *d_b_re;              /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_im;              /* (I, P), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_re;              /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_im;              /* (P, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_d;                 /* (I), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } s5_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

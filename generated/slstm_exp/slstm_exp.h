@@ -26,29 +26,29 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *n_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *r_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_i;            /* (I, H) */
-    const float *r_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *r_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *r_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    float *n;                    /* (B, H) */
-    float *m;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER float *n;                    /* (B, H) */
+    CELLGEN_MEMBER float *m;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_forward_args_f32;
 
 /* Compute one step. */
@@ -56,39 +56,39 @@ int slstm_exp_forward_f32(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_fo
 int64_t slstm_exp_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *n_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *r_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_i;            /* (I, H) */
-    const float *r_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *r_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *r_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *d_n;            /* (B, H), NULL counts as zero */
-    const float *d_m;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    const float *n;              /* (B, H) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_n_prev;             /* (B, H) */
-    float *d_m_prev;             /* (B, H) */
-    float *d_i_bar;              /* (B, H) */
-    float *d_z_pre;              /* (B, H) */
-    float *d_o_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER const float *n;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_i_bar;              /* (B, H) */
+    CELLGEN_MEMBER float *d_z_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_o_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -96,63 +96,63 @@ int slstm_exp_backward_f32(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_b
 int64_t slstm_exp_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_m_prev;       /* (B, H) */
-    const float *d_o_pre;        /* (B, H) */
-    const float *d_i_bar;        /* (B, H) */
-    const float *d_z_pre;        /* (B, H) */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_r_z;                /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H) */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_r_i;                /* (H, H), NULL: not wanted */
-    float *d_b_i;                /* (H) */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_r_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H) */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_r_o;                /* (H, H), NULL: not wanted */
-    float *d_b_o;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_m_prev;       /* (B, H) */
+    CELLGEN_MEMBER const float *d_o_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_i_bar;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_z_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H) */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (H) */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H) */
 } slstm_exp_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int slstm_exp_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *n_prev;         /* (B, H) */
-    const float *m_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *r_z;            /* (H, H) */
-    const float *b_z;            /* (H) */
-    const float *w_i;            /* (I, H) */
-    const float *r_i;            /* (H, H) */
-    const float *b_i;            /* (H) */
-    const float *w_f;            /* (I, H) */
-    const float *r_f;            /* (H, H) */
-    const float *b_f;            /* (H) */
-    const float *w_o;            /* (I, H) */
-    const float *r_o;            /* (H, H) */
-    const float *b_o;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *n;                    /* (T, B, H) */
-    float *m;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c_last;               /* (B, H) */
-    float *n_last;               /* (B, H) */
-    float *m_last;               /* (B, H) */
-    float *z;                    /* (T, B, H), NULL: not wanted */
-    float *i_bar;                /* (T, B, H), NULL: not wanted */
-    float *o;                    /* (T, B, H), NULL: not wanted */
-    float *log_f;                /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_z;            /* (H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_i;            /* (H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_o;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *n;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *m;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *n_last;               /* (B, H) */
+    CELLGEN_MEMBER float *m_last;               /* (B, H) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *i_bar;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *log_f;                /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -165,54 +165,54 @@ int64_t slstm_exp_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64
 int slstm_exp_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const slstm_exp_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *n_prev;         /* (B, H) */
-    const float *w_z;            /* (I, H) */
-    const float *r_z;            /* (H, H) */
-    const float *w_i;            /* (I, H) */
-    const float *r_i;            /* (H, H) */
-    const float *w_f;            /* (I, H) */
-    const float *r_f;            /* (H, H) */
-    const float *w_o;            /* (I, H) */
-    const float *r_o;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *n;              /* (T, B, H) */
-    const float *z;              /* (T, B, H) */
-    const float *i_bar;          /* (T, B, H) */
-    const float *o;              /* (T, B, H) */
-    const float *log_f;          /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_n;            /* (T, B, H), NULL counts as zero */
-    const float *d_m;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    const float *d_n_last;       /* (B, H), NULL counts as zero */
-    const float *d_m_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_n_prev;             /* (B, H), NULL: not wanted */
-    float *d_m_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_z;                /* (I, H), NULL: not wanted */
-    float *d_r_z;                /* (H, H), NULL: not wanted */
-    float *d_b_z;                /* (H), NULL: not wanted */
-    float *d_w_i;                /* (I, H), NULL: not wanted */
-    float *d_r_i;                /* (H, H), NULL: not wanted */
-    float *d_b_i;                /* (H), NULL: not wanted */
-    float *d_w_f;                /* (I, H), NULL: not wanted */
-    float *d_r_f;                /* (H, H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_w_o;                /* (I, H), NULL: not wanted */
-    float *d_r_o;                /* (H, H), NULL: not wanted */
-    float *d_b_o;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_z;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_i;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, H) */
+    CELLGEN_MEMBER const float *r_o;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *i_bar;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *log_f;          /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_z;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_i;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_o;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -225,29 +225,29 @@ int64_t slstm_exp_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int6
 int slstm_exp_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const slstm_exp_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *n_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *r_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_i;           /* (I, H) */
-    const double *r_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *r_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *r_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    double *n;                   /* (B, H) */
-    double *m;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER double *n;                   /* (B, H) */
+    CELLGEN_MEMBER double *m;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_forward_args_f64;
 
 /* Compute one step. */
@@ -255,39 +255,39 @@ int slstm_exp_forward_f64(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_fo
 int64_t slstm_exp_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *n_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *r_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_i;           /* (I, H) */
-    const double *r_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *r_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *r_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *d_n;           /* (B, H), NULL counts as zero */
-    const double *d_m;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    const double *n;             /* (B, H) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_n_prev;            /* (B, H) */
-    double *d_m_prev;            /* (B, H) */
-    double *d_i_bar;             /* (B, H) */
-    double *d_z_pre;             /* (B, H) */
-    double *d_o_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER const double *n;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_i_bar;             /* (B, H) */
+    CELLGEN_MEMBER double *d_z_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_o_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -295,63 +295,63 @@ int slstm_exp_backward_f64(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_b
 int64_t slstm_exp_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_m_prev;      /* (B, H) */
-    const double *d_o_pre;       /* (B, H) */
-    const double *d_i_bar;       /* (B, H) */
-    const double *d_z_pre;       /* (B, H) */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_r_z;               /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H) */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_r_i;               /* (H, H), NULL: not wanted */
-    double *d_b_i;               /* (H) */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_r_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H) */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_r_o;               /* (H, H), NULL: not wanted */
-    double *d_b_o;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_m_prev;      /* (B, H) */
+    CELLGEN_MEMBER const double *d_o_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_i_bar;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_z_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H) */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (H) */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H) */
 } slstm_exp_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int slstm_exp_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const slstm_exp_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *n_prev;        /* (B, H) */
-    const double *m_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *r_z;           /* (H, H) */
-    const double *b_z;           /* (H) */
-    const double *w_i;           /* (I, H) */
-    const double *r_i;           /* (H, H) */
-    const double *b_i;           /* (H) */
-    const double *w_f;           /* (I, H) */
-    const double *r_f;           /* (H, H) */
-    const double *b_f;           /* (H) */
-    const double *w_o;           /* (I, H) */
-    const double *r_o;           /* (H, H) */
-    const double *b_o;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *n;                   /* (T, B, H) */
-    double *m;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c_last;              /* (B, H) */
-    double *n_last;              /* (B, H) */
-    double *m_last;              /* (B, H) */
-    double *z;                   /* (T, B, H), NULL: not wanted */
-    double *i_bar;               /* (T, B, H), NULL: not wanted */
-    double *o;                   /* (T, B, H), NULL: not wanted */
-    double *log_f;               /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_z;           /* (H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_i;           /* (H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_o;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *n;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *m;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *n_last;              /* (B, H) */
+    CELLGEN_MEMBER double *m_last;              /* (B, H) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *i_bar;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *log_f;               /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -364,54 +364,54 @@ int64_t slstm_exp_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64
 int slstm_exp_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const slstm_exp_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *n_prev;        /* (B, H) */
-    const double *w_z;           /* (I, H) */
-    const double *r_z;           /* (H, H) */
-    const double *w_i;           /* (I, H) */
-    const double *r_i;           /* (H, H) */
-    const double *w_f;           /* (I, H) */
-    const double *r_f;           /* (H, H) */
-    const double *w_o;           /* (I, H) */
-    const double *r_o;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *n;             /* (T, B, H) */
-    const double *z;             /* (T, B, H) */
-    const double *i_bar;         /* (T, B, H) */
-    const double *o;             /* (T, B, H) */
-    const double *log_f;         /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_n;           /* (T, B, H), NULL counts as zero */
-    const double *d_m;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    const double *d_n_last;      /* (B, H), NULL counts as zero */
-    const double *d_m_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_n_prev;            /* (B, H), NULL: not wanted */
-    double *d_m_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_z;               /* (I, H), NULL: not wanted */
-    double *d_r_z;               /* (H, H), NULL: not wanted */
-    double *d_b_z;               /* (H), NULL: not wanted */
-    double *d_w_i;               /* (I, H), NULL: not wanted */
-    double *d_r_i;               /* (H, H), NULL: not wanted */
-    double *d_b_i;               /* (H), NULL: not wanted */
-    double *d_w_f;               /* (I, H), NULL: not wanted */
-    double *d_r_f;               /* (H, H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_w_o;               /* (I, H), NULL: not wanted */
-    double *d_r_o;               /* (H, H), NULL: not wanted */
-    double *d_b_o;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_z;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_i;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, H) */
+    CELLGEN_MEMBER const double *r_o;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *i_bar;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *log_f;         /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_z;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_i;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_o;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

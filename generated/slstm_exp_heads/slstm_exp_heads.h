@@ -26,29 +26,29 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, K, D) */
-    const float *c_prev;         /* (B, K, D) */
-    const float *n_prev;         /* (B, K, D) */
-    const float *m_prev;         /* (B, K, D) */
-    const float *w_z;            /* (I, K, D) */
-    const float *r_z;            /* (K, D, D) */
-    const float *b_z;            /* (K, D) */
-    const float *w_i;            /* (I, K, D) */
-    const float *r_i;            /* (K, D, D) */
-    const float *b_i;            /* (K, D) */
-    const float *w_f;            /* (I, K, D) */
-    const float *r_f;            /* (K, D, D) */
-    const float *b_f;            /* (K, D) */
-    const float *w_o;            /* (I, K, D) */
-    const float *r_o;            /* (K, D, D) */
-    const float *b_o;            /* (K, D) */
-    float *h;                    /* (B, K, D) */
-    float *c;                    /* (B, K, D) */
-    float *n;                    /* (B, K, D) */
-    float *m;                    /* (B, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_z;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_z;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_i;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_i;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_f;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_f;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_o;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (K, D) */
+    CELLGEN_MEMBER float *h;                    /* (B, K, D) */
+    CELLGEN_MEMBER float *c;                    /* (B, K, D) */
+    CELLGEN_MEMBER float *n;                    /* (B, K, D) */
+    CELLGEN_MEMBER float *m;                    /* (B, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_heads_forward_args_f32;
 
 /* Compute one step. */
@@ -56,39 +56,39 @@ int slstm_exp_heads_forward_f32(int64_t nB, int64_t nI, int64_t nK, int64_t nD, 
 int64_t slstm_exp_heads_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, K, D) */
-    const float *c_prev;         /* (B, K, D) */
-    const float *n_prev;         /* (B, K, D) */
-    const float *m_prev;         /* (B, K, D) */
-    const float *w_z;            /* (I, K, D) */
-    const float *r_z;            /* (K, D, D) */
-    const float *b_z;            /* (K, D) */
-    const float *w_i;            /* (I, K, D) */
-    const float *r_i;            /* (K, D, D) */
-    const float *b_i;            /* (K, D) */
-    const float *w_f;            /* (I, K, D) */
-    const float *r_f;            /* (K, D, D) */
-    const float *b_f;            /* (K, D) */
-    const float *w_o;            /* (I, K, D) */
-    const float *r_o;            /* (K, D, D) */
-    const float *b_o;            /* (K, D) */
-    const float *d_h;            /* (B, K, D), NULL counts as zero */
-    const float *d_c;            /* (B, K, D), NULL counts as zero */
-    const float *d_n;            /* (B, K, D), NULL counts as zero */
-    const float *d_m;            /* (B, K, D), NULL counts as zero */
-    const float *c;              /* (B, K, D) */
-    const float *n;              /* (B, K, D) */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, K, D), NULL: not wanted */
-    float *d_c_prev;             /* (B, K, D) */
-    float *d_n_prev;             /* (B, K, D) */
-    float *d_m_prev;             /* (B, K, D) */
-    float *d_i_bar;              /* (B, K, D) */
-    float *d_z_pre;              /* (B, K, D) */
-    float *d_o_pre;              /* (B, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_z;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_z;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_i;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_i;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_f;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_f;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_o;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (K, D) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, K, D) */
+    CELLGEN_MEMBER const float *n;              /* (B, K, D) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, K, D) */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, K, D) */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, K, D) */
+    CELLGEN_MEMBER float *d_i_bar;              /* (B, K, D) */
+    CELLGEN_MEMBER float *d_z_pre;              /* (B, K, D) */
+    CELLGEN_MEMBER float *d_o_pre;              /* (B, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_heads_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -96,63 +96,63 @@ int slstm_exp_heads_backward_f32(int64_t nB, int64_t nI, int64_t nK, int64_t nD,
 int64_t slstm_exp_heads_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, K, D) */
-    const float *d_m_prev;       /* (B, K, D) */
-    const float *d_o_pre;        /* (B, K, D) */
-    const float *d_i_bar;        /* (B, K, D) */
-    const float *d_z_pre;        /* (B, K, D) */
-    float *d_w_z;                /* (I, K, D), NULL: not wanted */
-    float *d_r_z;                /* (K, D, D), NULL: not wanted */
-    float *d_b_z;                /* (K, D) */
-    float *d_w_i;                /* (I, K, D), NULL: not wanted */
-    float *d_r_i;                /* (K, D, D), NULL: not wanted */
-    float *d_b_i;                /* (K, D) */
-    float *d_w_f;                /* (I, K, D), NULL: not wanted */
-    float *d_r_f;                /* (K, D, D), NULL: not wanted */
-    float *d_b_f;                /* (K, D) */
-    float *d_w_o;                /* (I, K, D), NULL: not wanted */
-    float *d_r_o;                /* (K, D, D), NULL: not wanted */
-    float *d_b_o;                /* (K, D) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *d_m_prev;       /* (B, K, D) */
+    CELLGEN_MEMBER const float *d_o_pre;        /* (B, K, D) */
+    CELLGEN_MEMBER const float *d_i_bar;        /* (B, K, D) */
+    CELLGEN_MEMBER const float *d_z_pre;        /* (B, K, D) */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_z;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (K, D) */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_i;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (K, D) */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_f;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (K, D) */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_o;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (K, D) */
 } slstm_exp_heads_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int slstm_exp_heads_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nK, int64_t nD, const slstm_exp_heads_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, K, D) */
-    const float *c_prev;         /* (B, K, D) */
-    const float *n_prev;         /* (B, K, D) */
-    const float *m_prev;         /* (B, K, D) */
-    const float *w_z;            /* (I, K, D) */
-    const float *r_z;            /* (K, D, D) */
-    const float *b_z;            /* (K, D) */
-    const float *w_i;            /* (I, K, D) */
-    const float *r_i;            /* (K, D, D) */
-    const float *b_i;            /* (K, D) */
-    const float *w_f;            /* (I, K, D) */
-    const float *r_f;            /* (K, D, D) */
-    const float *b_f;            /* (K, D) */
-    const float *w_o;            /* (I, K, D) */
-    const float *r_o;            /* (K, D, D) */
-    const float *b_o;            /* (K, D) */
-    float *h;                    /* (T, B, K, D) */
-    float *c;                    /* (T, B, K, D) */
-    float *n;                    /* (T, B, K, D) */
-    float *m;                    /* (T, B, K, D) */
-    float *h_last;               /* (B, K, D) */
-    float *c_last;               /* (B, K, D) */
-    float *n_last;               /* (B, K, D) */
-    float *m_last;               /* (B, K, D) */
-    float *z;                    /* (T, B, K, D), NULL: not wanted */
-    float *i_bar;                /* (T, B, K, D), NULL: not wanted */
-    float *o;                    /* (T, B, K, D), NULL: not wanted */
-    float *log_f;                /* (T, B, K, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *m_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_z;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_z;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_i;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_i;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_f;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_f;            /* (K, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_o;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *b_o;            /* (K, D) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, K, D) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, K, D) */
+    CELLGEN_MEMBER float *n;                    /* (T, B, K, D) */
+    CELLGEN_MEMBER float *m;                    /* (T, B, K, D) */
+    CELLGEN_MEMBER float *h_last;               /* (B, K, D) */
+    CELLGEN_MEMBER float *c_last;               /* (B, K, D) */
+    CELLGEN_MEMBER float *n_last;               /* (B, K, D) */
+    CELLGEN_MEMBER float *m_last;               /* (B, K, D) */
+    CELLGEN_MEMBER float *z;                    /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *i_bar;                /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *o;                    /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *log_f;                /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_heads_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -165,54 +165,54 @@ int64_t slstm_exp_heads_sequence_forward_packed_size_f32(int64_t nT, int64_t nB,
 int slstm_exp_heads_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const slstm_exp_heads_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, K, D) */
-    const float *c_prev;         /* (B, K, D) */
-    const float *n_prev;         /* (B, K, D) */
-    const float *w_z;            /* (I, K, D) */
-    const float *r_z;            /* (K, D, D) */
-    const float *w_i;            /* (I, K, D) */
-    const float *r_i;            /* (K, D, D) */
-    const float *w_f;            /* (I, K, D) */
-    const float *r_f;            /* (K, D, D) */
-    const float *w_o;            /* (I, K, D) */
-    const float *r_o;            /* (K, D, D) */
-    const float *h;              /* (T, B, K, D) */
-    const float *c;              /* (T, B, K, D) */
-    const float *n;              /* (T, B, K, D) */
-    const float *z;              /* (T, B, K, D) */
-    const float *i_bar;          /* (T, B, K, D) */
-    const float *o;              /* (T, B, K, D) */
-    const float *log_f;          /* (T, B, K, D) */
-    const float *d_h;            /* (T, B, K, D), NULL counts as zero */
-    const float *d_c;            /* (T, B, K, D), NULL counts as zero */
-    const float *d_n;            /* (T, B, K, D), NULL counts as zero */
-    const float *d_m;            /* (T, B, K, D), NULL counts as zero */
-    const float *d_h_last;       /* (B, K, D), NULL counts as zero */
-    const float *d_c_last;       /* (B, K, D), NULL counts as zero */
-    const float *d_n_last;       /* (B, K, D), NULL counts as zero */
-    const float *d_m_last;       /* (B, K, D), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, K, D), NULL: not wanted */
-    float *d_c_prev;             /* (B, K, D), NULL: not wanted */
-    float *d_n_prev;             /* (B, K, D), NULL: not wanted */
-    float *d_m_prev;             /* (B, K, D), NULL: not wanted */
-    float *d_w_z;                /* (I, K, D), NULL: not wanted */
-    float *d_r_z;                /* (K, D, D), NULL: not wanted */
-    float *d_b_z;                /* (K, D), NULL: not wanted */
-    float *d_w_i;                /* (I, K, D), NULL: not wanted */
-    float *d_r_i;                /* (K, D, D), NULL: not wanted */
-    float *d_b_i;                /* (K, D), NULL: not wanted */
-    float *d_w_f;                /* (I, K, D), NULL: not wanted */
-    float *d_r_f;                /* (K, D, D), NULL: not wanted */
-    float *d_b_f;                /* (K, D), NULL: not wanted */
-    float *d_w_o;                /* (I, K, D), NULL: not wanted */
-    float *d_r_o;                /* (K, D, D), NULL: not wanted */
-    float *d_b_o;                /* (K, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *n_prev;         /* (B, K, D) */
+    CELLGEN_MEMBER const float *w_z;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_z;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *w_i;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_i;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *w_f;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_f;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *w_o;            /* (I, K, D) */
+    CELLGEN_MEMBER const float *r_o;            /* (K, D, D) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *n;              /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *z;              /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *i_bar;          /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *o;              /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *log_f;          /* (T, B, K, D) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n;            /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m;            /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_n_last;       /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_m_last;       /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_n_prev;             /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_m_prev;             /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_z;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_z;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_z;                /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_i;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_i;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_i;                /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_f;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_o;                /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_r_o;                /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_o;                /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_heads_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -225,29 +225,29 @@ int64_t slstm_exp_heads_sequence_backward_packed_size_f32(int64_t nT, int64_t nB
 int slstm_exp_heads_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const slstm_exp_heads_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, K, D) */
-    const double *c_prev;        /* (B, K, D) */
-    const double *n_prev;        /* (B, K, D) */
-    const double *m_prev;        /* (B, K, D) */
-    const double *w_z;           /* (I, K, D) */
-    const double *r_z;           /* (K, D, D) */
-    const double *b_z;           /* (K, D) */
-    const double *w_i;           /* (I, K, D) */
-    const double *r_i;           /* (K, D, D) */
-    const double *b_i;           /* (K, D) */
-    const double *w_f;           /* (I, K, D) */
-    const double *r_f;           /* (K, D, D) */
-    const double *b_f;           /* (K, D) */
-    const double *w_o;           /* (I, K, D) */
-    const double *r_o;           /* (K, D, D) */
-    const double *b_o;           /* (K, D) */
-    double *h;                   /* (B, K, D) */
-    double *c;                   /* (B, K, D) */
-    double *n;                   /* (B, K, D) */
-    double *m;                   /* (B, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_z;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_z;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_i;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_i;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_f;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_f;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_o;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (K, D) */
+    CELLGEN_MEMBER double *h;                   /* (B, K, D) */
+    CELLGEN_MEMBER double *c;                   /* (B, K, D) */
+    CELLGEN_MEMBER double *n;                   /* (B, K, D) */
+    CELLGEN_MEMBER double *m;                   /* (B, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_heads_forward_args_f64;
 
 /* Compute one step. */
@@ -255,39 +255,39 @@ int slstm_exp_heads_forward_f64(int64_t nB, int64_t nI, int64_t nK, int64_t nD, 
 int64_t slstm_exp_heads_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, K, D) */
-    const double *c_prev;        /* (B, K, D) */
-    const double *n_prev;        /* (B, K, D) */
-    const double *m_prev;        /* (B, K, D) */
-    const double *w_z;           /* (I, K, D) */
-    const double *r_z;           /* (K, D, D) */
-    const double *b_z;           /* (K, D) */
-    const double *w_i;           /* (I, K, D) */
-    const double *r_i;           /* (K, D, D) */
-    const double *b_i;           /* (K, D) */
-    const double *w_f;           /* (I, K, D) */
-    const double *r_f;           /* (K, D, D) */
-    const double *b_f;           /* (K, D) */
-    const double *w_o;           /* (I, K, D) */
-    const double *r_o;           /* (K, D, D) */
-    const double *b_o;           /* (K, D) */
-    const double *d_h;           /* (B, K, D), NULL counts as zero */
-    const double *d_c;           /* (B, K, D), NULL counts as zero */
-    const double *d_n;           /* (B, K, D), NULL counts as zero */
-    const double *d_m;           /* (B, K, D), NULL counts as zero */
-    const double *c;             /* (B, K, D) */
-    const double *n;             /* (B, K, D) */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, K, D), NULL: not wanted */
-    double *d_c_prev;            /* (B, K, D) */
-    double *d_n_prev;            /* (B, K, D) */
-    double *d_m_prev;            /* (B, K, D) */
-    double *d_i_bar;             /* (B, K, D) */
-    double *d_z_pre;             /* (B, K, D) */
-    double *d_o_pre;             /* (B, K, D) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_z;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_z;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_i;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_i;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_f;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_f;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_o;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (K, D) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, K, D) */
+    CELLGEN_MEMBER const double *n;             /* (B, K, D) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, K, D) */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, K, D) */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, K, D) */
+    CELLGEN_MEMBER double *d_i_bar;             /* (B, K, D) */
+    CELLGEN_MEMBER double *d_z_pre;             /* (B, K, D) */
+    CELLGEN_MEMBER double *d_o_pre;             /* (B, K, D) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } slstm_exp_heads_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -295,63 +295,63 @@ int slstm_exp_heads_backward_f64(int64_t nB, int64_t nI, int64_t nK, int64_t nD,
 int64_t slstm_exp_heads_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nK, int64_t nD); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, K, D) */
-    const double *d_m_prev;      /* (B, K, D) */
-    const double *d_o_pre;       /* (B, K, D) */
-    const double *d_i_bar;       /* (B, K, D) */
-    const double *d_z_pre;       /* (B, K, D) */
-    double *d_w_z;               /* (I, K, D), NULL: not wanted */
-    double *d_r_z;               /* (K, D, D), NULL: not wanted */
-    double *d_b_z;               /* (K, D) */
-    double *d_w_i;               /* (I, K, D), NULL: not wanted */
-    double *d_r_i;               /* (K, D, D), NULL: not wanted */
-    double *d_b_i;               /* (K, D) */
-    double *d_w_f;               /* (I, K, D), NULL: not wanted */
-    double *d_r_f;               /* (K, D, D), NULL: not wanted */
-    double *d_b_f;               /* (K, D) */
-    double *d_w_o;               /* (I, K, D), NULL: not wanted */
-    double *d_r_o;               /* (K, D, D), NULL: not wanted */
-    double *d_b_o;               /* (K, D) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *d_m_prev;      /* (B, K, D) */
+    CELLGEN_MEMBER const double *d_o_pre;       /* (B, K, D) */
+    CELLGEN_MEMBER const double *d_i_bar;       /* (B, K, D) */
+    CELLGEN_MEMBER const double *d_z_pre;       /* (B, K, D) */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_z;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (K, D) */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_i;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (K, D) */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_f;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (K, D) */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_o;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (K, D) */
 } slstm_exp_heads_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int slstm_exp_heads_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nK, int64_t nD, const slstm_exp_heads_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, K, D) */
-    const double *c_prev;        /* (B, K, D) */
-    const double *n_prev;        /* (B, K, D) */
-    const double *m_prev;        /* (B, K, D) */
-    const double *w_z;           /* (I, K, D) */
-    const double *r_z;           /* (K, D, D) */
-    const double *b_z;           /* (K, D) */
-    const double *w_i;           /* (I, K, D) */
-    const double *r_i;           /* (K, D, D) */
-    const double *b_i;           /* (K, D) */
-    const double *w_f;           /* (I, K, D) */
-    const double *r_f;           /* (K, D, D) */
-    const double *b_f;           /* (K, D) */
-    const double *w_o;           /* (I, K, D) */
-    const double *r_o;           /* (K, D, D) */
-    const double *b_o;           /* (K, D) */
-    double *h;                   /* (T, B, K, D) */
-    double *c;                   /* (T, B, K, D) */
-    double *n;                   /* (T, B, K, D) */
-    double *m;                   /* (T, B, K, D) */
-    double *h_last;              /* (B, K, D) */
-    double *c_last;              /* (B, K, D) */
-    double *n_last;              /* (B, K, D) */
-    double *m_last;              /* (B, K, D) */
-    double *z;                   /* (T, B, K, D), NULL: not wanted */
-    double *i_bar;               /* (T, B, K, D), NULL: not wanted */
-    double *o;                   /* (T, B, K, D), NULL: not wanted */
-    double *log_f;               /* (T, B, K, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *m_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_z;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_z;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_i;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_i;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_f;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_f;           /* (K, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_o;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *b_o;           /* (K, D) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, K, D) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, K, D) */
+    CELLGEN_MEMBER double *n;                   /* (T, B, K, D) */
+    CELLGEN_MEMBER double *m;                   /* (T, B, K, D) */
+    CELLGEN_MEMBER double *h_last;              /* (B, K, D) */
+    CELLGEN_MEMBER double *c_last;              /* (B, K, D) */
+    CELLGEN_MEMBER double *n_last;              /* (B, K, D) */
+    CELLGEN_MEMBER double *m_last;              /* (B, K, D) */
+    CELLGEN_MEMBER double *z;                   /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *i_bar;               /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *o;                   /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *log_f;               /* (T, B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_heads_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -364,54 +364,54 @@ int64_t slstm_exp_heads_sequence_forward_packed_size_f64(int64_t nT, int64_t nB,
 int slstm_exp_heads_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const slstm_exp_heads_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, K, D) */
-    const double *c_prev;        /* (B, K, D) */
-    const double *n_prev;        /* (B, K, D) */
-    const double *w_z;           /* (I, K, D) */
-    const double *r_z;           /* (K, D, D) */
-    const double *w_i;           /* (I, K, D) */
-    const double *r_i;           /* (K, D, D) */
-    const double *w_f;           /* (I, K, D) */
-    const double *r_f;           /* (K, D, D) */
-    const double *w_o;           /* (I, K, D) */
-    const double *r_o;           /* (K, D, D) */
-    const double *h;             /* (T, B, K, D) */
-    const double *c;             /* (T, B, K, D) */
-    const double *n;             /* (T, B, K, D) */
-    const double *z;             /* (T, B, K, D) */
-    const double *i_bar;         /* (T, B, K, D) */
-    const double *o;             /* (T, B, K, D) */
-    const double *log_f;         /* (T, B, K, D) */
-    const double *d_h;           /* (T, B, K, D), NULL counts as zero */
-    const double *d_c;           /* (T, B, K, D), NULL counts as zero */
-    const double *d_n;           /* (T, B, K, D), NULL counts as zero */
-    const double *d_m;           /* (T, B, K, D), NULL counts as zero */
-    const double *d_h_last;      /* (B, K, D), NULL counts as zero */
-    const double *d_c_last;      /* (B, K, D), NULL counts as zero */
-    const double *d_n_last;      /* (B, K, D), NULL counts as zero */
-    const double *d_m_last;      /* (B, K, D), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, K, D), NULL: not wanted */
-    double *d_c_prev;            /* (B, K, D), NULL: not wanted */
-    double *d_n_prev;            /* (B, K, D), NULL: not wanted */
-    double *d_m_prev;            /* (B, K, D), NULL: not wanted */
-    double *d_w_z;               /* (I, K, D), NULL: not wanted */
-    double *d_r_z;               /* (K, D, D), NULL: not wanted */
-    double *d_b_z;               /* (K, D), NULL: not wanted */
-    double *d_w_i;               /* (I, K, D), NULL: not wanted */
-    double *d_r_i;               /* (K, D, D), NULL: not wanted */
-    double *d_b_i;               /* (K, D), NULL: not wanted */
-    double *d_w_f;               /* (I, K, D), NULL: not wanted */
-    double *d_r_f;               /* (K, D, D), NULL: not wanted */
-    double *d_b_f;               /* (K, D), NULL: not wanted */
-    double *d_w_o;               /* (I, K, D), NULL: not wanted */
-    double *d_r_o;               /* (K, D, D), NULL: not wanted */
-    double *d_b_o;               /* (K, D), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *n_prev;        /* (B, K, D) */
+    CELLGEN_MEMBER const double *w_z;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_z;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *w_i;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_i;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *w_f;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_f;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *w_o;           /* (I, K, D) */
+    CELLGEN_MEMBER const double *r_o;           /* (K, D, D) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *n;             /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *z;             /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *i_bar;         /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *o;             /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *log_f;         /* (T, B, K, D) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n;           /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m;           /* (T, B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_n_last;      /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_m_last;      /* (B, K, D), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_n_prev;            /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_m_prev;            /* (B, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_z;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_z;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_z;               /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_i;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_i;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_i;               /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_f;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_o;               /* (I, K, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_r_o;               /* (K, D, D), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_o;               /* (K, D), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } slstm_exp_heads_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

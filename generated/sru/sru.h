@@ -19,20 +19,20 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *w_f;            /* (H, H) */
-    const float *w_r;            /* (H, H) */
-    const float *v_f;            /* (H) */
-    const float *v_r;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_r;            /* (H) */
-    double alpha;                /* scalar */
-    float *h;                    /* (B, H) */
-    float *c;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_f;            /* (H) */
+    CELLGEN_MEMBER const float *v_r;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } sru_forward_args_f32;
 
 /* Compute one step. */
@@ -40,26 +40,26 @@ int sru_forward_f32(int64_t nB, int64_t nH, const sru_forward_args_f32 *args);
 int64_t sru_forward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *w_f;            /* (H, H) */
-    const float *w_r;            /* (H, H) */
-    const float *v_f;            /* (H) */
-    const float *v_r;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_r;            /* (H) */
-    double alpha;                /* scalar */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    const float *d_c;            /* (B, H), NULL counts as zero */
-    const float *c;              /* (B, H) */
-    float *d_x;                  /* (B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H) */
-    float *d_f_pre;              /* (B, H) */
-    float *d_r_pre;              /* (B, H) */
-    float *d_x_w;                /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_f;            /* (H) */
+    CELLGEN_MEMBER const float *v_r;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *c;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x;                  /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H) */
+    CELLGEN_MEMBER float *d_f_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_r_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_x_w;                /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } sru_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -67,44 +67,44 @@ int sru_backward_f32(int64_t nB, int64_t nH, const sru_backward_args_f32 *args);
 int64_t sru_backward_workspace_size_f32(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *d_x_w;          /* (B, H) */
-    const float *d_r_pre;        /* (B, H) */
-    const float *d_f_pre;        /* (B, H) */
-    float *d_w;                  /* (H, H), NULL: not wanted */
-    float *d_w_f;                /* (H, H), NULL: not wanted */
-    float *d_w_r;                /* (H, H), NULL: not wanted */
-    float *d_v_f;                /* (H) */
-    float *d_v_r;                /* (H) */
-    float *d_b_f;                /* (H) */
-    float *d_b_r;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_x_w;          /* (B, H) */
+    CELLGEN_MEMBER const float *d_r_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_f_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_f;                /* (H) */
+    CELLGEN_MEMBER float *d_v_r;                /* (H) */
+    CELLGEN_MEMBER float *d_b_f;                /* (H) */
+    CELLGEN_MEMBER float *d_b_r;                /* (H) */
 } sru_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int sru_weight_gradients_f32(int64_t nB, int64_t nH, const sru_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *w_f;            /* (H, H) */
-    const float *w_r;            /* (H, H) */
-    const float *v_f;            /* (H) */
-    const float *v_r;            /* (H) */
-    const float *b_f;            /* (H) */
-    const float *b_r;            /* (H) */
-    double alpha;                /* scalar */
-    float *h;                    /* (T, B, H) */
-    float *c;                    /* (T, B, H) */
-    float *c_last;               /* (B, H) */
-    float *f;                    /* (T, B, H), NULL: not wanted */
-    float *r;                    /* (T, B, H), NULL: not wanted */
-    float *x_w;                  /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_f;            /* (H) */
+    CELLGEN_MEMBER const float *v_r;            /* (H) */
+    CELLGEN_MEMBER const float *b_f;            /* (H) */
+    CELLGEN_MEMBER const float *b_r;            /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *c_last;               /* (B, H) */
+    CELLGEN_MEMBER float *f;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *r;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *x_w;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } sru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -117,34 +117,34 @@ int64_t sru_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nH)
 int sru_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const sru_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, H) */
-    const float *c_prev;         /* (B, H) */
-    const float *w;              /* (H, H) */
-    const float *w_f;            /* (H, H) */
-    const float *w_r;            /* (H, H) */
-    const float *v_f;            /* (H) */
-    const float *v_r;            /* (H) */
-    double alpha;                /* scalar */
-    const float *c;              /* (T, B, H) */
-    const float *f;              /* (T, B, H) */
-    const float *r;              /* (T, B, H) */
-    const float *x_w;            /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_c;            /* (T, B, H), NULL counts as zero */
-    const float *d_c_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, H), NULL: not wanted */
-    float *d_c_prev;             /* (B, H), NULL: not wanted */
-    float *d_w;                  /* (H, H), NULL: not wanted */
-    float *d_w_f;                /* (H, H), NULL: not wanted */
-    float *d_w_r;                /* (H, H), NULL: not wanted */
-    float *d_v_f;                /* (H), NULL: not wanted */
-    float *d_v_r;                /* (H), NULL: not wanted */
-    float *d_b_f;                /* (H), NULL: not wanted */
-    float *d_b_r;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w;              /* (H, H) */
+    CELLGEN_MEMBER const float *w_f;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_r;            /* (H, H) */
+    CELLGEN_MEMBER const float *v_f;            /* (H) */
+    CELLGEN_MEMBER const float *v_r;            /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *f;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *r;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *x_w;            /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_c_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w;                  /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_f;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_r;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_v_r;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_f;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_r;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } sru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -157,20 +157,20 @@ int64_t sru_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nH
 int sru_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nH, const sru_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *w_f;           /* (H, H) */
-    const double *w_r;           /* (H, H) */
-    const double *v_f;           /* (H) */
-    const double *v_r;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_r;           /* (H) */
-    double alpha;                /* scalar */
-    double *h;                   /* (B, H) */
-    double *c;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_f;           /* (H) */
+    CELLGEN_MEMBER const double *v_r;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } sru_forward_args_f64;
 
 /* Compute one step. */
@@ -178,26 +178,26 @@ int sru_forward_f64(int64_t nB, int64_t nH, const sru_forward_args_f64 *args);
 int64_t sru_forward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *w_f;           /* (H, H) */
-    const double *w_r;           /* (H, H) */
-    const double *v_f;           /* (H) */
-    const double *v_r;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_r;           /* (H) */
-    double alpha;                /* scalar */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    const double *d_c;           /* (B, H), NULL counts as zero */
-    const double *c;             /* (B, H) */
-    double *d_x;                 /* (B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H) */
-    double *d_f_pre;             /* (B, H) */
-    double *d_r_pre;             /* (B, H) */
-    double *d_x_w;               /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_f;           /* (H) */
+    CELLGEN_MEMBER const double *v_r;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *c;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x;                 /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H) */
+    CELLGEN_MEMBER double *d_f_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_r_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_x_w;               /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } sru_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -205,44 +205,44 @@ int sru_backward_f64(int64_t nB, int64_t nH, const sru_backward_args_f64 *args);
 int64_t sru_backward_workspace_size_f64(int64_t nB, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *d_x_w;         /* (B, H) */
-    const double *d_r_pre;       /* (B, H) */
-    const double *d_f_pre;       /* (B, H) */
-    double *d_w;                 /* (H, H), NULL: not wanted */
-    double *d_w_f;               /* (H, H), NULL: not wanted */
-    double *d_w_r;               /* (H, H), NULL: not wanted */
-    double *d_v_f;               /* (H) */
-    double *d_v_r;               /* (H) */
-    double *d_b_f;               /* (H) */
-    double *d_b_r;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_x_w;         /* (B, H) */
+    CELLGEN_MEMBER const double *d_r_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_f_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_f;               /* (H) */
+    CELLGEN_MEMBER double *d_v_r;               /* (H) */
+    CELLGEN_MEMBER double *d_b_f;               /* (H) */
+    CELLGEN_MEMBER double *d_b_r;               /* (H) */
 } sru_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int sru_weight_gradients_f64(int64_t nB, int64_t nH, const sru_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *w_f;           /* (H, H) */
-    const double *w_r;           /* (H, H) */
-    const double *v_f;           /* (H) */
-    const double *v_r;           /* (H) */
-    const double *b_f;           /* (H) */
-    const double *b_r;           /* (H) */
-    double alpha;                /* scalar */
-    double *h;                   /* (T, B, H) */
-    double *c;                   /* (T, B, H) */
-    double *c_last;              /* (B, H) */
-    double *f;                   /* (T, B, H), NULL: not wanted */
-    double *r;                   /* (T, B, H), NULL: not wanted */
-    double *x_w;                 /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_f;           /* (H) */
+    CELLGEN_MEMBER const double *v_r;           /* (H) */
+    CELLGEN_MEMBER const double *b_f;           /* (H) */
+    CELLGEN_MEMBER const double *b_r;           /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *c_last;              /* (B, H) */
+    CELLGEN_MEMBER double *f;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *r;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *x_w;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } sru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -255,34 +255,34 @@ int64_t sru_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nH)
 int sru_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nH, const sru_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, H) */
-    const double *c_prev;        /* (B, H) */
-    const double *w;             /* (H, H) */
-    const double *w_f;           /* (H, H) */
-    const double *w_r;           /* (H, H) */
-    const double *v_f;           /* (H) */
-    const double *v_r;           /* (H) */
-    double alpha;                /* scalar */
-    const double *c;             /* (T, B, H) */
-    const double *f;             /* (T, B, H) */
-    const double *r;             /* (T, B, H) */
-    const double *x_w;           /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_c;           /* (T, B, H), NULL counts as zero */
-    const double *d_c_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, H), NULL: not wanted */
-    double *d_c_prev;            /* (B, H), NULL: not wanted */
-    double *d_w;                 /* (H, H), NULL: not wanted */
-    double *d_w_f;               /* (H, H), NULL: not wanted */
-    double *d_w_r;               /* (H, H), NULL: not wanted */
-    double *d_v_f;               /* (H), NULL: not wanted */
-    double *d_v_r;               /* (H), NULL: not wanted */
-    double *d_b_f;               /* (H), NULL: not wanted */
-    double *d_b_r;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w;             /* (H, H) */
+    CELLGEN_MEMBER const double *w_f;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_r;           /* (H, H) */
+    CELLGEN_MEMBER const double *v_f;           /* (H) */
+    CELLGEN_MEMBER const double *v_r;           /* (H) */
+    CELLGEN_MEMBER double alpha;                /* scalar */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *f;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *r;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *x_w;           /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_c_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w;                 /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_f;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_r;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_v_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_f;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_r;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } sru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

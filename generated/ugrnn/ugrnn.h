@@ -17,17 +17,17 @@
 CELLGEN_BEGIN_DECLS
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    float *h;                    /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ugrnn_forward_args_f32;
 
 /* Compute one step. */
@@ -35,21 +35,21 @@ int ugrnn_forward_f32(int64_t nB, int64_t nI, int64_t nH, const ugrnn_forward_ar
 int64_t ugrnn_forward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    const float *d_h;            /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_c_pre;              /* (B, H) */
-    float *d_g_pre;              /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER const float *d_h;            /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_c_pre;              /* (B, H) */
+    CELLGEN_MEMBER float *d_g_pre;              /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ugrnn_backward_args_f32;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -57,38 +57,38 @@ int ugrnn_backward_f32(int64_t nB, int64_t nI, int64_t nH, const ugrnn_backward_
 int64_t ugrnn_backward_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const float *x;              /* (B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *d_g_pre;        /* (B, H) */
-    const float *d_c_pre;        /* (B, H) */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H, H), NULL: not wanted */
-    float *d_b_c;                /* (H) */
-    float *d_w_g;                /* (I, H), NULL: not wanted */
-    float *d_u_g;                /* (H, H), NULL: not wanted */
-    float *d_b_g;                /* (H) */
+    CELLGEN_MEMBER const float *x;              /* (B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *d_g_pre;        /* (B, H) */
+    CELLGEN_MEMBER const float *d_c_pre;        /* (B, H) */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H) */
+    CELLGEN_MEMBER float *d_w_g;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_g;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H) */
 } ugrnn_weight_gradients_args_f32;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int ugrnn_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const ugrnn_weight_gradients_args_f32 *args);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *b_c;            /* (H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *b_g;            /* (H) */
-    float *h;                    /* (T, B, H) */
-    float *h_last;               /* (B, H) */
-    float *c;                    /* (T, B, H), NULL: not wanted */
-    float *g;                    /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_c;            /* (H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *b_g;            /* (H) */
+    CELLGEN_MEMBER float *h;                    /* (T, B, H) */
+    CELLGEN_MEMBER float *h_last;               /* (B, H) */
+    CELLGEN_MEMBER float *c;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *g;                    /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ugrnn_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -101,29 +101,29 @@ int64_t ugrnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t n
 int ugrnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ugrnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const float *x;              /* (T, B, I) */
-    const float *h_prev;         /* (B, H) */
-    const float *w_c;            /* (I, H) */
-    const float *u_c;            /* (H, H) */
-    const float *w_g;            /* (I, H) */
-    const float *u_g;            /* (H, H) */
-    const float *h;              /* (T, B, H) */
-    const float *c;              /* (T, B, H) */
-    const float *g;              /* (T, B, H) */
-    const float *d_h;            /* (T, B, H), NULL counts as zero */
-    const float *d_h_last;       /* (B, H), NULL counts as zero */
-    float *d_x;                  /* (T, B, I), NULL: not wanted */
-    float *d_h_prev;             /* (B, H), NULL: not wanted */
-    float *d_w_c;                /* (I, H), NULL: not wanted */
-    float *d_u_c;                /* (H, H), NULL: not wanted */
-    float *d_b_c;                /* (H), NULL: not wanted */
-    float *d_w_g;                /* (I, H), NULL: not wanted */
-    float *d_u_g;                /* (H, H), NULL: not wanted */
-    float *d_b_g;                /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const float *x;              /* (T, B, I) */
+    CELLGEN_MEMBER const float *h_prev;         /* (B, H) */
+    CELLGEN_MEMBER const float *w_c;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_c;            /* (H, H) */
+    CELLGEN_MEMBER const float *w_g;            /* (I, H) */
+    CELLGEN_MEMBER const float *u_g;            /* (H, H) */
+    CELLGEN_MEMBER const float *h;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *c;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *g;              /* (T, B, H) */
+    CELLGEN_MEMBER const float *d_h;            /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const float *d_h_last;       /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER float *d_x;                  /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER float *d_h_prev;             /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_c;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_c;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_c;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_w_g;                /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_u_g;                /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER float *d_b_g;                /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ugrnn_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -136,17 +136,17 @@ int64_t ugrnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t 
 int ugrnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ugrnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    double *h;                   /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ugrnn_forward_args_f64;
 
 /* Compute one step. */
@@ -154,21 +154,21 @@ int ugrnn_forward_f64(int64_t nB, int64_t nI, int64_t nH, const ugrnn_forward_ar
 int64_t ugrnn_forward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    const double *d_h;           /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_c_pre;             /* (B, H) */
-    double *d_g_pre;             /* (B, H) */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER const double *d_h;           /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_c_pre;             /* (B, H) */
+    CELLGEN_MEMBER double *d_g_pre;             /* (B, H) */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
 } ugrnn_backward_args_f64;
 
 /* Compute the gradients that a step must return; upstream gradients left out are 0. */
@@ -176,38 +176,38 @@ int ugrnn_backward_f64(int64_t nB, int64_t nI, int64_t nH, const ugrnn_backward_
 int64_t ugrnn_backward_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
-    const double *x;             /* (B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *d_g_pre;       /* (B, H) */
-    const double *d_c_pre;       /* (B, H) */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H, H), NULL: not wanted */
-    double *d_b_c;               /* (H) */
-    double *d_w_g;               /* (I, H), NULL: not wanted */
-    double *d_u_g;               /* (H, H), NULL: not wanted */
-    double *d_b_g;               /* (H) */
+    CELLGEN_MEMBER const double *x;             /* (B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *d_g_pre;       /* (B, H) */
+    CELLGEN_MEMBER const double *d_c_pre;       /* (B, H) */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H) */
+    CELLGEN_MEMBER double *d_w_g;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_g;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H) */
 } ugrnn_weight_gradients_args_f64;
 
 /* Compute the gradients of all parameters that backward does not return. */
 int ugrnn_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const ugrnn_weight_gradients_args_f64 *args);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *b_c;           /* (H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *b_g;           /* (H) */
-    double *h;                   /* (T, B, H) */
-    double *h_last;              /* (B, H) */
-    double *c;                   /* (T, B, H), NULL: not wanted */
-    double *g;                   /* (T, B, H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_c;           /* (H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *b_g;           /* (H) */
+    CELLGEN_MEMBER double *h;                   /* (T, B, H) */
+    CELLGEN_MEMBER double *h_last;              /* (B, H) */
+    CELLGEN_MEMBER double *c;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *g;                   /* (T, B, H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ugrnn_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -220,29 +220,29 @@ int64_t ugrnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t n
 int ugrnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const ugrnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
-    const double *x;             /* (T, B, I) */
-    const double *h_prev;        /* (B, H) */
-    const double *w_c;           /* (I, H) */
-    const double *u_c;           /* (H, H) */
-    const double *w_g;           /* (I, H) */
-    const double *u_g;           /* (H, H) */
-    const double *h;             /* (T, B, H) */
-    const double *c;             /* (T, B, H) */
-    const double *g;             /* (T, B, H) */
-    const double *d_h;           /* (T, B, H), NULL counts as zero */
-    const double *d_h_last;      /* (B, H), NULL counts as zero */
-    double *d_x;                 /* (T, B, I), NULL: not wanted */
-    double *d_h_prev;            /* (B, H), NULL: not wanted */
-    double *d_w_c;               /* (I, H), NULL: not wanted */
-    double *d_u_c;               /* (H, H), NULL: not wanted */
-    double *d_b_c;               /* (H), NULL: not wanted */
-    double *d_w_g;               /* (I, H), NULL: not wanted */
-    double *d_u_g;               /* (H, H), NULL: not wanted */
-    double *d_b_g;               /* (H), NULL: not wanted */
-    void *workspace;             /* aligned to 64 bytes */
-    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
-    void *team;                  /* a cellgen_team, NULL: the caller alone */
-    const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const double *x;             /* (T, B, I) */
+    CELLGEN_MEMBER const double *h_prev;        /* (B, H) */
+    CELLGEN_MEMBER const double *w_c;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_c;           /* (H, H) */
+    CELLGEN_MEMBER const double *w_g;           /* (I, H) */
+    CELLGEN_MEMBER const double *u_g;           /* (H, H) */
+    CELLGEN_MEMBER const double *h;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *c;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *g;             /* (T, B, H) */
+    CELLGEN_MEMBER const double *d_h;           /* (T, B, H), NULL counts as zero */
+    CELLGEN_MEMBER const double *d_h_last;      /* (B, H), NULL counts as zero */
+    CELLGEN_MEMBER double *d_x;                 /* (T, B, I), NULL: not wanted */
+    CELLGEN_MEMBER double *d_h_prev;            /* (B, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_c;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_c;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_c;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_w_g;               /* (I, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_u_g;               /* (H, H), NULL: not wanted */
+    CELLGEN_MEMBER double *d_b_g;               /* (H), NULL: not wanted */
+    CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
+    CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
 } ugrnn_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -38,6 +38,8 @@ class Machine:
     runner: tuple[str, ...] | None = ()
     linked: tuple[str, ...] = LIBRARIES
     suffix: str = ""
+    like: Machine | None = None
+    """Whose results its own are held to; None: those of the kernels."""
 
     @property
     def missing(self) -> str:
@@ -113,9 +115,10 @@ def elsewhere() -> tuple[Machine, ...]:
     """Machines that are emulated here, then those that programs are only linked for."""
     node = ("node", "--no-warnings", str(FOLDER / "wasi.mjs"))
     wasm = ("-target", "wasm32-wasi", "-msimd128")
+    without_fma = Machine("x86-64 without fma", ("gcc",), ("-march=x86-64",))
     return (
         Machine(*("arm64", ("aarch64-linux-gnu-gcc",)), runner=("qemu-aarch64", "-L", ROOT_OF_ARM)),
-        Machine("wasm", zig(), wasm, node, linked=(), suffix=".wasm"),
+        Machine("wasm", zig(), wasm, node, linked=(), suffix=".wasm", like=without_fma),
         Machine("macos-arm64", zig(), ("-target", "aarch64-macos"), None, linked=()),
         Machine(
             *("windows-x86-64", zig(), ("-target", "x86_64-windows-gnu", "-mcpu=x86_64_v3"), None),

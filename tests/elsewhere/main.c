@@ -41,26 +41,28 @@ static void call(const cellgen_cell *cell, const int64_t *head, FILE *from, FILE
     const cellgen_signature *const f = cell->function + head[0];
     const cellgen_entry *const entry = cell->precision[head[1]].entry + head[0];
     int64_t n[DIMS], bytes[MEMBERS];
-    void *words[MEMBERS + 4] = {0};
+    uint64_t words[MEMBERS + 4] = {0};
+    void *arrays[MEMBERS] = {0};
     if (f->dims > DIMS || f->members > MEMBERS) exit(5);
     if (!read_exactly(n, 8 * f->dims, from) || !read_exactly(bytes, 8 * f->members, from)) exit(6);
     for (int64_t m = 0; m < f->members; ++m) {
         if (bytes[m] < 0) continue;
-        words[m] = aligned(whole(bytes[m]));
-        if (m < f->arguments && !read_exactly(words[m], whole(bytes[m]), from)) exit(6);
-        if (f->member[m].role == CELLGEN_ROLE_SCALAR) memcpy(words + m, words[m], sizeof(double));
+        arrays[m] = aligned(whole(bytes[m]));
+        if (m < f->arguments && !read_exactly(arrays[m], whole(bytes[m]), from)) exit(6);
+        words[m] = (uintptr_t)arrays[m];
+        if (f->member[m].role == CELLGEN_ROLE_SCALAR) memcpy(words + m, arrays[m], sizeof(double));
     }
     int64_t w = f->members;
     if (f->has_workspace) {
         const int64_t size = entry->size(n, NULL);
-        words[w++] = aligned(size);
-        words[w++] = (void *)(intptr_t)size;
+        words[w++] = (uintptr_t)aligned(size);
+        words[w++] = (uint64_t)size;
     }
-    if (f->has_team) words[w] = cell->team((int)head[2]);
+    if (f->has_team) words[w] = (uintptr_t)cell->team((int)head[2]);
     const int64_t code = entry->call(n, words);
     fwrite(&code, 8, 1, to);
     for (int64_t m = f->arguments; m < f->members; ++m)
-        if (bytes[m] > 0) fwrite(words[m], 1, (size_t)whole(bytes[m]), to);
+        if (bytes[m] > 0) fwrite(arrays[m], 1, (size_t)whole(bytes[m]), to);
 }
 
 int main(int count, char **names)

@@ -55,8 +55,7 @@ class ForwardRun(NamedTuple):
     """How a forward pass ran: cell and digest of its sources, dimensions, scalars, options.
 
     With a ``checkpoint``, what it saved are the states before every so many-th step, from which the
-    steps are computed once more, in its ``products``, with denormal numbers as zeros where
-    ``flush_denormals`` says so.
+    steps are computed once more, with denormal numbers as zeros where ``flush_denormals`` says so.
     """
 
     cell: str
