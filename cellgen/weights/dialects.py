@@ -79,8 +79,6 @@ CELLS: Mapping[str, str] = {
     "slstm": "slstm_heads",
 }
 """The shipped cell of each function; an LSTM with peepholes is ``lstm_peephole``."""
-PLAIN: Mapping[str, str] = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
-"""Functions of simple networks by their activation, as libraries name it."""
 SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "lstm": ("_i", "_f", "_g", "_o"),
     "gru": ("_z", "_r", "_n"),
@@ -137,12 +135,13 @@ def _torch_rnn_cell(nonlinearity: str = "tanh", bias: bool = True) -> Dialect:
 
 
 def _plain(option: str, activation: str) -> str:
-    if activation not in PLAIN:
+    function = f"rnn_{activation}"
+    if function not in CELLS:
         raise ArgumentError(
             f"dialect: {option} is {activation!r}, expected 'tanh' or 'relu'; other activations "
             f"have no cell here to go through"
         )
-    return PLAIN[activation]
+    return function
 
 
 def _keras(kind: str, gates: str, function: str, bias: Grid | None) -> Dialect:
