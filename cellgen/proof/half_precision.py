@@ -39,7 +39,8 @@ def bf16_errors(
 
     Errors are relative to the largest entry, or to what a change of every argument by
     ``BF16_ROUNDOFF``, up or down, can do to it where that is more (``rounding``): the gradients
-    of a run that rounded are those of another point, and thresholds may be crossed.
+    of a run that rounded are those of another point, and thresholds may be crossed. What float32
+    leaves of terms that cancel for every argument counts as one such unit.
     """
     narrow = {n: np.asarray(a, np.float32, order="C") for n, a in arrays.items()}
     wide = {n: a.astype(np.float64) for n, a in narrow.items()}
@@ -49,6 +50,7 @@ def bf16_errors(
     above = {n: a.astype(np.float64) for n, a in upstream.items()}
     exact = run_and_gradients(kernel, wide, above, FULL)
     found = run_and_gradients(kernel, narrow, upstream, BF16)
+    plain = run_and_gradients(kernel, narrow, upstream, FULL)
     errors: dict[str, dict[str, float]] = {}
     for way, results in exact.items():
         scales = scales_of(
@@ -62,6 +64,7 @@ def bf16_errors(
         least = float(np.finfo(np.float32).tiny)
         errors[way] = {}
         for name, array in results.items():
-            error = largest(found[way][name] - array) / max(scales[name], least)
+            rounding = largest(plain[way][name] - array) / BF16_ROUNDOFF
+            error = largest(found[way][name] - array) / max(scales[name], rounding, least)
             errors[way][name] = error if error >= 0 else float("inf")
     return errors
