@@ -46,7 +46,7 @@ def test_no_tile_of_arm64_keeps_its_sums_in_memory() -> None:
     if shutil.which(inner_loop.OBJDUMP["arm64"]) is None:
         pytest.skip("no objdump for arm64")
     found = {loop.tile: loop for loop in inner_loop.loops(machine, inner_loop.OBJDUMP["arm64"])}
-    assert len(found) == 2 * 40
+    assert len(found) == 2 * 45
     for tile, loop in found.items():
         rows, vectors = map(int, re.findall(r"\d+", tile)[:2])
         assert loop.fma == rows * vectors

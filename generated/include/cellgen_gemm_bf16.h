@@ -192,9 +192,11 @@ CELLGEN_INLINE void cellgen_round_row(const float *from, int64_t K, cellgen_pair
 {
     int64_t k = 0;
 #if CELLGEN_AVX512BF16
-    for (; k + 32 <= K; k += 32)
-        _mm512_storeu_si512(to + k / 2, _mm512_rol_epi32((__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + k + 16),
-                                                                                     _mm512_loadu_ps(from + k)), 16));
+    for (; k + 32 <= K; k += 32) {
+        const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + k + 16), _mm512_loadu_ps(from + k));
+        /* the unmasked form sets off a false -Wmaybe-uninitialized in GCC 12 */
+        _mm512_storeu_si512(to + k / 2, _mm512_maskz_rol_epi32((__mmask16)-1, both, 16));
+    }
 #endif
     for (; k < K; k += 2) to[k / 2] = cellgen_pair_of(from[k], k + 1 < K ? from[k + 1] : 0.0f);
 }
