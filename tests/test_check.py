@@ -23,7 +23,17 @@ from cellgen.program.derive import forward as forward_program
 from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.program.ssa import Program, Statement
 from cellgen.proof import check
-from cellgen.proof.check import C_BARS, FLOAT64_BAR, Report, Row, gradients, judged, points, several
+from cellgen.proof.check import (
+    C_BARS,
+    FLOAT64_BAR,
+    Report,
+    Row,
+    gradients,
+    judged,
+    over_time,
+    points,
+    several,
+)
 from cellgen.proof.check import cell as cell_proof
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
@@ -469,3 +479,28 @@ def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(
 def dies() -> None:
     """What a worker does whose kernel writes where it must not."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("name", "errors", "is_proved"),
+    [
+        ("elman_relu", (1.0, 0.0), True),  # a kink that rounding crossed at the first point
+        ("elman_relu", (1.0,) * over_time.KINKED_POINTS, False),  # what is wrong is so everywhere
+        ("elman", (1.0, 0.0), False),  # nothing to cross: one point says it
+    ],
+)
+def test_products_in_bfloat16_of_kinked_cells_are_proved_at_the_best_of_some_points(
+    name: str, errors: tuple[float, ...], is_proved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter(errors)
+
+    def one(*_: object) -> dict[str, dict[str, float]]:
+        error = next(drawn)
+        return {way: {"h": error} for way in ("sequence_forward", "sequence_backward")}
+
+    monkeypatch.setattr(over_time, "bf16_errors", one)
+    cell = {"elman": Elman, "elman_relu": ElmanRelu}[name]
+    programs = programs_of(cell)
+    subject = points.Subject(cell, programs, forward_program(programs.definition), None)
+    rows = over_time._prove_bf16(subject, None, np.random.default_rng(0))
+    assert [row.verdict == "ok" for row in rows] == [is_proved] * 2
