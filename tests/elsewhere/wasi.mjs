@@ -6,8 +6,8 @@ import { WASI } from "node:wasi";
 const [program, calls, results] = process.argv.slice(2);
 const wasi = new WASI({
   version: "preview1",
-  args: ["main", `/work/${basename(calls)}`, `/work/${basename(results)}`],
-  preopens: { "/work": dirname(calls) },
+  args: ["main", `/here/${basename(calls)}`, `/here/${basename(results)}`],
+  preopens: { "/here": dirname(calls) },
   returnOnExit: true,
 });
 const module = await WebAssembly.compile(await readFile(program));
