@@ -1035,6 +1035,7 @@ CODES = {
     "declaration.gradients",
     "declaration.index",
     "declaration.name",
+    "declaration.online",
     "declaration.operator",
     "declaration.outputs",
     "declaration.parents",

@@ -468,7 +468,7 @@ def test_cells_side_by_side_are_proved_as_one_after_the_other() -> None:
 def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(several, "_end_when_interrupted", dies)
+    monkeypatch.setattr(several, "_begin_worker", dies)
     found = several.check_each((Elman, ElmanRelu), jobs=2, say=str, done=lambda *_: None)
     assert [failure.name for failure in found] == ["elman", "elman_relu"]
     for failure in found:

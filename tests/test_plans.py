@@ -196,7 +196,9 @@ def test_c_and_python_know_the_same_members():
     members = {"constants": abi.CONSTANTS, "plan": (*abi.PLAN, "by"), "options": abi.OPTIONS}
     for struct, names in members.items():
         body = re.findall(r"typedef struct \{([^}]*)\} cellgen_" + struct, text)[0]
-        found = re.findall(r"^\s*(?:const )?(?:unsigned )?\w+ \**(\w+);", body, re.MULTILINE)
+        found = re.findall(
+            r"^\s*(?:const )?(?:unsigned )?\w+ \**(?:const \*)?(\w+);", body, re.MULTILINE
+        )
         assert tuple(found) == names
     known = Types({})
     for struct, names in members.items():

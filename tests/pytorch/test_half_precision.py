@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-import cellgen
-from tests.test_half_precision import (
+torch = pytest.importorskip("torch")
+
+import cellgen  # noqa: E402
+from tests.test_half_precision import (  # noqa: E402
     CELLS,
     PEER,
     Arrays,

@@ -15,7 +15,15 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.settings import checked_options, numbers
 from cellgen.runtime.call.views import ArrayView
-from cellgen.runtime.options import BY_ROW, NONE, OF_OPTIONS, TABLE, Options, device_members
+from cellgen.runtime.options import (
+    BY_ROW,
+    NONE,
+    OF_OPTIONS,
+    TABLE,
+    Option,
+    Options,
+    device_members,
+)
 
 TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
 TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
@@ -71,11 +79,16 @@ def _refuse_others(where: str, arguments: dict[str, object]) -> None:
         name = option.name
         is_own = option.on_device or name in ("save", "saved")
         value = None if is_own else arguments.pop(name, None)
-        if value is not None and value is not False:
+        if value is not None and value is not False and not _is_default(option, value):
             raise ArgumentError(
                 f"{where}: {name} is an option of the C kernels that CUDA kernels do not have yet; "
                 f"leave it out, or use the C kernel: cellgen.load(...)"
             )
+
+
+def _is_default(option: Option, value: object) -> bool:
+    """Whether a number or word is what the option is where nothing is said."""
+    return isinstance(value, int | str) and value == option.default
 
 
 def check_tables(

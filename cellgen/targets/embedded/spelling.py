@@ -40,7 +40,7 @@ def number(value: float, dtype: str) -> str:
     if dtype == "double":
         return repr(float(value))
     short = str(np.float32(value))
-    return f"{short}f" if re.search(r"[.e]", short) else f"{short}.0f"
+    return f"{short}f" if set(".e") & set(short) else f"{short}.0f"
 
 
 @dataclass(frozen=True)
