@@ -49,7 +49,8 @@ class Dialect:
 
     ``function`` names the equations, ``cell`` is the shipped cell that computes them, ``arrays``
     are the library's. ``forget_bias`` is added by the library to the bias of the forget gate when
-    it runs. ``others``: a prefix of arrays that belong to other layers of the same model.
+    it runs. ``others``: how arrays of other layers of the same model begin. ``heads``: blocks are
+    cut by heads (``cellgen.weights.heads``).
     """
 
     name: str
@@ -96,42 +97,41 @@ def side_by_side(kind: str, gates: str) -> Grid:
 
 
 def _pytorch(
-    kind: str, gates: str, function: str, layer: int | None, reverse: bool, bias: bool
+    kind: str, gates: str, function: str, end: str, bias: bool, others: bool = False
 ) -> Dialect:
-    end = "" if layer is None else f"_l{layer}" + ("_reverse" if reverse else "")
-    names = {"w": "weight_ih", "u": "weight_hh"} | (
-        {"b": "bias_ih", "c": "bias_hh"} if bias else {}
-    )
+    names = {"w": "weight_ih", "u": "weight_hh"}
+    names |= {"b": "bias_ih", "c": "bias_hh"} if bias else {}
     arrays = tuple(
         PackedWeight(name + end, side_by_side(block, gates), transposed=block in "wu")
         for block, name in names.items()
     )
-    others = () if layer is None else tuple(f"{name}_l" for name in names.values())
-    return Dialect(f"torch.nn.{kind}", function, arrays, others=others)
+    prefixes = tuple(f"{name}_l" for name in names.values()) if others else ()
+    return Dialect(f"torch.nn.{kind}", function, arrays, others=prefixes)
 
 
-def _torch(kind: str, gates: str, function: str) -> Callable[..., Dialect]:
-    def layer(layer: int = 0, reverse: bool = False, bias: bool = True) -> Dialect:
-        return _pytorch(kind, gates, function, layer, reverse, bias)
-
-    return layer
-
-
-def _torch_cell(kind: str, gates: str, function: str) -> Callable[..., Dialect]:
-    def cell(bias: bool = True) -> Dialect:
-        return _pytorch(kind, gates, function, None, False, bias)
-
-    return cell
-
-
-def _torch_rnn(
-    nonlinearity: str = "tanh", layer: int = 0, reverse: bool = False, bias: bool = True
+def _torch(
+    kind: str,
+    gates: str,
+    function: str,
+    layer: int = 0,
+    reverse: bool = False,
+    bias: bool = True,
 ) -> Dialect:
-    return _pytorch("RNN", "", _plain("nonlinearity", nonlinearity), layer, reverse, bias)
+    """One layer and direction of several, whose arrays end with its number."""
+    end = f"_l{layer}" + ("_reverse" if reverse else "")
+    return _pytorch(kind, gates, function, end, bias, others=True)
 
 
-def _torch_rnn_cell(nonlinearity: str = "tanh", bias: bool = True) -> Dialect:
-    return _pytorch("RNNCell", "", _plain("nonlinearity", nonlinearity), None, False, bias)
+def _torch_cell(kind: str, gates: str, function: str, bias: bool = True) -> Dialect:
+    return _pytorch(kind, gates, function, "", bias)
+
+
+def _torch_rnn(nonlinearity: str = "tanh", **options: Any) -> Dialect:
+    return _torch("RNN", "", _plain("nonlinearity", nonlinearity), **options)
+
+
+def _torch_rnn_cell(nonlinearity: str = "tanh", **options: Any) -> Dialect:
+    return _torch_cell("RNNCell", "", _plain("nonlinearity", nonlinearity), **options)
 
 
 def _plain(option: str, activation: str) -> str:
@@ -371,10 +371,10 @@ ROWS: Mapping[str, Callable[..., Dialect]] = {
     "cellgen.elman": partial(_own, "elman", "rnn_tanh"),
     "cellgen.elman_relu": partial(_own, "elman_relu", "rnn_relu"),
     "cellgen.slstm_heads": partial(_own, "slstm_heads", "slstm"),
-    "torch.nn.LSTM": _torch("LSTM", "ifgo", "lstm"),
-    "torch.nn.LSTMCell": _torch_cell("LSTMCell", "ifgo", "lstm"),
-    "torch.nn.GRU": _torch("GRU", "rzn", "gru"),
-    "torch.nn.GRUCell": _torch_cell("GRUCell", "rzn", "gru"),
+    "torch.nn.LSTM": partial(_torch, "LSTM", "ifgo", "lstm"),
+    "torch.nn.LSTMCell": partial(_torch_cell, "LSTMCell", "ifgo", "lstm"),
+    "torch.nn.GRU": partial(_torch, "GRU", "rzn", "gru"),
+    "torch.nn.GRUCell": partial(_torch_cell, "GRUCell", "rzn", "gru"),
     "torch.nn.RNN": _torch_rnn,
     "torch.nn.RNNCell": _torch_rnn_cell,
     "keras.layers.LSTM": _keras_lstm,
