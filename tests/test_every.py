@@ -116,8 +116,8 @@ def test_results_are_those_of_all_steps_cut(name, steps):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bands_of_rows_get_their_gradients(dtype):
-    """Twenty rows are passed backward in bands of rows."""
+def test_row_blocks_get_their_gradients(dtype):
+    """Twenty rows are passed backward in row blocks."""
     arguments = drawn("gru", dtype, 60, 20)
     forward, backward = kernel("gru").sequence_forward, kernel("gru").sequence_backward
     whole = forward(**arguments, save=True)

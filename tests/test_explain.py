@@ -95,11 +95,11 @@ def test_a_shape_adds_figures_and_choices():
     assert plan == kernel.sequence_forward.plan(**SIZES, threads=2)
     assert "threads = 2, by_units = False" in text
     assert "32 rows are enough to hide that 1.12 MiB of weights come from afar" in text
-    assert "bands = 1" in text
+    assert "row_blocks = 1" in text
     json.dumps(found.as_dict())
     small = ExplainedShape({"T": 1000, "B": 16, "I": 64, "H": 64}, threads=2)
     text = str(explain(GRUBlockCell, small, kernel))
-    assert "bands = 2: 16 rows in 2 bands, each summed apart" in text
+    assert "row_blocks = 2: 16 rows in 2 blocks, each summed apart" in text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from cellgen.schedule.lower import lower
 from cellgen.targets.interface import sequence_signatures
 
 SHAPES = ((5, 3, 1), (0, 3, 1), (1, 2, 2), (40, 20, 2))
-"""T, B and threads: one step, none, several bands of rows."""
+"""T, B and threads: one step, none, several row blocks."""
 
 
 def arrays_of(raw: RawFunction, steps: int, rows: int) -> tuple[list[int], dict[str, np.ndarray]]:

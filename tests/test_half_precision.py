@@ -164,7 +164,7 @@ def test_results_do_not_depend_on_the_plan() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_chunks_and_bands_change_no_bit_of_a_weight_gradient(cell: str) -> None:
+def test_chunks_and_row_blocks_change_no_bit_of_a_weight_gradient(cell: str) -> None:
     """Rows of many steps are added in pairs; chunks of an odd number of rows end within one."""
     arrays = drawn(cell, 40, 15, 10, 12)
     whole = both(cell, arrays, products=BF16)

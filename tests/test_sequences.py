@@ -845,7 +845,7 @@ def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch, tmp_pa
 def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch, tmp_path):
     """Upstream gradients and saved values of all steps but the last, where the loop begins and
     nothing has fetched them; states before those steps; inputs, which the deferred part reads. Also
-    of bands of rows (16 rows, 30 steps), in reverse and with lengths."""
+    of row blocks (16 rows, 30 steps), in reverse and with lengths."""
     kernel, lines_of = counted(cell, monkeypatch, tmp_path)
     taken = {a.name for a in kernel.sequence_backward.function.arguments}
     for T, B_, I_, H_ in (*FETCHED_SHAPES, (30, 16, 64, 64)):

@@ -95,9 +95,9 @@ def test_chunks_of_other_lengths_come_into_question():
     assert tuning.candidates(replace(plan, chunk_rows=0), 4, 0, chunked=True)
 
 
-def test_plans_of_bands_come_into_question_by_their_rows():
-    """Whole steps of the longest band; threads that have bands of their own share nothing."""
-    plan = replace(PLAN, by_units=False, bands=2, chunk_rows=180, by=Constants(chunk_rows=100))
+def test_plans_of_row_blocks_come_into_question_by_their_rows():
+    """Whole steps of the longest row block; threads that have blocks of their own share nothing."""
+    plan = replace(PLAN, by_units=False, row_blocks=2, chunk_rows=180, by=Constants(chunk_rows=100))
     found = tuning.candidates(plan, 100, 19, chunked=True)
     assert found == (plan, *(replace(plan, chunk_rows=n) for n in (100, 200, 400)))
     more = tuning.candidates(replace(plan, threads=3), 100, 19, chunked=True)

@@ -294,7 +294,7 @@ PLAN = (
     "unpacked",
     "window_rows",
     "chunk_rows",
-    "bands",
+    "row_blocks",
     "weight_bytes",
 )
 """Members of ``cellgen_plan`` there, in order; the constants that it was chosen by follow."""

@@ -105,26 +105,26 @@ def _chosen(
         rows.append(_hoist_row(plan, shape, part, is_free=is_free))
     rows.append(_pack_row(plan, shape))
     if name == "sequence_backward":
-        rows += [_bands_row(plan, shape), _chunk_row(plan, shape)]
+        rows += [_row_blocks_row(plan, shape), _chunk_row(plan, shape)]
     return Section(f"plan of {name}", tuple(rows))
 
 
-def _bands_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
+def _row_blocks_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
     rows = count_of(shape.sizes["B"], "row")
-    if plan.bands == 1:
+    if plan.row_blocks == 1:
         why = f"too few rows or steps, or too many weights, to sum parts of {rows} apart"
-        return ChoiceRow("bands = 1", why)
+        return ChoiceRow("row_blocks = 1", why)
     return ChoiceRow(
-        f"bands = {plan.bands}: {rows} in {plan.bands} bands, each summed apart",
-        "a thread that has a whole band keeps its adjoints in its caches and meets no other; by "
+        f"row_blocks = {plan.row_blocks}: {rows} in {plan.row_blocks} blocks, each summed apart",
+        "a thread that has a whole block keeps its adjoints in its caches and meets no other; by "
         "shape and precision alone, since the order of additions depends on it",
     )
 
 
 def _chunk_row(plan: SequencePlan, shape: ExplainedShape) -> ChoiceRow:
     reason = "as many whole steps as keep their adjoints in cache"
-    if plan.bands > 1:
-        reason = "of a band: " + reason
+    if plan.row_blocks > 1:
+        reason = "of a row block: " + reason
     elif plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
         if plan.weight_bytes > plan.by.weights_in_cache:
             reason += "; no fewer, since every chunk reads and writes the gradients of all weights"

@@ -733,8 +733,8 @@ static const cellgen_memory CELLGEN_NAME(fast_grnn_sequence_backward_memory)[] =
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0),
 };
 static const cellgen_kept CELLGEN_NAME(fast_grnn_sequence_backward_kept)[] = {{3, 0, -1}, {4, 0, -1}, {5, 0, -1}, {6, 0, -1}, {7, 0, -1},};
 static const cellgen_total CELLGEN_NAME(fast_grnn_sequence_backward_totals)[] = {

@@ -82,8 +82,8 @@ typedef struct {
     int64_t hoist;        /* 1: products of inputs are formed ahead, for a window of steps */
     int64_t unpacked;     /* 1: weights are read where they lie, not packed ahead */
     int64_t window_rows;  /* rows of a window, a multiple of B */
-    int64_t chunk_rows;   /* rows of a chunk, a multiple of those of the longest band */
-    int64_t bands;        /* of rows, summed apart from each other: by shape and precision, not to be changed */
+    int64_t chunk_rows;   /* rows of a chunk, a multiple of those of the longest row block */
+    int64_t row_blocks;   /* of a batch, summed apart from each other: by shape and precision, not to be changed */
     int64_t weight_bytes; /* packed weights of the time loop; for information */
     cellgen_constants by; /* what it was chosen by; for information */
 } cellgen_plan;

@@ -1,23 +1,23 @@
-/* A backward pass: bands of rows, steps from the last one on, and what is deferred a chunk behind. Part of
+/* A backward pass: row blocks, steps from the last one on, and what is deferred a chunk behind. Part of
  * cellgen_driver.c, once per precision. */
 
 #undef cg_call
 #define cg_call CELLGEN_NAME(cellgen_call)
 typedef struct {
-    int64_t bands;
+    int64_t row_blocks;
     cellgen_team *team;
     int stopped; /* before its end, as asked */
     const cellgen_plan *plan;
     int64_t segment_steps; /* steps that are run forward once more at a time, 0: what all of them save is there */
     cg_segment segment;
-    cg_band band[CELLGEN_MOST_BANDS];
+    cg_row_block row_block[CELLGEN_MOST_ROW_BLOCKS];
 } cg_call;
 
-/* What a band sums starts from zero, what is the same at every step is copied for those of a chunk; without
+/* What a row block sums starts from zero, what is the same at every step is copied for those of a chunk; without
  * a step, gradients of the states pass as they are. */
 #undef cg_clear
 #define cg_clear CELLGEN_NAME(cellgen_clear)
-CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
+CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
 {
     const cg_function *const f = b->f;
     if (b->whole && !b->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
@@ -39,11 +39,11 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_band *b)
     cellgen_team_barrier(b->team, thread);
 }
 
-/* What the steps first <= step < last of a band of rows run, from the last one on, by one of its threads;
- * whether all threads of the band have agreed to stop. */
+/* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
+ * whether all threads of the row block have agreed to stop. */
 #undef cg_reverse_loop
 #define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
-CELLGEN_STATIC int cg_reverse_loop(cg_band *b, const cg_share *own, int64_t first, int64_t last, int thread)
+CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_share *own, int64_t first, int64_t last, int thread)
 {
     for (int64_t step = last - 1; step >= first; --step) {
         const int64_t done = b->T - 1 - step;
@@ -56,7 +56,7 @@ CELLGEN_STATIC int cg_reverse_loop(cg_band *b, const cg_share *own, int64_t firs
 /* The same, and what these steps defer. */
 #undef cg_reverse_steps
 #define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
-CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_band *b, int64_t first, int64_t last)
+CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, int64_t first, int64_t last)
 {
     const cg_share own = cg_share_steps(b, thread, threads);
     if (cg_reverse_loop(b, &own, first, last, thread)) return 1;
@@ -72,26 +72,26 @@ CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_band *b, int64_t
     return 0;
 }
 
-/* The sums of all bands, in order: the same bits for any threads. */
-#undef cg_add_bands
-#define cg_add_bands CELLGEN_NAME(cellgen_add_bands)
-CELLGEN_STATIC void cg_add_bands(const cg_call *call, int thread, int threads)
+/* The sums of all row blocks, in order: the same bits for any threads. */
+#undef cg_add_row_blocks
+#define cg_add_row_blocks CELLGEN_NAME(cellgen_add_row_blocks)
+CELLGEN_STATIC void cg_add_row_blocks(const cg_call *call, int thread, int threads)
 {
-    const cg_band *const b = call->band;
-    for (int64_t band = 1; band < call->bands; ++band)
+    const cg_row_block *const b = call->row_block;
+    for (int64_t row_block = 1; row_block < call->row_blocks; ++row_block)
         for (int i = 0; i < b->f->totals; ++i) {
             const cellgen_total *total = b->f->total + i;
             if (!total->is_batched && cg_either(b, total->member, total->memory))
-                cg_add_band(cg_either(b, total->member, total->memory),
-                            cg_either(call->band + band, total->member, total->memory), cg_length(b, total->count),
-                            thread, threads);
+                cg_add_row_block(cg_either(b, total->member, total->memory),
+                                 cg_either(call->row_block + row_block, total->member, total->memory), cg_length(b, total->count),
+                                 thread, threads);
         }
 }
 
 /* What is made of weights alone: by one thread what all of them read, panels by all. */
 #undef cg_prepare_weights
 #define cg_prepare_weights CELLGEN_NAME(cellgen_prepare_weights)
-CELLGEN_STATIC void cg_prepare_weights(const cg_band *b, int thread, int threads)
+CELLGEN_STATIC void cg_prepare_weights(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
         if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
@@ -105,8 +105,8 @@ CELLGEN_STATIC void cg_prepare_weights(const cg_band *b, int thread, int threads
 CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
 {
     int found = 0;
-    for (int64_t band = 0; band < call->bands; ++band)
-        found = found || call->band[band].stop.found[0] || call->band[band].stop.found[1];
+    for (int64_t row_block = 0; row_block < call->row_blocks; ++row_block)
+        found = found || call->row_block[row_block].stop.found[0] || call->row_block[row_block].stop.found[1];
     return found;
 }
 
@@ -115,45 +115,45 @@ CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
 CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
 {
     cg_call *const call = (cg_call *)context;
-    cg_band *const b = call->band;
+    cg_row_block *const b = call->row_block;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     cg_prepare_weights(b, thread, threads);
-    if (call->segment_steps) cg_prepare_forward(&call->segment.band, thread, threads);
-    for (int64_t band = 0; band < call->bands && thread == 0; ++band)
-        call->band[band].team = call->bands == 1 ? call->team
-            : cellgen_team_part(call->team, (int)band, cellgen_threads_of_band(band, call->bands, threads));
+    if (call->segment_steps) cg_prepare_forward(&call->segment.row_block, thread, threads);
+    for (int64_t row_block = 0; row_block < call->row_blocks && thread == 0; ++row_block)
+        call->row_block[row_block].team = call->row_blocks == 1 ? call->team
+            : cellgen_team_part(call->team, (int)row_block, cellgen_threads_of_row_block(row_block, call->row_blocks, threads));
     cellgen_team_barrier(call->team, thread);
 
-    const cellgen_band_share own = cellgen_share_bands(call->bands, thread, threads);
+    const cellgen_row_block_share own = cellgen_share_row_blocks(call->row_blocks, thread, threads);
     int stopped = 0;
     int64_t turn = 0;
-    for (int64_t band = own.begin; band < own.end; ++band) cg_clear(own.thread, own.threads, call->band + band);
+    for (int64_t row_block = own.begin; row_block < own.end; ++row_block) cg_clear(own.thread, own.threads, call->row_block + row_block);
     for (int64_t end = b->T, begin; end > 0 && !stopped; end = begin) {
         begin = call->segment_steps ? (end - 1) / call->segment_steps * call->segment_steps : 0;
         if (call->segment_steps)
-            stopped = cg_run_segment(&call->segment, call->band, call->bands, call->plan, begin, end, thread, threads, modes, &turn);
-        for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each band in turn: their rows are neighbours */
+            stopped = cg_run_segment(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, thread, threads, modes, &turn);
+        for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each row block in turn: their rows are neighbours */
             first = (last - 1) / b->chunk_steps * b->chunk_steps;
             if (first < begin) first = begin;
-            for (int64_t band = own.begin; band < own.end; ++band)
-                stopped = cg_reverse_steps(own.thread, own.threads, call->band + band, first, last) || stopped;
+            for (int64_t row_block = own.begin; row_block < own.end; ++row_block)
+                stopped = cg_reverse_steps(own.thread, own.threads, call->row_block + row_block, first, last) || stopped;
         }
         cellgen_team_barrier(call->team, thread);
-        stopped = stopped || cg_has_stopped(call); /* a band may have seen what others have not */
+        stopped = stopped || cg_has_stopped(call); /* a row block may have seen what others have not */
     }
     if (thread == 0) call->stopped = stopped;
-    if (!stopped) cg_add_bands(call, thread, threads);
+    if (!stopped) cg_add_row_blocks(call, thread, threads);
     if (b->f->epilogue) {
-        if (call->bands > 1) cellgen_team_barrier(call->team, thread);
+        if (call->row_blocks > 1) cellgen_team_barrier(call->team, thread);
         if (thread == 0 && !stopped) cg_once(b, b->f->epilogue);
     }
     cellgen_restore_denormals(b->flush, modes);
 }
 
-/* The rows of a band from `from` on: where they lie in the arrays of a call. */
-#undef cg_rows_of_band
-#define cg_rows_of_band CELLGEN_NAME(cellgen_rows_of_band)
-CELLGEN_STATIC void cg_rows_of_band(cg_band *b, const void *args, const cellgen_options *options, int64_t from)
+/* The rows of a row block from `from` on: where they lie in the arrays of a call. */
+#undef cg_rows_of_row_block
+#define cg_rows_of_row_block CELLGEN_NAME(cellgen_rows_of_row_block)
+CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, const cellgen_options *options, int64_t from)
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
@@ -186,25 +186,25 @@ CELLGEN_STATIC void cg_rows_of_band(cg_band *b, const void *args, const cellgen_
     if (b->options.reset) b->options.reset += from * b->strides[f->flag_strides + 3];
 }
 
-/* Give a band of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
-#undef cg_begin_band
-#define cg_begin_band CELLGEN_NAME(cellgen_begin_band)
-CELLGEN_STATIC int64_t cg_begin_band(cg_call *call, int64_t number, const cg_function *f, const int64_t *n,
-                                     const int64_t *extent, const void *args, const cellgen_plan *plan,
-                                     uintptr_t packed, uintptr_t address)
+/* Give a row block of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
+#undef cg_begin_row_block
+#define cg_begin_row_block CELLGEN_NAME(cellgen_begin_row_block)
+CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const cg_function *f, const int64_t *n,
+                                          const int64_t *extent, const void *args, const cellgen_plan *plan,
+                                          uintptr_t packed, uintptr_t address)
 {
     const cellgen_options *const options = cg_options_of(f, args);
-    cg_band *const b = call->band + number;
-    const int64_t from = n[1] * number / call->bands, rows = n[1] * (number + 1) / call->bands - from;
-    cellgen_options sized = cellgen_options_of_band(options, number, call->bands, &from, (const void *)packed);
-    cg_shape_band(b, f, n, extent, rows, plan, options);
+    cg_row_block *const b = call->row_block + number;
+    const int64_t from = n[1] * number / call->row_blocks, rows = n[1] * (number + 1) / call->row_blocks - from;
+    cellgen_options sized = cellgen_options_of_row_block(options, number, call->row_blocks, &from, (const void *)packed);
+    cg_shape_row_block(b, f, n, extent, rows, plan, options);
     sized.every = 0;
     b->first = b->segment ? -1 : 0;
     const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
-    b->options = cellgen_options_of_band(options, number, call->bands, b->strides, (const void *)packed);
+    b->options = cellgen_options_of_row_block(options, number, call->row_blocks, b->strides, (const void *)packed);
     b->options.every = 0; /* its steps are those of all gradients */
     cg_place_packed(b, packed);
-    cg_rows_of_band(b, args, options, from);
+    cg_rows_of_row_block(b, args, options, from);
     b->team = call->team;
     b->packed = b->options.packed != 0;
     b->unpacked = plan->unpacked && !(options && options->packed) && !b->in_bf16;
@@ -240,12 +240,12 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 
     f->extent(n, extent);
     call.team = cg_team_of_call(cg_team_of(f, args), options);
-    call.bands = cg_bands(f, n, extent);
+    call.row_blocks = cg_row_blocks(f, n, extent);
     call.stopped = 0;
     const int64_t threads = cellgen_team_size(call.team);
     cg_choose_for(f, n, threads, 0, cg_is_in_bf16(options), &plan);
     if (options && options->plan) plan = *options->plan;
-    if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.bands)) return CELLGEN_PLAN_UNFIT;
+    if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.row_blocks)) return CELLGEN_PLAN_UNFIT;
     call.plan = &plan;
     if (call.segment_steps) { /* at the end of the workspace */
         const int64_t bytes = cg_segment_bytes(f, n, options);
@@ -258,10 +258,10 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     if (options && options->per_row)
         return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, call.team, call.segment_steps ? &call.segment : 0);
 
-    const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all bands */
+    const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all row blocks */
     uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
-    for (int64_t number = 0; number < call.bands; ++number) {
-        const int64_t bytes = cg_begin_band(&call, number, f, n, extent, args, &plan, packed, address);
+    for (int64_t number = 0; number < call.row_blocks; ++number) {
+        const int64_t bytes = cg_begin_row_block(&call, number, f, n, extent, args, &plan, packed, address);
         if (bytes < 0) return (int)-bytes;
         address += (uintptr_t)bytes;
     }
@@ -274,7 +274,7 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
 {
     int64_t extent[CELLGEN_EXTENTS_MAX];
     real *memory[CELLGEN_MEMORY_MAX];
-    cg_band b;
+    cg_row_block b;
     if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_PACKED, 0) || !packed) return CELLGEN_NULL_POINTER;
     if (packed_bytes < cg_packed_size(f, n)) return CELLGEN_PACKED_TOO_SMALL;

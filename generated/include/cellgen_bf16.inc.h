@@ -6,14 +6,14 @@
 #define CELLGEN_ROUNDED_HERE 4096 /* pairs of rows that each of several threads rounds for itself */
 
 /* Pairs that an operand of a stage takes in a row. */
-CELLGEN_INLINE int64_t cg_operand_pairs(const cg_band *b, const cg_stage *stage, const cellgen_run *run)
+CELLGEN_INLINE int64_t cg_operand_pairs(const cg_row_block *b, const cg_stage *stage, const cellgen_run *run)
 {
     const int64_t heads = run->by_head && stage->heads != CELLGEN_NONE ? cg_length(b, stage->heads) : 1;
     return heads * CELLGEN_PAIRS(cg_length(b, run->inner));
 }
 
 /* Whole cache lines for the first `runs` operands of a row. */
-CELLGEN_STATIC int64_t cg_rounded_stride(const cg_band *b, const cg_stage *stage, int runs)
+CELLGEN_STATIC int64_t cg_rounded_stride(const cg_row_block *b, const cg_stage *stage, int runs)
 {
     int64_t pairs = 0;
     for (int i = 0; i < runs; ++i) pairs += cg_operand_pairs(b, stage, stage->run + i);
@@ -21,7 +21,7 @@ CELLGEN_STATIC int64_t cg_rounded_stride(const cg_band *b, const cg_stage *stage
 }
 
 /* Pairs of memory that the stages of a call need, one after the other. */
-CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b)
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
 {
     int64_t most = 0;
     for (int number = 0; number < b->f->parts; ++number)
@@ -37,7 +37,7 @@ CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b)
 }
 
 /* Round some rows of the first `runs` operands of a stage. */
-CELLGEN_STATIC void cg_round_some(const cg_band *b, const cg_stage *stage, int runs, const cg_rows *at,
+CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, int runs, const cg_rows *at,
                                   const cellgen_rounded *rounded, int64_t begin, int64_t end)
 {
     cellgen_pair *to = rounded->rows;
@@ -55,7 +55,7 @@ CELLGEN_STATIC void cg_round_some(const cg_band *b, const cg_stage *stage, int r
 
 /* Round the rows of a stage's operands; a thread that shares units with others rounds few rows itself, into
  * `here`, and of many its share, for all of them. */
-CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_band *b, const cg_stage *stage, int runs, const cg_rows *at,
+CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_row_block *b, const cg_stage *stage, int runs, const cg_rows *at,
                                         int64_t begin, int64_t end, int64_t part, int64_t parts, cellgen_pair *here)
 {
     cellgen_rounded rounded = {b->rounded, 0, cg_rounded_stride(b, stage, runs)};
@@ -75,7 +75,7 @@ CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_band *b, const cg_stage *s
 }
 
 /* An operand's first row of a tile, of a head. */
-CELLGEN_INLINE const cellgen_pair *cg_rounded_row(const cg_band *b, const cg_stage *stage, const cellgen_rounded *rounded,
+CELLGEN_INLINE const cellgen_pair *cg_rounded_row(const cg_row_block *b, const cg_stage *stage, const cellgen_rounded *rounded,
                                                   int number, int64_t row, int64_t head)
 {
     const cellgen_run *const run = stage->run + number;
@@ -101,7 +101,7 @@ CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, int64_t ldw, in
 
 #else
 
-CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b)
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
 {
     (void)b;
     return 0;

@@ -96,7 +96,7 @@ enum {
     CELLGEN_IF_LAST,
     CELLGEN_IF_GUARDED,
     CELLGEN_IF_GATHERED,
-    CELLGEN_OF_A_BAND,
+    CELLGEN_OF_A_ROW_BLOCK,
     CELLGEN_IF_UNPACKED
 };
 typedef struct {
@@ -172,7 +172,7 @@ typedef struct {
 /* Sums over all steps. */
 typedef struct {
     int16_t member, memory, count; /* where the total lies; one of both */
-    int16_t begun, is_batched, own; /* `own`: memory of a band in place of the caller's */
+    int16_t begun, is_batched, own; /* `own`: memory of a row block in place of the caller's */
 } cellgen_total;
 typedef struct {
     int16_t member, memory, count, groups;

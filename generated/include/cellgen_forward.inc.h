@@ -3,7 +3,7 @@
 /* The state after a step, from row to row. */
 #undef cg_state_after
 #define cg_state_after CELLGEN_NAME(cellgen_state_after)
-CELLGEN_STATIC cg_rows cg_state_after(const cg_band *b, const cellgen_link *link, int64_t step)
+CELLGEN_STATIC cg_rows cg_state_after(const cg_row_block *b, const cellgen_link *link, int64_t step)
 {
     const int64_t width = cg_length(b, link->width);
     cg_rows found = {b->memory[link->now], width, 0};
@@ -21,7 +21,7 @@ CELLGEN_STATIC cg_rows cg_state_after(const cg_band *b, const cellgen_link *link
 /* The final states. */
 #undef cg_final_states
 #define cg_final_states CELLGEN_NAME(cellgen_final_states)
-CELLGEN_STATIC void cg_final_states(const cg_band *b, int64_t begin, int64_t end)
+CELLGEN_STATIC void cg_final_states(const cg_row_block *b, int64_t begin, int64_t end)
 {
     for (int i = 0; i < b->f->links; ++i) {
         const cellgen_link *link = b->f->link + i;
@@ -36,7 +36,7 @@ CELLGEN_STATIC void cg_final_states(const cg_band *b, int64_t begin, int64_t end
 /* Where the caller has the states, or the outputs that are no states, before one of the steps that are kept. */
 #undef cg_checkpoint
 #define cg_checkpoint CELLGEN_NAME(cellgen_checkpoint)
-CELLGEN_INLINE real *cg_checkpoint(const cg_band *b, int number, int64_t step, int64_t width)
+CELLGEN_INLINE real *cg_checkpoint(const cg_row_block *b, int number, int64_t step, int64_t width)
 {
     return (real *)b->options.checkpoints[number] + (step / b->options.checkpoint - 1) * b->B * width;
 }
@@ -44,7 +44,7 @@ CELLGEN_INLINE real *cg_checkpoint(const cg_band *b, int number, int64_t step, i
 /* Keep what a forward pass goes on with at a step: states and, where steps may repeat them, outputs. Some rows. */
 #undef cg_keep_states
 #define cg_keep_states CELLGEN_NAME(cellgen_keep_states)
-CELLGEN_OUTLINE void cg_keep_states(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
     int number = 0;
@@ -69,7 +69,7 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_band *b, int64_t step, int64_t begi
 /* What is made of weights alone: by one thread what all of them read, panels by all. */
 #undef cg_prepare_forward
 #define cg_prepare_forward CELLGEN_NAME(cellgen_prepare_forward)
-CELLGEN_STATIC void cg_prepare_forward(const cg_band *b, int thread, int threads)
+CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
         if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
@@ -82,7 +82,7 @@ CELLGEN_STATIC void cg_prepare_forward(const cg_band *b, int thread, int threads
  * all of them have agreed to. */
 #undef cg_forward_steps
 #define cg_forward_steps CELLGEN_NAME(cellgen_forward_steps)
-CELLGEN_STATIC int cg_forward_steps(cg_band *b, const cg_share *own, int64_t first, int64_t last, int thread, int64_t *turn)
+CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_share *own, int64_t first, int64_t last, int thread, int64_t *turn)
 {
     const cg_part *const part = b->f->part;
     const int keeps = !b->segment && cg_keeps_states(&b->options), barrier = own->shares > 1;
@@ -105,7 +105,7 @@ CELLGEN_STATIC int cg_forward_steps(cg_band *b, const cg_share *own, int64_t fir
 #define cg_forward_task CELLGEN_NAME(cellgen_forward_task)
 CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
 {
-    cg_band *const b = (cg_band *)context;
+    cg_row_block *const b = (cg_row_block *)context;
     const cg_part *const part = b->f->part;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     const cg_share own = cg_share_steps(b, thread, threads);
@@ -127,7 +127,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     int64_t extent[CELLGEN_EXTENTS_MAX], given;
     cellgen_plan plan;
     char *workspace;
-    cg_band band;
+    cg_row_block row_block;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options && (options->last || options->partial))) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
@@ -142,19 +142,19 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
     f->extent(n, extent);
-    cg_shape_band(&band, f, n, extent, n[1], &plan, options);
+    cg_shape_row_block(&row_block, f, n, extent, n[1], &plan, options);
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace);
     const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
-    cg_place_all(&band, options, &plan, 0, address);
-    cg_place_packed(&band, packed);
-    band.args = (char *)(uintptr_t)args;
-    if (options) band.options = *options;
-    band.team = team;
-    band.packed = options && options->packed;
-    band.unpacked = plan.unpacked && !band.packed && !band.in_bf16;
-    const int bad = cg_begin(&band, options, &plan);
+    cg_place_all(&row_block, options, &plan, 0, address);
+    cg_place_packed(&row_block, packed);
+    row_block.args = (char *)(uintptr_t)args;
+    if (options) row_block.options = *options;
+    row_block.team = team;
+    row_block.packed = options && options->packed;
+    row_block.unpacked = plan.unpacked && !row_block.packed && !row_block.in_bf16;
+    const int bad = cg_begin(&row_block, options, &plan);
     if (bad) return bad;
-    if (band.held) cg_copy_row(band.held, 0, band.B * cg_sparse_width(&band));
-    cellgen_team_run(team, cg_forward_task, &band);
-    return band.stop.found[0] || band.stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    if (row_block.held) cg_copy_row(row_block.held, 0, row_block.B * cg_sparse_width(&row_block));
+    cellgen_team_run(team, cg_forward_task, &row_block);
+    return row_block.stop.found[0] || row_block.stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }

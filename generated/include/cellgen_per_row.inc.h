@@ -6,7 +6,7 @@
 #undef cg_by_row
 #define cg_by_row CELLGEN_NAME(cellgen_by_row)
 typedef struct {
-    cg_band all, one[CELLGEN_ROWS_AT_ONCE];
+    cg_row_block all, one[CELLGEN_ROWS_AT_ONCE];
     const void *args;
     const cellgen_options *options;
     const cellgen_plan *plan;
@@ -19,7 +19,7 @@ typedef struct {
 /* What the reverse loop left for a row, of `steps` steps: what it kept at each, gradients of outputs that steps repeat. */
 #undef cg_take_row
 #define cg_take_row CELLGEN_NAME(cellgen_take_row)
-CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t row, int64_t steps)
+CELLGEN_STATIC void cg_take_row(const cg_row_block *all, const cg_row_block *one, int64_t row, int64_t steps)
 {
     const cg_function *const f = all->f;
     for (int i = 0; i < f->kept; ++i) {
@@ -41,7 +41,7 @@ CELLGEN_STATIC void cg_take_row(const cg_band *all, const cg_band *one, int64_t 
 /* Where a row's gradients go: its place in the caller's arrays, or memory of the thread's that `address` begins. */
 #undef cg_aim_row
 #define cg_aim_row CELLGEN_NAME(cellgen_aim_row)
-CELLGEN_STATIC void cg_aim_row(const cg_band *one, int64_t row, uintptr_t address)
+CELLGEN_STATIC void cg_aim_row(const cg_row_block *one, int64_t row, uintptr_t address)
 {
     const cg_function *const f = one->f;
     for (int i = 0; i < f->members; ++i) {
@@ -56,7 +56,7 @@ CELLGEN_STATIC void cg_aim_row(const cg_band *one, int64_t row, uintptr_t addres
 /* Sums of squares, in so many chains that a vector adds them. */
 #undef cg_square_row
 #define cg_square_row CELLGEN_NAME(cellgen_square_row)
-CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_band *one, int64_t row)
+CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_row_block *one, int64_t row)
 {
     const cg_function *const f = one->f;
     for (int i = 0; i < f->members; ++i) {
@@ -76,21 +76,21 @@ CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_band *one, int
 /* Everything deferred of one row in the steps first <= step < last, by one thread, from the last steps on. */
 #undef cg_defer_row
 #define cg_defer_row CELLGEN_NAME(cellgen_defer_row)
-CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t address, int64_t row, int64_t first, int64_t last)
+CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_row_block *one, uintptr_t address, int64_t row, int64_t first, int64_t last)
 {
-    const cg_band *const all = &call->all;
+    const cg_row_block *const all = &call->all;
     const cg_function *const f = all->f;
-    cellgen_options sized = cellgen_options_of_band(call->options, 1, 2, &row, (const void *)call->packed);
+    cellgen_options sized = cellgen_options_of_row_block(call->options, 1, 2, &row, (const void *)call->packed);
     int64_t n[CELLGEN_DIMS_MAX];
     sized.every = 0;
     memcpy(n, all->n, (size_t)f->dims * sizeof *n);
     cg_shape_whole(one, f, n, all->extent, 1, call->plan, call->options);
     one->first = all->first;
     address += (uintptr_t)cg_place_all(one, &sized, call->plan, 0, address);
-    one->options = cellgen_options_of_band(call->options, 1, 2, one->strides, (const void *)call->packed);
+    one->options = cellgen_options_of_row_block(call->options, 1, 2, one->strides, (const void *)call->packed);
     one->options.every = 0;
     cg_place_packed(one, call->packed);
-    cg_rows_of_band(one, call->args, call->options, row);
+    cg_rows_of_row_block(one, call->args, call->options, row);
     cg_aim_row(one, row, call->norms ? address : 0);
     one->is_single = one->packed = 1;
     one->unpacked = all->unpacked;
@@ -112,7 +112,7 @@ CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_band *one, uintptr_t addres
 #define cg_defer_rows CELLGEN_NAME(cellgen_defer_rows)
 CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, int thread, int threads)
 {
-    const cg_band *const b = &call->all;
+    const cg_row_block *const b = &call->all;
     const int active = (int)(threads < call->together ? threads : call->together);
     const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
     for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end; ++row) {
@@ -128,14 +128,14 @@ CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, i
 CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
 {
     cg_by_row *const call = (cg_by_row *)context;
-    cg_band *const b = &call->all;
+    cg_row_block *const b = &call->all;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     const cg_share own = cg_share_steps(b, thread, threads);
     const int64_t steps = call->segment ? b->segment : b->T;
     int stopped = 0;
     int64_t turn = 0;
     cg_prepare_weights(b, thread, threads);
-    if (call->segment) cg_prepare_forward(&call->segment->band, thread, threads);
+    if (call->segment) cg_prepare_forward(&call->segment->row_block, thread, threads);
     if (b->whole && !call->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
     cellgen_team_barrier(b->team, thread);
     for (int64_t end = b->T, begin = 0; !stopped; end = begin) {
@@ -161,7 +161,7 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     cellgen_plan plan = *given;
     cg_by_row call;
     if (n[1] == 0) return CELLGEN_OK; /* no row has a gradient */
-    plan.bands = 1;
+    plan.row_blocks = 1;
     memset(&call, 0, sizeof call);
     call.args = args;
     call.options = options;
@@ -179,7 +179,7 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.address += (uintptr_t)cg_place_all(&call.all, &call.all.options, &plan, 0, call.address);
     call.bytes = cg_row_bytes(f, n, extent, options, &plan);
     cg_place_packed(&call.all, call.packed);
-    cg_rows_of_band(&call.all, args, options, 0);
+    cg_rows_of_row_block(&call.all, args, options, 0);
     call.all.team = team;
     call.all.packed = options->packed != 0;
     call.all.unpacked = plan.unpacked && !options->packed && !call.all.in_bf16;

@@ -12,9 +12,9 @@ typedef struct {
     real *edge_rows;
 } cg_walk;
 
-/* One band of rows as if it were all of a batch; a forward pass has one. */
-#undef cg_band
-#define cg_band CELLGEN_NAME(cellgen_band)
+/* One row block as if it were all of a batch; a forward pass has one. */
+#undef cg_row_block
+#define cg_row_block CELLGEN_NAME(cellgen_row_block)
 typedef struct {
     const cg_function *f;
     const int64_t *extent;
@@ -50,11 +50,11 @@ typedef struct {
     real *whole;                   /* backward: gradients of outputs of all steps */
     real *held;                    /* forward: what the last step that counts shows, by output that is no state */
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 */
-} cg_band;
+} cg_row_block;
 
 #undef cg_length
 #define cg_length CELLGEN_NAME(cellgen_length)
-CELLGEN_INLINE int64_t cg_length(const cg_band *b, int number)
+CELLGEN_INLINE int64_t cg_length(const cg_row_block *b, int number)
 {
     return b->extent[number];
 }
@@ -62,7 +62,7 @@ CELLGEN_INLINE int64_t cg_length(const cg_band *b, int number)
 /* An array of the caller's: a word of the argument struct. */
 #undef cg_member
 #define cg_member CELLGEN_NAME(cellgen_member_of)
-CELLGEN_INLINE real *cg_member(const cg_band *b, int number)
+CELLGEN_INLINE real *cg_member(const cg_row_block *b, int number)
 {
     real *found;
     memcpy(&found, b->args + CELLGEN_WORD * number, sizeof found);
@@ -71,7 +71,7 @@ CELLGEN_INLINE real *cg_member(const cg_band *b, int number)
 
 #undef cg_either
 #define cg_either CELLGEN_NAME(cellgen_either)
-CELLGEN_INLINE real *cg_either(const cg_band *b, int member, int memory)
+CELLGEN_INLINE real *cg_either(const cg_row_block *b, int member, int memory)
 {
     return member != CELLGEN_NONE ? cg_member(b, member) : b->memory[memory];
 }
@@ -100,7 +100,7 @@ CELLGEN_STATIC int cg_is_upstream(const cg_function *f, int number)
 /* Elements of a row of all gradients of outputs, or of all outputs that are no states. */
 #undef cg_sparse_width
 #define cg_sparse_width CELLGEN_NAME(cellgen_sparse_width)
-CELLGEN_STATIC int64_t cg_sparse_width(const cg_band *b)
+CELLGEN_STATIC int64_t cg_sparse_width(const cg_row_block *b)
 {
     int64_t width = 0;
     for (int i = 0; i < b->f->series; ++i)
@@ -111,7 +111,7 @@ CELLGEN_STATIC int64_t cg_sparse_width(const cg_band *b)
 /* Where a step lies in an array of every so many-th step, -1: nowhere. */
 #undef cg_sparse_at
 #define cg_sparse_at CELLGEN_NAME(cellgen_sparse_at)
-CELLGEN_INLINE int64_t cg_sparse_at(const cg_band *b, int64_t step)
+CELLGEN_INLINE int64_t cg_sparse_at(const cg_row_block *b, int64_t step)
 {
     const int64_t past = step - b->lead;
     return past >= 0 && past % b->every == 0 ? past / b->every : -1;
@@ -139,7 +139,7 @@ CELLGEN_INLINE int64_t cg_segment_steps(const cellgen_options *options, int64_t 
 /* Elements of one array of the workspace. */
 #undef cg_count
 #define cg_count CELLGEN_NAME(cellgen_count)
-CELLGEN_STATIC int64_t cg_count(const cg_band *b, const cellgen_memory *item)
+CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *item)
 {
     const int64_t width = item->width == CELLGEN_NONE ? 1 : cg_length(b, item->width);
     const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
@@ -162,7 +162,7 @@ CELLGEN_STATIC int64_t cg_count(const cg_band *b, const cellgen_memory *item)
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
 #undef cg_place_packed
 #define cg_place_packed CELLGEN_NAME(cellgen_place_packed)
-CELLGEN_STATIC int64_t cg_place_packed(cg_band *b, uintptr_t address)
+CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
 {
     int64_t bytes = 0;
     for (int i = 0; i < b->f->memories; ++i) {
@@ -184,7 +184,7 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
     case CELLGEN_IF_LAST: return options && (options->last || options->every > 1 || options->partial);
     case CELLGEN_IF_GUARDED: return cellgen_is_guarded(options);
     case CELLGEN_IF_GATHERED: return cellgen_is_gathered(options);
-    case CELLGEN_OF_A_BAND: return own;
+    case CELLGEN_OF_A_ROW_BLOCK: return own;
     case CELLGEN_IF_UNPACKED: return plan->unpacked != 0;
     default: return 1;
     }
@@ -192,10 +192,10 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 
 #undef cg_rounded_count
 #define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
-CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b);
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
 
 /* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
- * takes. `own`: a band whose sums are its own. */
+ * takes. `own`: a row block whose sums are its own. */
 #define CELLGEN_TAKE(pointer, type, when, count)                                     \
     do {                                                                             \
         const int64_t size = ((int64_t)(count) * (int64_t)sizeof(type) + 63) / 64 * 64; \
@@ -204,7 +204,7 @@ CELLGEN_STATIC int64_t cg_rounded_count(const cg_band *b);
     } while (0)
 #undef cg_place_all
 #define cg_place_all CELLGEN_NAME(cellgen_place_all)
-CELLGEN_STATIC int64_t cg_place_all(cg_band *b, const cellgen_options *options, const cellgen_plan *plan,
+CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan,
                                     int own, uintptr_t address)
 {
     const cg_function *const f = b->f;
@@ -246,14 +246,14 @@ CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
     return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
 }
 
-/* What a band is before it has memory: dimensions, chunks, windows. Chunks of a band are of the same steps
+/* What a row block is before it has memory: dimensions, chunks, windows. Chunks of a row block are of the same steps
  * as those of the longest one. */
-#undef cg_shape_band
-#define cg_shape_band CELLGEN_NAME(cellgen_shape_band)
-CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_t *n, const int64_t *extent,
-                                  int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
+#undef cg_shape_row_block
+#define cg_shape_row_block CELLGEN_NAME(cellgen_shape_row_block)
+CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+                                       int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
-    const int64_t most = f->is_backward ? (n[1] + plan->bands - 1) / plan->bands : n[1];
+    const int64_t most = f->is_backward ? (n[1] + plan->row_blocks - 1) / plan->row_blocks : n[1];
     memset(b, 0, sizeof *b);
     b->f = f;
     b->extent = extent;
@@ -275,10 +275,10 @@ CELLGEN_STATIC void cg_shape_band(cg_band *b, const cg_function *f, const int64_
 /* The same where what is deferred waits for all steps. */
 #undef cg_shape_whole
 #define cg_shape_whole CELLGEN_NAME(cellgen_shape_whole)
-CELLGEN_STATIC void cg_shape_whole(cg_band *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+CELLGEN_STATIC void cg_shape_whole(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
                                    int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
-    cg_shape_band(b, f, n, extent, rows, plan, options);
+    cg_shape_row_block(b, f, n, extent, rows, plan, options);
     b->chunk_steps = b->segment ? b->segment : n[0] > 0 ? n[0] : 1;
     b->chunk_rows = b->chunk_steps * rows;
 }
@@ -306,7 +306,7 @@ CELLGEN_INLINE cg_walk cg_along(cg_series series)
 /* The same of an array that is saved; `member`: of a (T, batch, width) array, or of the steps that are held. */
 #undef cg_along_saved
 #define cg_along_saved CELLGEN_NAME(cellgen_along_saved)
-CELLGEN_INLINE cg_walk cg_along_saved(const cg_band *b, int member, int64_t width)
+CELLGEN_INLINE cg_walk cg_along_saved(const cg_row_block *b, int member, int64_t width)
 {
     cg_walk walk = cg_still(cg_member(b, member), width);
     walk.step = b->batch * width;
@@ -328,7 +328,7 @@ CELLGEN_INLINE cg_walk cg_in_turn(real *pair, int64_t B, int64_t width, int64_t 
 
 #undef cg_before
 #define cg_before CELLGEN_NAME(cellgen_before)
-CELLGEN_STATIC cg_walk cg_before(const cg_band *b, const cellgen_link *link, int deferred)
+CELLGEN_STATIC cg_walk cg_before(const cg_row_block *b, const cellgen_link *link, int deferred)
 {
     const int64_t width = cg_length(b, link->width);
     cg_walk walk;
@@ -351,7 +351,7 @@ CELLGEN_STATIC cg_walk cg_before(const cg_band *b, const cellgen_link *link, int
 
 #undef cg_walk_of
 #define cg_walk_of CELLGEN_NAME(cellgen_walk_of)
-CELLGEN_STATIC cg_walk cg_walk_of(const cg_band *b, const cellgen_place *place, int deferred)
+CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *place, int deferred)
 {
     const int64_t width = place->width == CELLGEN_NONE ? 1 : cg_length(b, place->width);
     const cellgen_link *link = b->f->link + place->of;
@@ -414,7 +414,7 @@ CELLGEN_INLINE cg_rows cg_rows_at(const cg_walk *walk, int64_t step)
 /* An array of every so many-th step: its own series, and steps' rows in the workspace in its place. */
 #undef cg_part_of_steps
 #define cg_part_of_steps CELLGEN_NAME(cellgen_part_of_steps)
-CELLGEN_STATIC void cg_part_of_steps(cg_band *b, int number, const int64_t *strides, int64_t reverse, real **whole)
+CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t *strides, int64_t reverse, real **whole)
 {
     const cellgen_series_row *row = b->f->over_time + number;
     const int64_t width = cg_length(b, row->width);
@@ -430,7 +430,7 @@ CELLGEN_STATIC void cg_part_of_steps(cg_band *b, int number, const int64_t *stri
 /* Whether of an output over time one step alone is kept; where some are wanted, of those that are not. */
 #undef cg_is_of_last_step
 #define cg_is_of_last_step CELLGEN_NAME(cellgen_is_of_last_step)
-CELLGEN_INLINE int cg_is_of_last_step(const cg_band *b, const cellgen_series_row *row)
+CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_series_row *row)
 {
     if (row->only == CELLGEN_NONE || !b->memory[row->only]) return 0;
     return b->every > 1 || b->options.last || !cg_member(b, row->member);
@@ -439,7 +439,7 @@ CELLGEN_INLINE int cg_is_of_last_step(const cg_band *b, const cellgen_series_row
 /* Where one array over time lies: at the caller's distances; the steps that are held one after the other. */
 #undef cg_lie
 #define cg_lie CELLGEN_NAME(cellgen_lie)
-CELLGEN_INLINE cg_series cg_lie(const cg_band *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
+CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
 {
     const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
     const int is_held = b->segment && row->flags & CELLGEN_AGAIN;
@@ -453,10 +453,10 @@ CELLGEN_INLINE cg_series cg_lie(const cg_band *b, const cellgen_series_row *row,
     return found;
 }
 
-/* Where everything lies that a band's steps read and write. */
+/* Where everything lies that a row block's steps read and write. */
 #undef cg_aim
 #define cg_aim CELLGEN_NAME(cellgen_aim)
-CELLGEN_STATIC void cg_aim(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
+CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan)
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
@@ -475,7 +475,7 @@ CELLGEN_STATIC void cg_aim(cg_band *b, const cellgen_options *options, const cel
                            : b->series[i];
         evenly_strided = evenly_strided && cg_is_evenly_strided(b->series[i], b->B);
     }
-    b->gather = b->counts || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a band lie apart */
+    b->gather = b->counts || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a row block lie apart */
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
@@ -487,10 +487,10 @@ CELLGEN_STATIC void cg_aim(cg_band *b, const cellgen_options *options, const cel
             b->walks[part][i] = cg_walk_of(b, f->part[part].place + i, part == 1);
 }
 
-/* Everything about a band but where its memory is. */
+/* Everything about a row block but where its memory is. */
 #undef cg_begin
 #define cg_begin CELLGEN_NAME(cellgen_begin)
-CELLGEN_STATIC int cg_begin(cg_band *b, const cellgen_options *options, const cellgen_plan *plan)
+CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan)
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
@@ -560,16 +560,16 @@ CELLGEN_INLINE cellgen_team *cg_team_of(const cg_function *f, const void *args)
     return (cellgen_team *)found;
 }
 
-/* Bands of rows that are passed apart from each other. */
-#undef cg_bands
-#define cg_bands CELLGEN_NAME(cellgen_bands_of)
-CELLGEN_STATIC int64_t cg_bands(const cg_function *f, const int64_t *n, const int64_t *extent)
+/* Row blocks that are passed apart from each other. */
+#undef cg_row_blocks
+#define cg_row_blocks CELLGEN_NAME(cellgen_row_blocks_of)
+CELLGEN_STATIC int64_t cg_row_blocks(const cg_function *f, const int64_t *n, const int64_t *extent)
 {
     int64_t count = 0;
     if (!f->is_backward) return 1;
     for (int i = 0; i < f->totals; ++i)
         if (!f->total[i].is_batched) count += extent[f->total[i].count];
-    return cellgen_bands(n[0], n[1], (int64_t)sizeof(real) * count);
+    return cellgen_row_blocks(n[0], n[1], (int64_t)sizeof(real) * count);
 }
 
 /* The dimensions of a call: without rows there are no steps. */
@@ -591,7 +591,7 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
     const int64_t *const n = cg_dims(f, given, dims);
     const cg_part *const part = f->part;
     int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_shares = 0;
-    cg_band shape;
+    cg_row_block shape;
     f->extent(n, extent);
     memset(&shape, 0, sizeof shape);
     shape.f = f;
@@ -604,7 +604,7 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
         free_shares = (extent[part->free_units] + granularity - 1) / granularity;
     }
     *plan = cellgen_choose_plan(n[0], n[1], threads, (in_bf16 ? 2 : (int64_t)sizeof(real)) * weights, part->can_split,
-                                free_shares, cg_bands(f, n, extent), constants);
+                                free_shares, cg_row_blocks(f, n, extent), constants);
 }
 
 void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const cellgen_constants *constants,
@@ -616,7 +616,7 @@ void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const ce
 int64_t cg_packed_size(const cg_function *f, const int64_t *n)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX];
-    cg_band shape;
+    cg_row_block shape;
     f->extent(n, extent);
     memset(&shape, 0, sizeof shape);
     shape.f = f;
@@ -624,18 +624,18 @@ int64_t cg_packed_size(const cg_function *f, const int64_t *n)
     return cg_place_packed(&shape, 0);
 }
 
-/* One band's bytes, of `bands`. */
-#undef cg_band_bytes
-#define cg_band_bytes CELLGEN_NAME(cellgen_band_bytes)
-CELLGEN_STATIC int64_t cg_band_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
-                                     const cellgen_options *options, const cellgen_plan *plan, int64_t band,
-                                     int64_t bands)
+/* One row block's bytes, of `row_blocks`. */
+#undef cg_row_block_bytes
+#define cg_row_block_bytes CELLGEN_NAME(cellgen_row_block_bytes)
+CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                          const cellgen_options *options, const cellgen_plan *plan, int64_t row_block,
+                                          int64_t row_blocks)
 {
-    cellgen_options of_band = cellgen_options_of_band(options, band, bands, &bands, &bands);
-    cg_band shape;
-    cg_shape_band(&shape, f, n, extent, n[1] * (band + 1) / bands - n[1] * band / bands, plan, options);
-    of_band.every = 0; /* a backward pass forms the gradients of all steps */
-    return cg_place_all(&shape, f->is_backward ? &of_band : options, plan, band > 0, 0);
+    cellgen_options of_row_block = cellgen_options_of_row_block(options, row_block, row_blocks, &row_blocks, &row_blocks);
+    cg_row_block shape;
+    cg_shape_row_block(&shape, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
+    of_row_block.every = 0; /* a backward pass forms the gradients of all steps */
+    return cg_place_all(&shape, f->is_backward ? &of_row_block : options, plan, row_block > 0, 0);
 }
 
 /* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
@@ -644,8 +644,8 @@ CELLGEN_STATIC int64_t cg_band_bytes(const cg_function *f, const int64_t *n, con
 CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options, const cellgen_plan *plan)
 {
-    cellgen_options of_row = cellgen_options_of_band(options, 1, 2, n, options);
-    cg_band shape;
+    cellgen_options of_row = cellgen_options_of_row_block(options, 1, 2, n, options);
+    cg_row_block shape;
     of_row.every = 0;
     cg_shape_whole(&shape, f, n, extent, 1, plan, options);
     int64_t bytes = cg_place_all(&shape, &of_row, plan, 0, 0);
@@ -669,7 +669,7 @@ CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, 
                                         const cellgen_options *options, const cellgen_plan *plan)
 {
     cellgen_options of_all = *options;
-    cg_band shape;
+    cg_row_block shape;
     cg_shape_whole(&shape, f, n, extent, n[1], plan, options);
     of_all.every = 0;
     return cg_place_all(&shape, &of_all, plan, 0, 0) +
@@ -689,19 +689,19 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     f->extent(n, extent);
     cg_choose_for(f, n, 1, 0, cg_is_in_bf16(options), &plan);
     if (options && options->plan) plan = *options->plan;
-    const int64_t bands = cg_bands(f, n, extent);
-    plan.bands = bands;
+    const int64_t row_blocks = cg_row_blocks(f, n, extent);
+    plan.row_blocks = row_blocks;
     bytes += cg_segment_bytes(f, n, options);
     if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
-    for (int64_t band = 0; band < bands; ++band)
-        bytes += cg_band_bytes(f, n, extent, options, &plan, band, bands);
+    for (int64_t row_block = 0; row_block < row_blocks; ++row_block)
+        bytes += cg_row_block_bytes(f, n, extent, options, &plan, row_block, row_blocks);
     return bytes;
 }
 
 /* An operand's first row, of a head. */
 #undef cg_operand
 #define cg_operand CELLGEN_NAME(cellgen_operand)
-CELLGEN_INLINE const real *cg_operand(const cg_band *b, const cg_rows *at, const cellgen_run *run, int64_t head)
+CELLGEN_INLINE const real *cg_operand(const cg_row_block *b, const cg_rows *at, const cellgen_run *run, int64_t head)
 {
     const int64_t offset = run->offset == CELLGEN_NONE ? 0 : cg_length(b, run->offset);
     return at[run->use].rows + offset + (run->by_head ? head * cg_length(b, run->inner) : 0);

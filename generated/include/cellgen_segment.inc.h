@@ -3,11 +3,11 @@
  * backward. The same equations on the same states give the same bits. Part of cellgen_driver.c, once per
  * precision. */
 
-/* The forward pass of a segment: a band of all rows, whose results go to arrays of the segment. */
+/* The forward pass of a segment: a row block of all rows, whose results go to arrays of the segment. */
 #undef cg_segment
 #define cg_segment CELLGEN_NAME(cellgen_segment)
 typedef struct {
-    cg_band band;
+    cg_row_block row_block;
     cellgen_options options; /* of the forward pass, which shows every step here */
     cellgen_plan plan;
     int64_t extent[CELLGEN_EXTENTS_MAX];
@@ -30,15 +30,15 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     cg_choose_for(forward, n, threads, 0, cg_is_in_bf16(&segment->options), &segment->plan);
     if (segment->options.plan) segment->plan = *segment->options.plan;
     forward->extent(n, segment->extent);
-    cg_shape_band(&segment->band, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
-    segment->band.segment = cg_segment_steps(options, n[0]);
-    segment->band.first = -1;
+    cg_shape_row_block(&segment->row_block, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
+    segment->row_block.segment = cg_segment_steps(options, n[0]);
+    segment->row_block.first = -1;
 }
 
 /* Elements of one row of a member that the forward pass makes at every step, 0: it is none. */
 #undef cg_width_made
 #define cg_width_made CELLGEN_NAME(cellgen_width_made)
-CELLGEN_STATIC int64_t cg_width_made(const cg_band *b, int number)
+CELLGEN_STATIC int64_t cg_width_made(const cg_row_block *b, int number)
 {
     const cg_function *const f = b->f;
     if (f->member[number].flags & CELLGEN_MADE) return cg_length(b, f->member[number].width);
@@ -55,7 +55,7 @@ CELLGEN_STATIC int64_t cg_width_made(const cg_band *b, int number)
 CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *f, const cellgen_options *options,
                                         const void *args, uintptr_t address)
 {
-    cg_band *const b = &segment->band;
+    cg_row_block *const b = &segment->row_block;
     const cg_function *const forward = f->forward;
     const uintptr_t packed = segment->options.packed ? (uintptr_t)segment->options.packed : address;
     int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->n);
@@ -99,7 +99,7 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
                                     cellgen_team *team, uintptr_t address)
 {
     const cellgen_options *const options = cg_options_of(f, args);
-    cg_band *const b = &segment->band;
+    cg_row_block *const b = &segment->row_block;
     if (!f->forward || !options->forward || (n[0] > options->checkpoint && !options->checkpoints)) return CELLGEN_NULL_POINTER;
     cg_shape_segment(segment, f, n, cellgen_team_size(team), options);
     cg_place_segment(segment, f, options, args, address);
@@ -117,7 +117,7 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
 /* What the first step of a segment starts from: some rows of the states, and of what steps repeat. */
 #undef cg_load_states
 #define cg_load_states CELLGEN_NAME(cellgen_load_states)
-CELLGEN_STATIC void cg_load_states(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
     int number = 0;
@@ -151,30 +151,30 @@ CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
     return from == to ? modes : cellgen_flush_denormals(to);
 }
 
-/* Run forward over the steps first <= step < last once more, by all threads of a call; the `count` bands of its
+/* Run forward over the steps first <= step < last once more, by all threads of a call; the `count` row blocks of its
  * backward pass read them then. Whether all threads have agreed to stop. */
 #undef cg_run_segment
 #define cg_run_segment CELLGEN_NAME(cellgen_run_segment)
-CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_band *bands, int64_t count, const cellgen_plan *plan,
+CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
                                   int64_t first, int64_t last, int thread, int threads, unsigned modes,
                                   int64_t *turn)
 {
-    cg_band *const b = &segment->band;
+    cg_row_block *const b = &segment->row_block;
     const cg_share own = cg_share_steps(b, thread, threads);
     cellgen_team_barrier(b->team, thread); /* all have left the segment before */
     for (int64_t number = thread; number <= count; number += threads) {
-        cg_band *const band = number < count ? bands + number : b;
-        band->first = first - 1;
-        cg_aim(band, number < count ? &band->options : &segment->options, number < count ? plan : &segment->plan);
+        cg_row_block *const row_block = number < count ? row_blocks + number : b;
+        row_block->first = first - 1;
+        cg_aim(row_block, number < count ? &row_block->options : &segment->options, number < count ? plan : &segment->plan);
     }
     cellgen_team_barrier(b->team, thread);
     for (int64_t number = 0; number < count; ++number)
-        if (bands[number].whole) cg_spread_upstream(thread, threads, bands + number, first, last);
-    const unsigned own_modes = cg_switch_denormals(bands->flush, b->flush, modes);
+        if (row_blocks[number].whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
+    const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
     cg_load_states(b, first, own.own_begin, own.own_end);
     if (own.shares > 1) cellgen_team_barrier(b->team, thread);
     const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);
-    (void)cg_switch_denormals(b->flush, bands->flush, own_modes);
+    (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
     cellgen_team_barrier(b->team, thread);
     return stopped;
 }

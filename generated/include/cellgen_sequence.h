@@ -16,7 +16,7 @@
 #undef cg_own
 #undef cg_copy_row
 #undef cg_add_sums
-#undef cg_add_band
+#undef cg_add_row_block
 #undef cg_add_steps
 #undef cg_clear_sums
 #undef cg_run
@@ -44,7 +44,7 @@
 #define cg_prefetch_series CELLGEN_NAME(cellgen_prefetch_series)
 #define cg_prefetch_saved CELLGEN_NAME(cellgen_prefetch_saved)
 #define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
-#define cg_add_band CELLGEN_NAME(cellgen_add_band)
+#define cg_add_row_block CELLGEN_NAME(cellgen_add_row_block)
 #define cg_add_steps CELLGEN_NAME(cellgen_add_steps)
 #define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_run CELLGEN_NAME(cellgen_run)
@@ -155,74 +155,74 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
     return (fitting < steps ? fitting : steps) * batch;
 }
 
-/* --- bands of rows: what the order of additions depends on --- */
+/* --- row blocks: what the order of additions depends on --- */
 
 /* Where threads share the rows of a batch, what a backward pass sums over rows takes every row's
  * adjoints through the caches of all cores, and threads meet twice a chunk. So a batch is passed in
- * bands of rows, each by one thread that meets none and sums by itself; the sums of the bands are added
+ * row blocks, each by one thread that meets none and sums by itself; the sums of the row blocks are added
  * at the end. How many depends on shape and precision alone, not on a plan, since the order of additions
- * depends on it: two from twice CELLGEN_BAND_ROWS rows on, more from twice as many for each; each with
- * CELLGEN_BAND_ROWS_OF_ALL rows over all steps at least; and no more than let the gradients of weights of
- * all but the first fit CELLGEN_BAND_BYTES. Backward pass of an LSTM, two threads by the same without
- * bands: 0.80 to 0.83 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128
- * units); one thread, whose tiles are lower and which copies inputs of a band side by side: 1.04 to 1.10. */
-#define CELLGEN_MOST_BANDS CELLGEN_TEAM_PARTS
+ * depends on it: two from twice CELLGEN_ROW_BLOCK_ROWS rows on, more from twice as many for each; each with
+ * CELLGEN_ROW_BLOCK_ROWS_OF_ALL rows over all steps at least; and no more than let the gradients of weights of
+ * all but the first fit CELLGEN_ROW_BLOCK_BYTES. Backward pass of an LSTM, two threads by the same without
+ * row blocks: 0.80 to 0.83 (1000 steps, 16 rows, 64 units), 0.77 (32 units), 0.82 (32 rows), 1.00 (128
+ * units); one thread, whose tiles are lower and which copies inputs of a row block side by side: 1.04 to 1.10. */
+#define CELLGEN_MOST_ROW_BLOCKS CELLGEN_TEAM_PARTS
 #define CELLGEN_ROWS_AT_ONCE 16 /* the most threads that defer a row each */
-#ifndef CELLGEN_BAND_ROWS
-#define CELLGEN_BAND_ROWS 8
+#ifndef CELLGEN_ROW_BLOCK_ROWS
+#define CELLGEN_ROW_BLOCK_ROWS 8
 #endif
-#ifndef CELLGEN_BAND_ROWS_OF_ALL
-#define CELLGEN_BAND_ROWS_OF_ALL 192
+#ifndef CELLGEN_ROW_BLOCK_ROWS_OF_ALL
+#define CELLGEN_ROW_BLOCK_ROWS_OF_ALL 192
 #endif
-#ifndef CELLGEN_BAND_BYTES
-#define CELLGEN_BAND_BYTES (512 * 1024)
+#ifndef CELLGEN_ROW_BLOCK_BYTES
+#define CELLGEN_ROW_BLOCK_BYTES (512 * 1024)
 #endif
-CELLGEN_INLINE int64_t cellgen_bands(int64_t steps, int64_t rows, int64_t gradient_bytes)
+CELLGEN_INLINE int64_t cellgen_row_blocks(int64_t steps, int64_t rows, int64_t gradient_bytes)
 {
-    const int64_t high = rows / (2 * CELLGEN_BAND_ROWS); /* so many have twice the rows */
-    const int64_t long_ones = steps * rows / CELLGEN_BAND_ROWS_OF_ALL; /* enough over all steps */
-    int64_t bands = high > 2 ? high : rows < 2 * CELLGEN_BAND_ROWS ? 1 : 2;
-    if (bands > long_ones) bands = long_ones;
-    if (bands > CELLGEN_MOST_BANDS) bands = CELLGEN_MOST_BANDS;
-    while (bands > 1 && (bands - 1) * gradient_bytes > CELLGEN_BAND_BYTES) --bands;
-    return steps > 1 && bands > 1 ? bands : 1;
+    const int64_t high = rows / (2 * CELLGEN_ROW_BLOCK_ROWS); /* so many have twice the rows */
+    const int64_t long_ones = steps * rows / CELLGEN_ROW_BLOCK_ROWS_OF_ALL; /* enough over all steps */
+    int64_t row_blocks = high > 2 ? high : rows < 2 * CELLGEN_ROW_BLOCK_ROWS ? 1 : 2;
+    if (row_blocks > long_ones) row_blocks = long_ones;
+    if (row_blocks > CELLGEN_MOST_ROW_BLOCKS) row_blocks = CELLGEN_MOST_ROW_BLOCKS;
+    while (row_blocks > 1 && (row_blocks - 1) * gradient_bytes > CELLGEN_ROW_BLOCK_BYTES) --row_blocks;
+    return steps > 1 && row_blocks > 1 ? row_blocks : 1;
 }
 
-/* The threads of a band and which of them asks, or the bands of a thread that has whole ones. */
+/* The threads of a row block and which of them asks, or the row blocks of a thread that has whole ones. */
 typedef struct {
-    int64_t begin, end;  /* bands */
+    int64_t begin, end;  /* row blocks */
     int thread, threads; /* in each of them */
-} cellgen_band_share;
-CELLGEN_INLINE cellgen_band_share cellgen_share_bands(int64_t bands, int thread, int threads)
+} cellgen_row_block_share;
+CELLGEN_INLINE cellgen_row_block_share cellgen_share_row_blocks(int64_t row_blocks, int thread, int threads)
 {
-    cellgen_band_share own = {bands * thread / threads, bands * (thread + 1) / threads, 0, 1};
-    if (threads <= bands) return own;
-    for (int64_t band = 0; band < bands; ++band) {
-        const int first = (int)(threads * band / bands), last = (int)(threads * (band + 1) / bands);
+    cellgen_row_block_share own = {row_blocks * thread / threads, row_blocks * (thread + 1) / threads, 0, 1};
+    if (threads <= row_blocks) return own;
+    for (int64_t row_block = 0; row_block < row_blocks; ++row_block) {
+        const int first = (int)(threads * row_block / row_blocks), last = (int)(threads * (row_block + 1) / row_blocks);
         if (first <= thread && thread < last) {
-            own.begin = band;
-            own.end = band + 1;
+            own.begin = row_block;
+            own.end = row_block + 1;
             own.thread = thread - first;
             own.threads = last - first;
         }
     }
     return own;
 }
-CELLGEN_INLINE int cellgen_threads_of_band(int64_t band, int64_t bands, int threads)
+CELLGEN_INLINE int cellgen_threads_of_row_block(int64_t row_block, int64_t row_blocks, int threads)
 {
-    return threads <= bands ? 1 : (int)(threads * (band + 1) / bands - threads * band / bands);
+    return threads <= row_blocks ? 1 : (int)(threads * (row_block + 1) / row_blocks - threads * row_block / row_blocks);
 }
 
-/* A call's options for a band of its rows: arrays at distances of their own, weights packed once. */
-CELLGEN_INLINE cellgen_options cellgen_options_of_band(const cellgen_options *options, int64_t band,
-                                                       int64_t bands, const int64_t *strides,
-                                                       const void *packed)
+/* A call's options for a row block of its rows: arrays at distances of their own, weights packed once. */
+CELLGEN_INLINE cellgen_options cellgen_options_of_row_block(const cellgen_options *options, int64_t row_block,
+                                                            int64_t row_blocks, const int64_t *strides,
+                                                            const void *packed)
 {
     cellgen_options own;
     memset(&own, 0, sizeof own);
     if (options) own = *options;
-    if (bands > 1) own.strides = strides;
-    if (band > 0) own.packed = packed;
+    if (row_blocks > 1) own.strides = strides;
+    if (row_block > 0) own.packed = packed;
     return own;
 }
 
@@ -269,7 +269,7 @@ CELLGEN_INLINE cellgen_options cellgen_options_of_band(const cellgen_options *op
 /* Rows of one chunk of what is deferred: operands and adjoints stay in a second-level cache. Where the
  * gradients of weights do not, a chunk reads and writes all of them: there it has four times the rows.
  * Twice the rows, and half the meetings, where threads are soon done with those of few weights (backward
- * pass of an LSTM, 16 rows, two threads, before there were bands: 32 units 0.93, 64 units 0.96 to 0.98,
+ * pass of an LSTM, 16 rows, two threads, without row blocks: 32 units 0.93, 64 units 0.96 to 0.98,
  * 128 units 1.00; one thread, 64 units: 1.00). Not where none of them stand in the time loop: all weights are deferred then
  * (SRU, 256 units: 1.04 with twice the rows). */
 #ifndef CELLGEN_CHUNK_ROWS
@@ -299,12 +299,12 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
  * are few, products run ahead of the loop, which is pointwise, and threads that share units do not meet
  * either: among so many threads as there are `free_shares` of units. A chunk of what is deferred reads
  * and writes the gradients of all weights; it is longer where those leave every cache that a core has a
- * fair share of, and where threads would meet after little work. Where one thread has a band
+ * fair share of, and where threads would meet after little work. Where one thread has a row block
  * it meets none; a thread of several takes a chunk of each in turn, whose rows are neighbours: 1.02 to
  * 1.08 of a backward pass's time with twice the rows (one thread, 16 rows, 64 units). */
 CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
                                                 int64_t weight_bytes, int can_split,
-                                                int64_t free_shares, int64_t bands,
+                                                int64_t free_shares, int64_t row_blocks,
                                                 const cellgen_constants *constants)
 {
     const cellgen_constants by = cellgen_all_constants(constants);
@@ -326,9 +326,9 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     const int few = 0 < weight_bytes && weight_bytes <= CELLGEN_FEW_WEIGHTS;
     const int64_t chunks = farther ? 4 : few ? 2 : 1;
-    plan.chunk_rows = bands > 1 ? cellgen_chunk_rows(steps, (rows + bands - 1) / bands, by.chunk_rows)
+    plan.chunk_rows = row_blocks > 1 ? cellgen_chunk_rows(steps, (rows + row_blocks - 1) / row_blocks, by.chunk_rows)
                                 : cellgen_chunk_rows(steps, rows, chunks * by.chunk_rows);
-    plan.bands = bands;
+    plan.row_blocks = row_blocks;
     plan.weight_bytes = weight_bytes;
     plan.by = by;
     return plan;
@@ -336,10 +336,10 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
 
 /* Whether a caller's plan can be followed: what is formed ahead reads weights packed ahead. */
 CELLGEN_INLINE int cellgen_plan_fits(const cellgen_plan *plan, int64_t threads, int can_split,
-                                     int64_t bands)
+                                     int64_t row_blocks)
 {
     const int shared = threads == 1 || plan->by_units;
-    return plan->bands == bands && (can_split || !plan->by_units) &&
+    return plan->row_blocks == row_blocks && (can_split || !plan->by_units) &&
            (shared || (!plan->hoist && !plan->unpacked)) && !(plan->hoist && plan->unpacked);
 }
 
@@ -714,8 +714,8 @@ CELLGEN_STATIC void cg_add_sums(real *total, const real *sums, int64_t count, in
     }
 }
 
-/* Add what a band of rows summed to a total; a thread's share. */
-CELLGEN_STATIC void cg_add_band(real *total, const real *sums, int64_t count, int64_t part, int64_t parts)
+/* Add what a row block summed to a total; a thread's share. */
+CELLGEN_STATIC void cg_add_row_block(real *total, const real *sums, int64_t count, int64_t part, int64_t parts)
 {
     const int64_t end = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES);
     for (int64_t unit = cellgen_share(count, part, parts, CELLGEN_REAL_LANES); unit < end; ++unit)

@@ -13,7 +13,7 @@ typedef struct {
 
 #undef cg_share_blocks
 #define cg_share_blocks CELLGEN_NAME(cellgen_share_blocks)
-CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_band *b, const cg_stage *stage, int64_t part, int64_t parts)
+CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_row_block *b, const cg_stage *stage, int64_t part, int64_t parts)
 {
     cg_blocks own;
     own.units = cg_length(b, stage->units); /* of a head, if there are any */
@@ -54,7 +54,7 @@ CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t 
 /* Products of single steps, whose weights are read where they lie: all slots of a row side by side. */
 #undef cg_products_in_place
 #define cg_products_in_place CELLGEN_NAME(cellgen_products_in_place)
-CELLGEN_OUTLINE void cg_products_in_place(const cg_band *b, const cg_stage *stage, const cg_rows *at,
+CELLGEN_OUTLINE void cg_products_in_place(const cg_row_block *b, const cg_stage *stage, const cg_rows *at,
                                           const cg_blocks *own, int64_t row_begin, int64_t row_end)
 {
     const int64_t all = cg_length(b, stage->all_units), slots = stage->slots;
@@ -97,7 +97,7 @@ CELLGEN_INLINE void cg_copy_vectors(real *to, const real *from, int64_t units)
 /* Name the rows that tiles fetch while they run. */
 #undef cg_prefetch_stage
 #define cg_prefetch_stage CELLGEN_NAME(cellgen_prefetch_stage)
-CELLGEN_STATIC void cg_prefetch_stage(const cg_band *b, const cg_stage *stage, cellgen_prefetch *prefetch, int64_t step,
+CELLGEN_STATIC void cg_prefetch_stage(const cg_row_block *b, const cg_stage *stage, cellgen_prefetch *prefetch, int64_t step,
                                    int64_t row_begin, int64_t row_end)
 {
     for (int i = 0; i < stage->prefetches; ++i) {
@@ -114,7 +114,7 @@ CELLGEN_STATIC void cg_prefetch_stage(const cg_band *b, const cg_stage *stage, c
 #undef cg_tiles
 #define cg_tiles CELLGEN_NAME(cellgen_tiles)
 typedef struct {
-    const cg_band *b;
+    const cg_row_block *b;
     const cg_stage *stage;
     const cg_frame *frame;
     cg_blocks own;
@@ -129,7 +129,7 @@ typedef struct {
 #define cg_formed_ahead CELLGEN_NAME(cellgen_formed_ahead)
 CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *run, int64_t block, int64_t row)
 {
-    const cg_band *const b = tiles->b;
+    const cg_row_block *const b = tiles->b;
     const int64_t at = block * b->window_rows + tiles->step % b->window_steps * b->B + row;
     return b->memory[run->ahead] + at * run->slots * tiles->own.width;
 }
@@ -141,7 +141,7 @@ CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64
                                 int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
                                 real *out, int accumulate)
 {
-    const cg_band *const b = tiles->b;
+    const cg_row_block *const b = tiles->b;
     const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
     cg_term terms[4];
     for (int i = 0; i < some; ++i) {
@@ -167,7 +167,7 @@ CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int
                                 int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
                                 real *out, int accumulate)
 {
-    const cg_band *const b = tiles->b;
+    const cg_row_block *const b = tiles->b;
     const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
     cellgen_term_pairs terms[4];
     for (int i = 0; i < some; ++i) {
@@ -193,7 +193,7 @@ CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int
 CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
                                  int64_t tile_number, int64_t next, real *tile)
 {
-    const cg_band *const b = tiles->b;
+    const cg_row_block *const b = tiles->b;
     const cg_stage *const stage = tiles->stage;
     const int64_t slots = stage->slots, width = tiles->own.width;
     if (b->unpacked) { /* the product is there */
@@ -231,7 +231,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
 
 #undef cg_group
 #define cg_group CELLGEN_NAME(cellgen_group)
-CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_frame *frame, int64_t row_begin,
+CELLGEN_OUTLINE void cg_group(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t row_begin,
                               int64_t row_end, int64_t part, int64_t parts)
 {
     CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
@@ -297,7 +297,7 @@ CELLGEN_OUTLINE void cg_group(const cg_band *b, const cg_stage *stage, const cg_
 
 #if CELLGEN_PRECISION == 32
 /* The product of an input for a window of steps, in bfloat16; `at` are the rows of the window. */
-CELLGEN_STATIC void cg_form_ahead_bf16(const cg_band *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
+CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
                                        int64_t rows, int64_t part, int64_t parts)
 {
     CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
@@ -327,7 +327,7 @@ CELLGEN_STATIC void cg_form_ahead_bf16(const cg_band *b, const cg_stage *stage, 
 /* The product of an input for a window of steps, ahead of the loop. */
 #undef cg_form_ahead
 #define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
-CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64_t step, int64_t part, int64_t parts)
+CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t part, int64_t parts)
 {
     const cellgen_run *const run = stage->run;
     const cellgen_place *const place = b->f->part->place + stage->use[run->use];
@@ -364,7 +364,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_band *b, const cg_stage *stage, int64
  * caller does not want, and the operands that only they have. */
 #undef cg_outers
 #define cg_outers CELLGEN_NAME(cellgen_outer_products)
-CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_frame *frame, int64_t row_end,
+CELLGEN_STATIC void cg_outers(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t row_end,
                               int64_t rows, int64_t part, int64_t parts)
 {
     cg_left lefts[CELLGEN_USES_MAX];
@@ -418,7 +418,7 @@ CELLGEN_STATIC void cg_outers(const cg_band *b, const cg_stage *stage, const cg_
 /* Whether the caller wants what a stage is for. */
 #undef cg_is_wanted
 #define cg_is_wanted CELLGEN_NAME(cellgen_is_wanted)
-CELLGEN_INLINE int cg_is_wanted(const cg_band *b, const cg_stage *stage)
+CELLGEN_INLINE int cg_is_wanted(const cg_row_block *b, const cg_stage *stage)
 {
     int found = stage->wants == 0;
     for (int i = 0; i < stage->wants; ++i) found |= cg_member(b, stage->want[i]) != 0;
@@ -428,7 +428,7 @@ CELLGEN_INLINE int cg_is_wanted(const cg_band *b, const cg_stage *stage)
 /* One stage for rows row_begin <= row < row_end of a step, or of many, and a share of the units. */
 #undef cg_run_stage
 #define cg_run_stage CELLGEN_NAME(cellgen_run_stage)
-CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *stage, int64_t step,
+CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_stage *stage, int64_t step,
                                   int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
 {
     const cg_part *const own = b->f->part + number;
@@ -458,7 +458,7 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_band *b, int number, const cg_stage *
 /* Weights into panels, shared out over the threads; `all`: also those of stages that this call leaves out. */
 #undef cg_pack_panels
 #define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
-CELLGEN_STATIC void cg_pack_panels(const cg_band *b, int number, int64_t thread, int64_t threads, int all)
+CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t thread, int64_t threads, int all)
 {
     const cg_part *const part = b->f->part + number;
     int64_t turn = 0;

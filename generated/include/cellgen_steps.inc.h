@@ -11,7 +11,7 @@ typedef struct {
 } cg_share;
 #undef cg_share_steps
 #define cg_share_steps CELLGEN_NAME(cellgen_share_steps)
-CELLGEN_INLINE cg_share cg_share_steps(const cg_band *b, int thread, int threads)
+CELLGEN_INLINE cg_share cg_share_steps(const cg_row_block *b, int thread, int threads)
 {
     const int64_t begin = b->B * thread / threads, end = b->B * (thread + 1) / threads;
     const cg_share by_rows = {0, 1, begin, end, begin, end};
@@ -23,7 +23,7 @@ CELLGEN_INLINE cg_share cg_share_steps(const cg_band *b, int thread, int threads
  * outputs that steps repeat. */
 #undef cg_prepare_states
 #define cg_prepare_states CELLGEN_NAME(cellgen_prepare_states)
-CELLGEN_STATIC void cg_prepare_states(const cg_band *b, const cellgen_link *link, int64_t step, int64_t begin,
+CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link *link, int64_t step, int64_t begin,
                                       int64_t end)
 {
     const int64_t width = cg_length(b, link->width);
@@ -41,7 +41,7 @@ CELLGEN_STATIC void cg_prepare_states(const cg_band *b, const cellgen_link *link
 
 #undef cg_prepare
 #define cg_prepare CELLGEN_NAME(cellgen_prepare)
-CELLGEN_OUTLINE void cg_prepare(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
     for (int i = 0; i < f->links; ++i)
@@ -65,7 +65,7 @@ CELLGEN_OUTLINE void cg_prepare(const cg_band *b, int64_t step, int64_t begin, i
 /* Hand a row of a step to a caller who has the outputs of every so many-th one alone. */
 #undef cg_show
 #define cg_show CELLGEN_NAME(cellgen_show)
-CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t row, const real *shown)
+CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int64_t row, const real *shown)
 {
     const int64_t at = cg_sparse_at(b, step);
     const cg_series to = b->sparse[number];
@@ -76,7 +76,7 @@ CELLGEN_INLINE void cg_show(const cg_band *b, int number, int64_t step, int64_t 
  * others. A thread's share. */
 #undef cg_spread_upstream
 #define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
-CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b, int64_t first, int64_t last)
+CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_block *b, int64_t first, int64_t last)
 {
     const int64_t rows = (last - first) * b->B;
     for (int i = 0; i < b->f->series; ++i) {
@@ -92,7 +92,7 @@ CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_band *b
 /* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
 #undef cg_masked_select_forward
 #define cg_masked_select_forward CELLGEN_NAME(cellgen_masked_select_forward)
-CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int64_t row, int found)
+CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
     const int counts = found == CELLGEN_VALID;
@@ -133,7 +133,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_band *b, int64_t step, int
  * window ends, none does. */
 #undef cg_masked_select_reverse
 #define cg_masked_select_reverse CELLGEN_NAME(cellgen_masked_select_reverse)
-CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int64_t row, int found)
+CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
     const int cut = b->window > 0 && step > 0 && step % b->window == 0;
@@ -161,7 +161,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_band *b, int64_t step, int
 
 #undef cg_masked_select
 #define cg_masked_select CELLGEN_NAME(cellgen_masked_select)
-CELLGEN_OUTLINE void cg_masked_select(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
         const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_VALID;
@@ -175,7 +175,7 @@ CELLGEN_OUTLINE void cg_masked_select(const cg_band *b, int64_t step, int64_t be
 /* One step by one thread. */
 #undef cg_step
 #define cg_step CELLGEN_NAME(cellgen_step)
-CELLGEN_INLINE void cg_step(const cg_band *b, const cg_share *own, int64_t step, int thread)
+CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_share *own, int64_t step, int thread)
 {
     const cg_part *const part = b->f->part;
     const int watched = b->guarded || (b->f->is_backward && b->window > 0), barrier = own->shares > 1;
@@ -199,7 +199,7 @@ CELLGEN_INLINE void cg_step(const cg_band *b, const cg_share *own, int64_t step,
 /* Copy the rows of many steps, which lie apart, side by side. */
 #undef cg_gather
 #define cg_gather CELLGEN_NAME(cellgen_gather_rows)
-CELLGEN_OUTLINE void cg_gather(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
     for (int i = 0; i < f->series; ++i) {
@@ -222,7 +222,7 @@ CELLGEN_OUTLINE void cg_gather(const cg_band *b, int64_t step, int64_t begin, in
 /* And back. */
 #undef cg_scatter
 #define cg_scatter CELLGEN_NAME(cellgen_scatter)
-CELLGEN_STATIC void cg_scatter(const cg_band *b, int64_t step, int64_t begin, int64_t end)
+CELLGEN_STATIC void cg_scatter(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int i = 0; i < b->f->series; ++i) {
         const cellgen_series_row *row = b->f->over_time + i;
@@ -244,7 +244,7 @@ CELLGEN_STATIC int cg_has_scattered(const cg_function *f)
  * are not packed, units of a group's; else rows, by groups of rows from the last where sums are formed. */
 #undef cg_deferred_stages
 #define cg_deferred_stages CELLGEN_NAME(cellgen_deferred_stages)
-CELLGEN_STATIC void cg_deferred_stages(const cg_band *b, const cellgen_stage_rows *run, int64_t step, int64_t rows,
+CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stage_rows *run, int64_t step, int64_t rows,
                                        int thread, int threads)
 {
     const cg_stage *const stage = b->f->part[1].stage + run->first;
@@ -268,7 +268,7 @@ CELLGEN_STATIC void cg_deferred_stages(const cg_band *b, const cellgen_stage_row
 
 #undef cg_deferred
 #define cg_deferred CELLGEN_NAME(cellgen_deferred)
-CELLGEN_STATIC void cg_deferred(const cg_band *b, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t steps, int thread, int threads)
 {
     const cg_function *const f = b->f;
     const cg_part *const part = f->part + 1;
@@ -304,7 +304,7 @@ CELLGEN_STATIC void cg_deferred(const cg_band *b, int64_t step, int64_t steps, i
 /* A thread's share of the sums over rows, of steps whose deferred stages all threads have left. */
 #undef cg_add_row_sums
 #define cg_add_row_sums CELLGEN_NAME(cellgen_add_row_sums)
-CELLGEN_STATIC void cg_add_row_sums(const cg_band *b, int64_t step, int64_t steps, int thread, int threads)
+CELLGEN_STATIC void cg_add_row_sums(const cg_row_block *b, int64_t step, int64_t steps, int thread, int threads)
 {
     for (int i = 0; i < b->f->sums; ++i) {
         const cellgen_sum *sum = b->f->sum + i;
@@ -318,7 +318,7 @@ CELLGEN_STATIC void cg_add_row_sums(const cg_band *b, int64_t step, int64_t step
 /* What one thread does once a sequence, on weights alone. */
 #undef cg_once
 #define cg_once CELLGEN_NAME(cellgen_once)
-CELLGEN_STATIC void cg_once(const cg_band *b, void (*work)(const cg_frame *))
+CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *))
 {
     const cg_frame frame = {b->n, b->args, b->memory, 0, 0, 0, 0};
     work(&frame);

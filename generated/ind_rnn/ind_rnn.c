@@ -336,8 +336,8 @@ static const cellgen_memory CELLGEN_NAME(ind_rnn_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_PANEL(0, 1, 2, 1, -1),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0),
 };
 static const cellgen_kept CELLGEN_NAME(ind_rnn_sequence_backward_kept)[] = {{0, 0, -1},};
 static const cellgen_total CELLGEN_NAME(ind_rnn_sequence_backward_totals)[] = {

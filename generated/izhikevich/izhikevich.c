@@ -520,8 +520,8 @@ static const cellgen_memory CELLGEN_NAME(izhikevich_sequence_backward_memory)[] 
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0),
 };
 static const cellgen_kept CELLGEN_NAME(izhikevich_sequence_backward_kept)[] = {{0, 0, -1},};
 static const cellgen_total CELLGEN_NAME(izhikevich_sequence_backward_totals)[] = {

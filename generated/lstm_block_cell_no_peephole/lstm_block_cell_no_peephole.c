@@ -615,8 +615,8 @@ static const cellgen_memory CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_ba
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_kept)[] = {{0, 2, -1},};
 static const cellgen_total CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_totals)[] = {{23, -1, 1, 1, 0, 21}, {24, -1, 2, 0, 0, 22},};

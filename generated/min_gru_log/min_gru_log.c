@@ -427,9 +427,9 @@ static const cellgen_memory CELLGEN_NAME(min_gru_log_sequence_backward_memory)[]
     CELLGEN_PANEL(0, 1, 2, 1, -1), CELLGEN_PANEL(0, 1, 2, 1, -1),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_BAND, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0),
 };
 static const cellgen_kept CELLGEN_NAME(min_gru_log_sequence_backward_kept)[] = {{0, 0, -1}, {1, 0, -1},};
 static const cellgen_total CELLGEN_NAME(min_gru_log_sequence_backward_totals)[] = {

@@ -30,7 +30,7 @@ SHAPES = {
     3: ((4, 5, 7), (1, 1, 1), (7, 6, 33), (33, 20, 16)),
 }
 """T, B, I, H of functions over time; B, I, H of one step: units within and beyond whole vectors,
-so many that every thread packs its operands of weight gradients, and two and four bands of rows."""
+so many that every thread packs its operands of weight gradients, and two and four row blocks."""
 EMPTY = {
     4: ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4), (3, 2, 4, 0), (0, 0, 0, 0)),
     3: ((0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)),

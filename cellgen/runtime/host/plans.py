@@ -45,7 +45,7 @@ class SequencePlan(ShownInNotebooks):
 
     ``by_units``: threads share the units of a step and meet after each stage, else its rows and
     meet never. ``hoist``: products of inputs are formed ahead, for a window of steps.
-    ``unpacked``: weights are read where they lie, not packed ahead. ``bands`` of rows are summed
+    ``unpacked``: weights are read where they lie, not packed ahead. ``row_blocks`` are summed
     apart from each other: by shape and precision alone, another number fits no call.
     ``weight_bytes``: packed weights of the time loop. ``by``: the constants that it was chosen by.
     """
@@ -56,7 +56,7 @@ class SequencePlan(ShownInNotebooks):
     unpacked: bool
     window_rows: int
     chunk_rows: int
-    bands: int
+    row_blocks: int
     weight_bytes: int
     by: Constants = Constants()
 
@@ -127,7 +127,7 @@ def choose(
         bool(found.unpacked),
         found.window_rows,
         found.chunk_rows,
-        found.bands,
+        found.row_blocks,
         found.weight_bytes,
         Constants(*(getattr(found.by, name) for name in CONSTANTS)),
     )

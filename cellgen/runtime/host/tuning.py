@@ -40,17 +40,17 @@ def candidates(
     it is formed ahead.
     """
     found = [plan]
-    if plan.threads > plan.bands:  # else a band has one thread, which shares nothing
+    if plan.threads > plan.row_blocks:  # else a row block has one thread, which shares nothing
         found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
     for other in list(found):
         shared = other.threads == 1 or other.by_units
         if not chunked and shared and steps > 1 and rows < other.window_rows:
             found.append(replace(other, hoist=not other.hoist, unpacked=False))
     if chunked and rows:
-        band = -(-rows // plan.bands)  # the rows of the longest
+        row_block = -(-rows // plan.row_blocks)  # the rows of the longest
         for multiple in CHUNKS:
-            fitting = min(max(multiple * plan.by.chunk_rows // band, 1), steps)
-            found.append(replace(plan, chunk_rows=fitting * band))
+            fitting = min(max(multiple * plan.by.chunk_rows // row_block, 1), steps)
+            found.append(replace(plan, chunk_rows=fitting * row_block))
     return tuple(dict.fromkeys(found))
 
 

@@ -148,7 +148,7 @@ class CallerArrays:
         return frozenset(buffer.name for buffer in results - others)
 
     def is_saved_across(self, value: Value) -> bool:
-        """Whether the deferred part reads a saved array, of which a band's rows lie apart."""
+        """Whether the deferred part reads a saved array, of which a row block's rows lie apart."""
         return value in self.schedule.programs.saved and str(value.name) in self._read_across()
 
     def is_repeated(self, name: str) -> bool:

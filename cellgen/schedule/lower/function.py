@@ -223,8 +223,8 @@ class Lowering:
         of, in_memory = self.place_of(buffer.value)
         count, own = length(buffer.shape[1:] if batched else buffer.shape), ""
         if not in_memory and not batched:
-            note = "of a band of rows"
-            own = self.workspace.add(f"own_{name}", Rows.ONE, count, note, when=When.BAND)
+            note = "of a row block"
+            own = self.workspace.add(f"own_{name}", Rows.ONE, count, note, when=When.ROW_BLOCK)
         return Total(name, of, in_memory, count, begun, batched, own)
 
     def _sums(self) -> tuple[RowSum, ...]:

@@ -73,7 +73,7 @@ class Places:
         return next(k for k in links if k.passed == buffer.value)
 
     def _is_series(self, buffer: Buffer) -> bool:
-        """Whether rows over time lie at strides: the caller's, or those of a band."""
+        """Whether rows over time lie at strides: the caller's, or those of a row block."""
         if self.part.storage[buffer] is not Storage.TIME:
             return False
         if self.name == "deferred" and self.owner.arrays.is_saved_across(buffer.value):

@@ -41,7 +41,7 @@ class When(Enum):
     LAST = "the last step alone is wanted"
     GUARDED = "states need a look at each step"
     GATHERED = "rows of many steps lie apart"
-    BAND = "a band of rows sums by itself"
+    ROW_BLOCK = "a row block sums by itself"
     UNPACKED = "weights are read where they lie"
 
 
@@ -331,7 +331,7 @@ class PartPlan:
 class Total:
     """A sum over all steps, in member or memory ``of``.
 
-    ``begun`` by a product, else by zeros; ``own``: a band's in place of the caller's.
+    ``begun`` by a product, else by zeros; ``own``: a row block's in place of the caller's.
     """
 
     name: str

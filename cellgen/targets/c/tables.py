@@ -47,7 +47,7 @@ _WHEN = {
     When.LAST: "IF_LAST",
     When.GUARDED: "IF_GUARDED",
     When.GATHERED: "IF_GATHERED",
-    When.BAND: "OF_A_BAND",
+    When.ROW_BLOCK: "OF_A_ROW_BLOCK",
     When.UNPACKED: "IF_UNPACKED",
 }
 _HOW = {

@@ -1,4 +1,4 @@
-"""Bands of rows: a batch is the sum of its bands to the bit, for every option and any threads."""
+"""Row blocks: a batch is the sum of its row blocks to the bit, for every option and any threads."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.conftest import Contexts
 from tests.random_cells import draw_arrays, run_both
 
 SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5}
-"""40 steps of 17 rows are more than two chunks, and 17 rows bands of 8 and 9."""
+"""40 steps of 17 rows are more than two chunks, and 17 rows are row blocks of 8 and 9."""
 CELLS = (GRU, LSTM, GRUBlockCell, FastGRNN, LayerNormLSTM, SLSTM, SLSTMHeads, GRUDropout, Contexts)
 FORMED_ONCE = {FastGRNN: ("d_zeta", "d_nu"), Contexts: ("d_rate",)}
-"""Gradients of numbers: what all bands sum for each unit is added up over units at the end."""
+"""Gradients of numbers: what all row blocks sum for each unit is added up over units at the end."""
 RNG = np.random.default_rng(7)
 LENGTHS = RNG.integers(0, 41, 17)
 MASK = RNG.random((40, 17)) < 0.7
@@ -89,11 +89,11 @@ def of_rows(values: dict, axes: dict[str, int], rows: slice) -> dict:
 @cells
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_batch_is_the_sum_of_its_bands(cell, case, dtype):
+def test_a_batch_is_the_sum_of_its_row_blocks(cell, case, dtype):
     kernel, axes, options = kernel_of(cell), batch_axes(cell), CASES[case]
     arrays, given = arrays_of(cell, dtype)
     sizes = {name: SIZES[name] for name in kernel.sequence_backward.function.dims}
-    assert kernel.sequence_backward.plan(**sizes, dtype=dtype).bands == 2
+    assert kernel.sequence_backward.plan(**sizes, dtype=dtype).row_blocks == 2
     whole = run_both(cell, kernel, arrays, given, **options)
     first, second = (
         run_both(
@@ -122,7 +122,7 @@ def test_a_batch_is_the_sum_of_its_bands(cell, case, dtype):
 @cells
 @pytest.mark.parametrize("by_units", [False, True])
 def test_any_number_of_threads_gives_the_same_bits(cell, by_units):
-    """One thread has both bands, two have one each, more share them."""
+    """One thread has both row blocks, two have one each, more share them."""
     kernel = kernel_of(cell)
     arrays, given = arrays_of(cell)
     results = kernel.sequence_forward(**arrays, save=True)
@@ -174,7 +174,7 @@ def test_sums_over_units_beside_a_division_have_the_same_bits_for_any_threads(st
 
 
 @cells
-def test_bands_follow_plans_and_packed_weights_to_the_bit(cell):
+def test_row_blocks_follow_plans_and_packed_weights_to_the_bit(cell):
     kernel = kernel_of(cell)
     arrays, given = arrays_of(cell)
     results = kernel.sequence_forward(**arrays, save=True)
@@ -191,7 +191,7 @@ def test_bands_follow_plans_and_packed_weights_to_the_bit(cell):
     assert all(run == kept[0] for run in kept)
 
 
-def test_bands_are_by_the_shape():
+def test_row_blocks_are_by_the_shape():
     plan = kernel_of(LSTM).sequence_backward.plan
     shapes = {
         (1000, 15, 64): 1,  # too few rows
@@ -203,19 +203,19 @@ def test_bands_are_by_the_shape():
         (1, 1000, 64): 1,  # one step
         (1000, 64, 128): 1,  # gradients of weights that leave the cache
     }
-    for (steps, rows, units), bands in shapes.items():
+    for (steps, rows, units), row_blocks in shapes.items():
         for threads in (1, 2, 8):
             found = plan(T=steps, B=rows, I=units, H=units, threads=threads)
-            assert found.bands == bands, (steps, rows, units)
-    assert kernel_of(LSTM).sequence_forward.plan(T=1000, B=16, I=64, H=64).bands == 1
+            assert found.row_blocks == row_blocks, (steps, rows, units)
+    assert kernel_of(LSTM).sequence_forward.plan(T=1000, B=16, I=64, H=64).row_blocks == 1
 
 
-def test_a_plan_of_other_bands_is_refused():
+def test_a_plan_of_other_row_blocks_is_refused():
     kernel = kernel_of(LSTM)
     arrays, given = arrays_of(LSTM)
     results = kernel.sequence_forward(**arrays, save=True)
     sizes = {name: SIZES[name] for name in kernel.sequence_backward.function.dims}
-    plan = replace(kernel.sequence_backward.plan(**sizes), bands=1)
+    plan = replace(kernel.sequence_backward.plan(**sizes), row_blocks=1)
     with pytest.raises(ArgumentError, match="plan"):
         kernel.sequence_backward(
             **arrays, h=results.h, c=results.c, **given, saved=results.saved, plan=plan
@@ -231,7 +231,7 @@ def test_a_call_that_is_ended_goes_on_with_no_other_chunk(threads, monkeypatch):
     results = kernel.sequence_forward(**arrays, save=True)
     dims = {name: sizes[name] for name in backward.function.dims}
     plan = backward.plan(**dims)
-    assert (plan.bands, plan.chunk_rows) == (3, 11 * 17)
+    assert (plan.row_blocks, plan.chunk_rows) == (3, 11 * 17)
     d_x = np.full_like(arrays["x"], 7)
 
     def asked_at_once(call, stop):
