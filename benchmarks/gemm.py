@@ -43,11 +43,11 @@ static void work(int thread, int threads, void *context)
     int64_t begin, end;
     const int64_t lda = j->kind == 2 ? j->M : j->K, ldb = j->kind == 1 ? j->K : j->N;
     if (j->M >= 16 * threads) {
-        cellgen_team_share(j->M, 1, thread, threads, &begin, &end);
+        cellgen_team_partition(j->M, 1, thread, threads, &begin, &end);
         products[j->kind](end - begin, j->N, j->K, j->a + begin * (j->kind == 2 ? 1 : lda), lda,
                           j->b, ldb, j->c + begin * j->N, j->N, 0);
     } else {
-        cellgen_team_share(j->N, 64, thread, threads, &begin, &end);
+        cellgen_team_partition(j->N, 64, thread, threads, &begin, &end);
         products[j->kind](j->M, end - begin, j->K, j->a, lda,
                           j->b + begin * (j->kind == 1 ? ldb : 1), ldb, j->c + begin, j->N, 0);
     }

@@ -36,7 +36,7 @@ SOURCE = r"""
 #define FMA_f64(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* everything a task needs to compute its share of a product */
+/* everything a task needs to compute its partition of a product */
 #define PRODUCT(S, REAL)                                                                           \
     typedef void (*product_##S)(int64_t, int64_t, int64_t, const REAL *, int64_t, const REAL *,    \
                                 int64_t, REAL *, int64_t, int);                                    \
@@ -51,7 +51,7 @@ SOURCE = r"""
     {                                                                                              \
         const share_##S *s = (const share_##S *)context;                                           \
         int64_t begin, end;                                                                        \
-        cellgen_team_share(s->by_columns ? s->N : s->M, 3, thread, threads, &begin, &end);         \
+        cellgen_team_partition(s->by_columns ? s->N : s->M, 3, thread, threads, &begin, &end);     \
         if (s->by_columns)                                                                         \
             s->product(s->M, end - begin, s->K, s->a, s->lda, s->b + begin * s->b_column, s->ldb,  \
                        s->c + begin, s->ldc, 0);                                                   \
@@ -193,9 +193,9 @@ int64_t team_meet(cellgen_team *team, int rounds)
             return -1;
     return m.totals[0];
 }
-void share(int64_t total, int64_t granularity, int thread, int threads, int64_t *range)
+void partition(int64_t total, int64_t granularity, int thread, int threads, int64_t *range)
 {
-    cellgen_team_share(total, granularity, thread, threads, range, range + 1);
+    cellgen_team_partition(total, granularity, thread, threads, range, range + 1);
 }
 """
 
@@ -585,7 +585,9 @@ def test_shares_cover_everything_once_in_whole_blocks(runtime):
             ends = [0]
             for thread in range(threads):
                 part = np.zeros(2, np.int64)
-                runtime.call("share", total, 16, ctypes.c_int(thread), ctypes.c_int(threads), part)
+                runtime.call(
+                    "partition", total, 16, ctypes.c_int(thread), ctypes.c_int(threads), part
+                )
                 assert part[0] == ends[-1]
                 assert part[0] % 16 == 0 or part[0] == total
                 ends.append(int(part[1]))

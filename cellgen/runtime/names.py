@@ -69,8 +69,8 @@ _LOCALS = """
 real row unit step args out workspace threads team zeros needed begin block blocks blocks_of_head
 by_units chunk_rows prefetch context deep depths end first fitting head here high hoist inside keeps
 later lefts memory next outers unpacked pace panel part parts pass rights row_begin row_end rows
-share shares slots steps stop term thread tile tile_number tiles top units vectors weights width
-window_rows window_steps store run status turn memcpy memset
+partition partitions slots steps stop term thread tile tile_number tiles top units vectors weights
+width window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
 frame entry chunk nest_rows
 """

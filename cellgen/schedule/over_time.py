@@ -189,9 +189,9 @@ def deferred_barriers(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
     for index, run in enumerate(runs):
         now = _touches(run)
         if any(
-            (writes or wrote) and share != before
+            (writes or wrote) and partition != before
             for value, uses in now.items()
-            for share, writes in uses
+            for partition, writes in uses
             for before, wrote in touched.get(value, ())
         ):
             after[index - 1] = True
@@ -202,15 +202,15 @@ def deferred_barriers(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
 
 
 def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]]]:
-    """Return who shares each array of some stages how, and whether that one writes it."""
+    """Return by which partition some stages touch each array, and whether they write it."""
     found: dict[Value, set[tuple[object, bool]]] = {}
     for stage in run:
-        share: object = stage if mixes_rows(stage) else None
+        partition: object = stage if mixes_rows(stage) else None
         sums = {buffer.value for buffer in summed_over_rows(stage)}
         for value in written_by(stage) - sums:
-            found.setdefault(value, set()).add((share, True))
+            found.setdefault(value, set()).add((partition, True))
         for value in read_by(stage):
-            found.setdefault(value, set()).add((share, False))
+            found.setdefault(value, set()).add((partition, False))
     return found
 
 

@@ -154,7 +154,7 @@ def _threads_row(
         elif plan.weight_bytes > plan.by.weights_in_cache:
             why = (
                 f"{weights} of weights do not fit a core's cache "
-                f"({bytes_of(plan.by.weights_in_cache)}); so each thread reads a share of them "
+                f"({bytes_of(plan.by.weights_in_cache)}); so each thread reads a partition of them "
                 f"alone"
             )
         else:

@@ -43,7 +43,7 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
  * whether all threads of the row block have agreed to stop. */
 #undef cg_reverse_loop
 #define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
-CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_share *own, int64_t first, int64_t last, int thread)
+CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
 {
     for (int64_t step = last - 1; step >= first; --step) {
         const int64_t done = b->T - 1 - step;
@@ -58,7 +58,7 @@ CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_share *own, int64_t
 #define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
 CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, int64_t first, int64_t last)
 {
-    const cg_share own = cg_share_steps(b, thread, threads);
+    const cg_partition own = cg_partition_steps(b, thread, threads);
     if (cg_reverse_loop(b, &own, first, last, thread)) return 1;
     cellgen_team_barrier(b->team, thread);
     const int later = b->f->reads_before && first == 0 && !b->gather; /* the initial state stands in an array of its own */
@@ -124,7 +124,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
             : cellgen_team_part(call->team, (int)row_block, cellgen_threads_of_row_block(row_block, call->row_blocks, threads));
     cellgen_team_barrier(call->team, thread);
 
-    const cellgen_row_block_share own = cellgen_share_row_blocks(call->row_blocks, thread, threads);
+    const cellgen_row_block_partition own = cellgen_partition_row_blocks(call->row_blocks, thread, threads);
     int stopped = 0;
     int64_t turn = 0;
     for (int64_t row_block = own.begin; row_block < own.end; ++row_block) cg_clear(own.thread, own.threads, call->row_block + row_block);

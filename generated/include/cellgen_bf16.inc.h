@@ -54,7 +54,7 @@ CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, 
 }
 
 /* Round the rows of a stage's operands; a thread that shares units with others rounds few rows itself, into
- * `here`, and of many its share, for all of them. */
+ * `here`, and of many its partition, for all of them. */
 CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_row_block *b, const cg_stage *stage, int runs, const cg_rows *at,
                                         int64_t begin, int64_t end, int64_t part, int64_t parts, cellgen_pair *here)
 {

@@ -178,7 +178,7 @@ typedef struct {
     int16_t member, memory, count, groups;
 } cellgen_sum;
 typedef struct {
-    int16_t member, memory, share, width; /* gradients of what is constant over time */
+    int16_t member, memory, summand, width; /* gradients of what is constant over time */
 } cellgen_steps_total;
 typedef struct {
     int16_t memory, width, member; /* `member`: copied from there for each step of a chunk */

@@ -82,10 +82,10 @@ CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int th
  * all of them have agreed to. */
 #undef cg_forward_steps
 #define cg_forward_steps CELLGEN_NAME(cellgen_forward_steps)
-CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_share *own, int64_t first, int64_t last, int thread, int64_t *turn)
+CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread, int64_t *turn)
 {
     const cg_part *const part = b->f->part;
-    const int keeps = !b->segment && cg_keeps_states(&b->options), barrier = own->shares > 1;
+    const int keeps = !b->segment && cg_keeps_states(&b->options), barrier = own->partitions > 1;
     for (int64_t step = first; step < last; ++step) {
         if ((step % CELLGEN_STOP_STEPS == 0 || step == first) && cg_stops(&b->stop, b->team, thread, (*turn)++)) return 1;
         if (keeps && step > 0 && step % b->options.checkpoint == 0) {
@@ -95,7 +95,7 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_share *own, int64_
         }
         for (int i = 0; b->hoist && (step % b->window_steps == 0 || step == first) && i < part->stages; ++i)
             if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
-                cg_form_ahead(b, part->stage + i, step - step % b->window_steps, own->share, own->shares);
+                cg_form_ahead(b, part->stage + i, step - step % b->window_steps, own->partition, own->partitions);
         cg_step(b, own, step, thread);
     }
     return 0;
@@ -108,12 +108,12 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
     cg_row_block *const b = (cg_row_block *)context;
     const cg_part *const part = b->f->part;
     const unsigned modes = cellgen_flush_denormals(b->flush);
-    const cg_share own = cg_share_steps(b, thread, threads);
+    const cg_partition own = cg_partition_steps(b, thread, threads);
     int64_t turn = 0;
     cg_prepare_forward(b, thread, threads);
     cellgen_team_barrier(b->team, thread);
     if (!cg_forward_steps(b, &own, 0, b->T, thread, &turn)) {
-        if (own.shares > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
+        if (own.partitions > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
         cg_final_states(b, own.own_begin, own.own_end);
     }
     cellgen_restore_denormals(b->flush, modes);

@@ -314,8 +314,8 @@ CELLGEN_STATIC void cellgen_gemm_outers_bf16(const cellgen_left_f32 *lefts, int 
             for (int i = 0; i < left_count; ++i) {
                 const cellgen_left_f32 *const left = lefts + i;
                 const int64_t first = cellgen_left_block_f32(left, turn, turns);
-                const int64_t share = cellgen_left_block_f32(left, turn + 1, turns) - first;
-                cellgen_pack_tiles_bf16(share, cellgen_panel_tiles_pairs(share), depth,
+                const int64_t partition = cellgen_left_block_f32(left, turn + 1, turns) - first;
+                cellgen_pack_tiles_bf16(partition, cellgen_panel_tiles_pairs(partition), depth,
                                         left->a + first + from * left->lda, -left->lda, cellgen_left_pairs(left, pairs));
             }
             for (int i = 0; i < right_count; ++i)

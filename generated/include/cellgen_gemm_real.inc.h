@@ -709,9 +709,9 @@ CELLGEN_STATIC void CELLGEN_S(gemm_outers)(const CELLGEN_S(left) * lefts, int le
             for (int i = 0; i < left_count; ++i) {
                 const CELLGEN_S(left) *const left = lefts + i;
                 const int64_t first = CELLGEN_S(left_block)(left, turn, turns);
-                const int64_t share = CELLGEN_S(left_block)(left, turn + 1, turns) - first;
+                const int64_t partition = CELLGEN_S(left_block)(left, turn + 1, turns) - first;
                 CELLGEN_S(pack_tiles)
-                (share, CELLGEN_S(panel_tiles)(share), depth,
+                (partition, CELLGEN_S(panel_tiles)(partition), depth,
                  left->a + first + (end - done) * left->lda, -left->lda,
                  CELLGEN_S(left_packed)(left, K));
             }

@@ -130,7 +130,7 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
     cg_by_row *const call = (cg_by_row *)context;
     cg_row_block *const b = &call->all;
     const unsigned modes = cellgen_flush_denormals(b->flush);
-    const cg_share own = cg_share_steps(b, thread, threads);
+    const cg_partition own = cg_partition_steps(b, thread, threads);
     const int64_t steps = call->segment ? b->segment : b->T;
     int stopped = 0;
     int64_t turn = 0;

@@ -590,7 +590,7 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
     int64_t dims[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, given, dims);
     const cg_part *const part = f->part;
-    int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_shares = 0;
+    int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_partitions = 0;
     cg_row_block shape;
     f->extent(n, extent);
     memset(&shape, 0, sizeof shape);
@@ -601,10 +601,10 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
             weights += cg_count(&shape, f->memory + part->stage[stage].run[run].panel);
     if (part->free_units != CELLGEN_NONE) {
         const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
-        free_shares = (extent[part->free_units] + granularity - 1) / granularity;
+        free_partitions = (extent[part->free_units] + granularity - 1) / granularity;
     }
     *plan = cellgen_choose_plan(n[0], n[1], threads, (in_bf16 ? 2 : (int64_t)sizeof(real)) * weights, part->can_split,
-                                free_shares, cg_row_blocks(f, n, extent), constants);
+                                free_partitions, cg_row_blocks(f, n, extent), constants);
 }
 
 void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const cellgen_constants *constants,

@@ -160,7 +160,7 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
                                   int64_t *turn)
 {
     cg_row_block *const b = &segment->row_block;
-    const cg_share own = cg_share_steps(b, thread, threads);
+    const cg_partition own = cg_partition_steps(b, thread, threads);
     cellgen_team_barrier(b->team, thread); /* all have left the segment before */
     for (int64_t number = thread; number <= count; number += threads) {
         cg_row_block *const row_block = number < count ? row_blocks + number : b;
@@ -172,7 +172,7 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
         if (row_blocks[number].whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
     const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
     cg_load_states(b, first, own.own_begin, own.own_end);
-    if (own.shares > 1) cellgen_team_barrier(b->team, thread);
+    if (own.partitions > 1) cellgen_team_barrier(b->team, thread);
     const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);
     (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
     cellgen_team_barrier(b->team, thread);

@@ -1,4 +1,4 @@
-/* What the time loops share: packing of gates side by side, shares of threads. Included after
+/* What the time loops share: packing of gates side by side, partitions of threads. Included after
  * cellgen_real.h and cellgen_gemm.h, once per precision; deliberately without an include guard. */
 
 #include "cellgen_driver.h"
@@ -125,8 +125,8 @@ CELLGEN_INLINE cellgen_team *cg_team_of_call(cellgen_team *team, const cellgen_o
     return options && options->plan ? team : cellgen_team_worth(team);
 }
 
-/* Where share `part` of `parts` begins in `count` units. */
-CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t granularity)
+/* Where partition `part` of `parts` begins in `count` units. */
+CELLGEN_INLINE int64_t cellgen_partition(int64_t count, int64_t part, int64_t parts, int64_t granularity)
 {
     const int64_t begin = (count + granularity - 1) / granularity * part / parts * granularity;
     return begin < count ? begin : count;
@@ -142,8 +142,8 @@ typedef struct {
 CELLGEN_INLINE cellgen_units cellgen_units_to_pack(int by_units, int64_t turn, int64_t units,
                                                    int64_t granularity, int thread, int threads)
 {
-    const cellgen_units own = {cellgen_share(units, thread, threads, granularity),
-                               cellgen_share(units, thread + 1, threads, granularity)};
+    const cellgen_units own = {cellgen_partition(units, thread, threads, granularity),
+                               cellgen_partition(units, thread + 1, threads, granularity)};
     const cellgen_units all = {0, turn % threads == thread ? units : 0};
     return by_units ? own : all;
 }
@@ -192,10 +192,10 @@ CELLGEN_INLINE int64_t cellgen_row_blocks(int64_t steps, int64_t rows, int64_t g
 typedef struct {
     int64_t begin, end;  /* row blocks */
     int thread, threads; /* in each of them */
-} cellgen_row_block_share;
-CELLGEN_INLINE cellgen_row_block_share cellgen_share_row_blocks(int64_t row_blocks, int thread, int threads)
+} cellgen_row_block_partition;
+CELLGEN_INLINE cellgen_row_block_partition cellgen_partition_row_blocks(int64_t row_blocks, int thread, int threads)
 {
-    cellgen_row_block_share own = {row_blocks * thread / threads, row_blocks * (thread + 1) / threads, 0, 1};
+    cellgen_row_block_partition own = {row_blocks * thread / threads, row_blocks * (thread + 1) / threads, 0, 1};
     if (threads <= row_blocks) return own;
     for (int64_t row_block = 0; row_block < row_blocks; ++row_block) {
         const int first = (int)(threads * row_block / row_blocks), last = (int)(threads * (row_block + 1) / row_blocks);
@@ -292,19 +292,19 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
 }
 
 /* Threads share the units of each step, and meet after every stage, where there are few rows, and
- * where a share of the weights stays in a core's second-level cache, all of them do not, and rows are
+ * where a thread's partition of the weights stays in a core's second-level cache, all of them do not, and rows are
  * too few to hide that, or weights too many for the next cache; else they share the rows and never
- * meet. A single step reads weights where they lie, once, which takes shares of units and not many
+ * meet. A single step reads weights where they lie, once, which takes partitions of units and not many
  * rows. `can_split`: no sum over units needs whole rows. Where no product waits for a state and rows
  * are few, products run ahead of the loop, which is pointwise, and threads that share units do not meet
- * either: among so many threads as there are `free_shares` of units. A chunk of what is deferred reads
+ * either: among so many threads as there are `free_partitions` of units. A chunk of what is deferred reads
  * and writes the gradients of all weights; it is longer where those leave every cache that a core has a
  * fair share of, and where threads would meet after little work. Where one thread has a row block
  * it meets none; a thread of several takes a chunk of each in turn, whose rows are neighbours: 1.02 to
  * 1.08 of a backward pass's time with twice the rows (one thread, 16 rows, 64 units). */
 CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
                                                 int64_t weight_bytes, int can_split,
-                                                int64_t free_shares, int64_t row_blocks,
+                                                int64_t free_partitions, int64_t row_blocks,
                                                 const cellgen_constants *constants)
 {
     const cellgen_constants by = cellgen_all_constants(constants);
@@ -314,13 +314,13 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
         rows < by.rows_per_thread * threads ||
         (steps == 1 && weight_bytes > 0 && rows < CELLGEN_ONCE_ROWS * threads) ||
         (far && (farther || steps == 1 || rows < CELLGEN_FULL_ROWS * threads));
-    const int64_t free_units = rows < CELLGEN_FREE_ROWS * threads ? free_shares : 0;
+    const int64_t free_units = rows < CELLGEN_FREE_ROWS * threads ? free_partitions : 0;
     const int by_units = can_split && threads > 1 && (crowded || free_units >= threads);
     const int shared = threads == 1 || by_units; /* each panel of weights has one thread that packs it */
     cellgen_plan plan;
     plan.threads = threads;
     plan.by_units = by_units;
-    const int free = free_units > 0 || (by_units && free_shares > 0);
+    const int free = free_units > 0 || (by_units && free_partitions > 0);
     plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free || farther);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
@@ -425,8 +425,8 @@ CELLGEN_INLINE int64_t cellgen_sum_stride(int64_t count)
     return (count + 15) / 16 * 16;
 }
 
-/* Where share `part` of `parts` begins in the `rows` rows from row `first` of all on: whole groups. */
-CELLGEN_INLINE int64_t cellgen_share_rows(int64_t first, int64_t rows, int64_t part, int64_t parts)
+/* Where partition `part` of `parts` begins in the `rows` rows from row `first` of all on: whole groups. */
+CELLGEN_INLINE int64_t cellgen_partition_rows(int64_t first, int64_t rows, int64_t part, int64_t parts)
 {
     const int64_t group = first / CELLGEN_SUM_ROWS;
     const int64_t groups = (first + rows + CELLGEN_SUM_ROWS - 1) / CELLGEN_SUM_ROWS - group;
@@ -702,34 +702,34 @@ CELLGEN_STATIC void cg_clear_sums(real *sums, int64_t count, int64_t ring, int64
 }
 
 /* Add the sums of the groups whose first row is one of begin <= row < end to a total, from the last
- * group to the first; a thread's share of the units. */
+ * group to the first; a thread's partition of the units. */
 CELLGEN_STATIC void cg_add_sums(real *total, const real *sums, int64_t count, int64_t ring,
                                 int64_t begin, int64_t end, int64_t part, int64_t parts)
 {
-    const int64_t first = cellgen_share(count, part, parts, CELLGEN_REAL_LANES);
-    const int64_t units = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES) - first;
+    const int64_t first = cellgen_partition(count, part, parts, CELLGEN_REAL_LANES);
+    const int64_t units = cellgen_partition(count, part + 1, parts, CELLGEN_REAL_LANES) - first;
     for (int64_t group = (end - 1) / CELLGEN_SUM_ROWS; end > begin && group * CELLGEN_SUM_ROWS >= begin; --group) {
         const real *from = sums + group % ring * cellgen_sum_stride(count) + first;
         for (int64_t unit = 0; unit < units; ++unit) total[first + unit] += from[unit];
     }
 }
 
-/* Add what a row block summed to a total; a thread's share. */
+/* Add what a row block summed to a total; a thread's partition. */
 CELLGEN_STATIC void cg_add_row_block(real *total, const real *sums, int64_t count, int64_t part, int64_t parts)
 {
-    const int64_t end = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES);
-    for (int64_t unit = cellgen_share(count, part, parts, CELLGEN_REAL_LANES); unit < end; ++unit)
+    const int64_t end = cellgen_partition(count, part + 1, parts, CELLGEN_REAL_LANES);
+    for (int64_t unit = cellgen_partition(count, part, parts, CELLGEN_REAL_LANES); unit < end; ++unit)
         total[unit] += sums[unit];
 }
 
-/* Add the shares of some steps to a total, which has a row for each of B, from the last step on; a
+/* Add the summands of some steps to a total, which has a row for each of B, from the last step on; a
  * step that does not count has none. A thread's rows, whole ones: the same bits for any threads. */
-CELLGEN_STATIC void cg_add_steps(real *total, const real *shares, const unsigned char *counts,
+CELLGEN_STATIC void cg_add_steps(real *total, const real *summands, const unsigned char *counts,
                                  int64_t steps, int64_t B, int64_t width, int64_t part, int64_t parts)
 {
     for (int64_t step = steps - 1; step >= 0; --step)
         for (int64_t row = B * part / parts; row < B * (part + 1) / parts; ++row) {
-            const real *from = shares + (step * B + row) * width;
+            const real *from = summands + (step * B + row) * width;
             real *to = total + row * width;
             if (counts && counts[step * B + row] != CELLGEN_VALID) continue;
             for (int64_t unit = 0; unit < width; ++unit) to[unit] += from[unit];

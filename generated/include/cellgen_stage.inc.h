@@ -1,9 +1,9 @@
-/* Stages of a step, for rows and a share of the units: groups of products with equations on their tiles,
+/* Stages of a step, for rows and a partition of the units: groups of products with equations on their tiles,
  * equations alone, weight gradients. Part of cellgen_driver.c, once per precision. */
 
 #define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
 
-/* Which blocks of units a share has; no block spans two heads. */
+/* Which blocks of units a partition has; no block spans two heads. */
 #undef cg_blocks
 #define cg_blocks CELLGEN_NAME(cellgen_blocks)
 typedef struct {
@@ -11,9 +11,9 @@ typedef struct {
     int64_t of_head; /* 0: no heads */
 } cg_blocks;
 
-#undef cg_share_blocks
-#define cg_share_blocks CELLGEN_NAME(cellgen_share_blocks)
-CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_row_block *b, const cg_stage *stage, int64_t part, int64_t parts)
+#undef cg_partition_blocks
+#define cg_partition_blocks CELLGEN_NAME(cellgen_partition_blocks)
+CELLGEN_INLINE cg_blocks cg_partition_blocks(const cg_row_block *b, const cg_stage *stage, int64_t part, int64_t parts)
 {
     cg_blocks own;
     own.units = cg_length(b, stage->units); /* of a head, if there are any */
@@ -26,8 +26,8 @@ CELLGEN_INLINE cg_blocks cg_share_blocks(const cg_row_block *b, const cg_stage *
     }
     const int64_t granularity = CELLGEN_GRANULARITY(stage->granularity);
     own.of_head = 0;
-    own.begin = cellgen_share(own.units, part, parts, granularity) / own.width;
-    own.end = (cellgen_share(own.units, part + 1, parts, granularity) + own.width - 1) / own.width;
+    own.begin = cellgen_partition(own.units, part, parts, granularity) / own.width;
+    own.end = (cellgen_partition(own.units, part + 1, parts, granularity) + own.width - 1) / own.width;
     return own;
 }
 
@@ -236,7 +236,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, const cg_stage *stage, cons
 {
     CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
     const int64_t step = frame->step;
-    cg_tiles tiles = {b, stage, frame, cg_share_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0};
+    cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
     tiles.deep = cellgen_is_deep(b->in_bf16 ? CELLGEN_PAIRS(cg_length(b, stage->depth)) : cg_length(b, stage->depth), vectors);
@@ -334,7 +334,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
     const cg_series series = place->how == CELLGEN_AT_STAGED ? b->staged[place->of] : b->series[place->of];
     const int64_t row = b->B == 1 ? series.step : series.row;
     const cg_rows rows = {cg_at_step(series, step), row, 0};
-    const cg_blocks own = cg_share_blocks(b, stage, part, parts);
+    const cg_blocks own = cg_partition_blocks(b, stage, part, parts);
     const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
     const int64_t steps = b->T - step < b->window_steps ? b->T - step : b->window_steps;
     cellgen_run operand = *run;
@@ -360,7 +360,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
     }
 }
 
-/* A thread's share of weight gradients over the same rows, each operand named once; without those that the
+/* A thread's partition of weight gradients over the same rows, each operand named once; without those that the
  * caller does not want, and the operands that only they have. */
 #undef cg_outers
 #define cg_outers CELLGEN_NAME(cellgen_outer_products)
@@ -387,8 +387,8 @@ CELLGEN_STATIC void cg_outers(const cg_row_block *b, const cg_stage *stage, cons
             if (!is_read) continue;
             const int64_t count = cg_length(b, row->rows);
             const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
-            const cg_left left = {cellgen_share(count, part, parts, CELLGEN_GRANULARITY(0)),
-                                  cellgen_share(count, part + 1, parts, CELLGEN_GRANULARITY(0)), CELLGEN_OPERAND(row),
+            const cg_left left = {cellgen_partition(count, part, parts, CELLGEN_GRANULARITY(0)),
+                                  cellgen_partition(count, part + 1, parts, CELLGEN_GRANULARITY(0)), CELLGEN_OPERAND(row),
                                   frame->at[row->use].row, b->product_block + before * depth};
             lefts[lefts_kept++] = left;
         }
@@ -425,7 +425,7 @@ CELLGEN_INLINE int cg_is_wanted(const cg_row_block *b, const cg_stage *stage)
     return found;
 }
 
-/* One stage for rows row_begin <= row < row_end of a step, or of many, and a share of the units. */
+/* One stage for rows row_begin <= row < row_end of a step, or of many, and a partition of the units. */
 #undef cg_run_stage
 #define cg_run_stage CELLGEN_NAME(cellgen_run_stage)
 CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_stage *stage, int64_t step,
@@ -450,8 +450,8 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
         cg_outers(b, stage, &frame, row_end, row_end - row_begin, part, parts);
     } else {
         const int64_t units = cg_length(b, stage->units), granularity = CELLGEN_GRANULARITY(stage->granularity);
-        const int64_t first = cellgen_share(units, part, parts, granularity);
-        stage->equations(&frame, row_begin, row_end, first, cellgen_share(units, part + 1, parts, granularity) - first, 0);
+        const int64_t first = cellgen_partition(units, part, parts, granularity);
+        stage->equations(&frame, row_begin, row_end, first, cellgen_partition(units, part + 1, parts, granularity) - first, 0);
     }
 }
 

@@ -1,21 +1,21 @@
 /* What surrounds the stages of a step: steps that may not count, rows copied side by side, what is deferred,
  * sums over rows. Part of cellgen_driver.c, once per precision. */
 
-/* The rows of a step that are a thread's, and its share of the units. */
-#undef cg_share
-#define cg_share CELLGEN_NAME(cellgen_share_of)
+/* The rows of a step that are a thread's, and its partition of the units. */
+#undef cg_partition
+#define cg_partition CELLGEN_NAME(cellgen_partition_of)
 typedef struct {
-    int64_t share, shares;       /* of the units */
-    int64_t row_begin, row_end;  /* in stages */
-    int64_t own_begin, own_end;  /* around them */
-} cg_share;
-#undef cg_share_steps
-#define cg_share_steps CELLGEN_NAME(cellgen_share_steps)
-CELLGEN_INLINE cg_share cg_share_steps(const cg_row_block *b, int thread, int threads)
+    int64_t partition, partitions; /* of the units */
+    int64_t row_begin, row_end;       /* in stages */
+    int64_t own_begin, own_end;       /* around them */
+} cg_partition;
+#undef cg_partition_steps
+#define cg_partition_steps CELLGEN_NAME(cellgen_partition_steps)
+CELLGEN_INLINE cg_partition cg_partition_steps(const cg_row_block *b, int thread, int threads)
 {
     const int64_t begin = b->B * thread / threads, end = b->B * (thread + 1) / threads;
-    const cg_share by_rows = {0, 1, begin, end, begin, end};
-    const cg_share by_units = {thread, threads, 0, b->B, begin, end};
+    const cg_partition by_rows = {0, 1, begin, end, begin, end};
+    const cg_partition by_units = {thread, threads, 0, b->B, begin, end};
     return b->by_units ? by_units : by_rows;
 }
 
@@ -73,7 +73,7 @@ CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int
 }
 
 /* Gradients of the outputs of every so many-th step as those of the steps first <= step < last: zeros at the
- * others. A thread's share. */
+ * others. A thread's partition. */
 #undef cg_spread_upstream
 #define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
 CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_block *b, int64_t first, int64_t last)
@@ -175,17 +175,17 @@ CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64
 /* One step by one thread. */
 #undef cg_step
 #define cg_step CELLGEN_NAME(cellgen_step)
-CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_share *own, int64_t step, int thread)
+CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_partition *own, int64_t step, int thread)
 {
     const cg_part *const part = b->f->part;
-    const int watched = b->guarded || (b->f->is_backward && b->window > 0), barrier = own->shares > 1;
+    const int watched = b->guarded || (b->f->is_backward && b->window > 0), barrier = own->partitions > 1;
     if (b->guarded) {
         cg_prepare(b, step, own->own_begin, own->own_end);
         if (barrier) cellgen_team_barrier(b->team, thread);
     }
     for (int i = 0; i < part->stages; ++i) {
         const cg_stage *const stage = part->stage + i;
-        cg_run_stage(b, 0, stage, step, own->row_begin, own->row_end, own->share, own->shares);
+        cg_run_stage(b, 0, stage, step, own->row_begin, own->row_end, own->partition, own->partitions);
         if (barrier && (stage->barrier || (watched && i + 1 == part->stages))) cellgen_team_barrier(b->team, thread);
     }
     if (watched) {
@@ -251,8 +251,8 @@ CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stag
     const int64_t begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     if (run->by_rows && b->f->sums) {
         const int64_t first = step * b->B; /* of all rows */
-        const int64_t from = cellgen_share_rows(first, rows, thread, threads);
-        const int64_t to = cellgen_share_rows(first, rows, thread + 1, threads);
+        const int64_t from = cellgen_partition_rows(first, rows, thread, threads);
+        const int64_t to = cellgen_partition_rows(first, rows, thread + 1, threads);
         for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
             low = cellgen_group_begin(first, from, top);
             for (int i = 0; i < run->stages; ++i) cg_run_stage(b, 1, stage + i, step, low, top, 0, 1);
@@ -276,8 +276,8 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
     const int64_t first = step * b->B, ring = cellgen_sum_groups(b->chunk_rows);
     for (int i = 0; i < f->sums; ++i)
         cg_clear_sums(b->memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
-                      first + cellgen_share_rows(first, rows, thread, threads),
-                      first + cellgen_share_rows(first, rows, thread + 1, threads), b->T * b->B);
+                      first + cellgen_partition_rows(first, rows, thread, threads),
+                      first + cellgen_partition_rows(first, rows, thread + 1, threads), b->T * b->B);
     if (b->gather) {
         cg_gather(b, step, begin, end);
         cellgen_team_barrier(b->team, thread);
@@ -292,7 +292,7 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
         const cellgen_steps_total *total = f->steps_total + i;
         real *const sum = cg_either(b, total->member, total->memory);
         if (!sum) continue;
-        cg_add_steps(sum, b->memory[total->share],
+        cg_add_steps(sum, b->memory[total->summand],
                      b->counts ? b->counts + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
     }
     if (b->gather && cg_has_scattered(f)) {
@@ -301,7 +301,7 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
     }
 }
 
-/* A thread's share of the sums over rows, of steps whose deferred stages all threads have left. */
+/* A thread's partition of the sums over rows, of steps whose deferred stages all threads have left. */
 #undef cg_add_row_sums
 #define cg_add_row_sums CELLGEN_NAME(cellgen_add_row_sums)
 CELLGEN_STATIC void cg_add_row_sums(const cg_row_block *b, int64_t step, int64_t steps, int thread, int threads)

@@ -467,8 +467,8 @@ CELLGEN_STATIC cellgen_team *cellgen_team_create(int threads)
 #endif
 
 /* The part [begin, end) of `total` that belongs to a thread: whole multiples of `granularity`, evenly. */
-CELLGEN_STATIC void cellgen_team_share(int64_t total, int64_t granularity, int thread, int threads,
-                                       int64_t *begin, int64_t *end)
+CELLGEN_STATIC void cellgen_team_partition(int64_t total, int64_t granularity, int thread, int threads,
+                                           int64_t *begin, int64_t *end)
 {
     const int64_t blocks = (total + granularity - 1) / granularity;
     const int64_t first = blocks * thread / threads * granularity;

@@ -34,7 +34,7 @@ static void rows(int thread, int threads, void *context)
 {
     const product *p = (const product *)context;
     int64_t begin, end;
-    cellgen_team_share(p->n, 1, thread, threads, &begin, &end);
+    cellgen_team_partition(p->n, 1, thread, threads, &begin, &end);
     cellgen_gemm_nn_f32(end - begin, p->n, p->n, p->a + begin * p->n, p->n, p->b, p->n,
                         p->c + begin * p->n, p->n, 0);
 }
@@ -53,7 +53,7 @@ static void bytes(int thread, int threads, void *context)
 {
     const move *m = (const move *)context;
     int64_t begin, end;
-    cellgen_team_share(m->bytes, 64, thread, threads, &begin, &end);
+    cellgen_team_partition(m->bytes, 64, thread, threads, &begin, &end);
     memcpy(m->target + begin, m->source + begin, (size_t)(end - begin));
 }
 EXPORTED void copy(void *team, int64_t count, const char *source, char *target)

@@ -355,11 +355,11 @@ class RowSum:
 
 @dataclass(frozen=True)
 class StepsTotal:
-    """The gradient of what is constant over time, and each step's share of it."""
+    """The gradient of what is constant over time, and the summand of each step."""
 
     of: str
     in_memory: bool
-    share: str
+    summand: str
     width: Expr
 
 

@@ -1,7 +1,7 @@
 """Spell the equations of a time plan's stages in C, each once.
 
 Input: stages of a ``PartPlan``. Output: the lines of one function for each stage that has
-equations; the driver calls it for a tile, or for rows and a share of the units.
+equations; the driver calls it for a tile, or for rows and a partition of the units.
 """
 
 from __future__ import annotations

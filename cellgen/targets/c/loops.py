@@ -65,7 +65,7 @@ def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: s
 
 
 class LoopWriter:
-    """Spells loops; ``first`` is added to every pointer to units, for shares of a row."""
+    """Spells loops; ``first`` is added to every pointer to units, for partitions of a row."""
 
     first = ""
     pointers: Mapping[Value, str]

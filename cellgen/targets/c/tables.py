@@ -279,4 +279,4 @@ class PlanTables:
     def steps_total_row(self, item: StepsTotal) -> str:
         """The row of what each chunk of steps adds."""
         either = self.either(item.of, item.in_memory)
-        return row(*either, self.memory[item.share], self.length(item.width))
+        return row(*either, self.memory[item.summand], self.length(item.width))
