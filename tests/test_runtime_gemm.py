@@ -46,10 +46,10 @@ SOURCE = r"""
         const REAL *a, *b;                                                                         \
         REAL *c;                                                                                   \
         int by_columns;                                                                            \
-    } share_##S;                                                                                   \
+    } partition_##S;                                                                               \
     static void task_##S(int thread, int threads, void *context)                                   \
     {                                                                                              \
-        const share_##S *s = (const share_##S *)context;                                           \
+        const partition_##S *s = (const partition_##S *)context;                                   \
         int64_t begin, end;                                                                        \
         cellgen_team_partition(s->by_columns ? s->N : s->M, 3, thread, threads, &begin, &end);     \
         if (s->by_columns)                                                                         \
@@ -62,7 +62,7 @@ SOURCE = r"""
     void split_##S(cellgen_team *team, int kind, int by_columns, int64_t M, int64_t N, int64_t K,  \
                    const REAL *a, int64_t lda, const REAL *b, int64_t ldb, REAL *c, int64_t ldc)   \
     {                                                                                              \
-        share_##S s = {kind == 0   ? cellgen_gemm_nn_##S                                           \
+        partition_##S s = {kind == 0   ? cellgen_gemm_nn_##S                                       \
                        : kind == 1 ? cellgen_gemm_nt_##S                                           \
                                    : cellgen_gemm_tn_##S,                                          \
                        M, N, K, lda, ldb, ldc, kind == 2 ? 1 : lda, kind == 1 ? ldb : 1,           \
@@ -579,7 +579,7 @@ def test_products_split_over_threads_are_bitwise_equal(runtime, teams, suffix, d
                 np.testing.assert_array_equal(c, expected)
 
 
-def test_shares_cover_everything_once_in_whole_blocks(runtime):
+def test_partitions_cover_everything_once_in_whole_blocks(runtime):
     for total in (0, 1, 15, 16, 17, 100):
         for threads in (1, 2, 3, 7):
             ends = [0]
