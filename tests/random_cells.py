@@ -232,9 +232,9 @@ class Drafting:
             shape = f"{inner}, D" if inner in (HEADS, ONE_A_HEAD) else f"{inner}, {width}"
             return self.formed(self.declare("Weight", "w", shape), shape)
         same = [name for name, shape in self.weights.items() if shape == (inner, width)]
-        turned = [name for name, shape in self.weights.items() if shape == (width, inner)]
-        if turned and self.chance():
-            return f"transpose({self.pick(*turned)})"
+        transposed = [name for name, shape in self.weights.items() if shape == (width, inner)]
+        if transposed and self.chance():
+            return f"transpose({self.pick(*transposed)})"
         if same and self.chance():
             return self.pick(*same)
         name = self.declare("Weight", "w", f"{inner}, {width}")
@@ -553,10 +553,10 @@ def _options_hold(cell, kernel, rng):
         {n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in timed else a for n, a in kind.items()}
         for kind in (arrays, given)
     ]
-    turned = run_both(cell, kernel, *swapped, lengths=LENGTHS, threads=2, batch_first=True)
+    transposed = run_both(cell, kernel, *swapped, lengths=LENGTHS, threads=2, batch_first=True)
     for name, array in plain.items():
         assert array.tobytes() == threaded[name].tobytes(), f"{name}: 1 thread and 3"
-        back = turned[name].swapaxes(0, 1) if name in timed else turned[name]
+        back = transposed[name].swapaxes(0, 1) if name in timed else transposed[name]
         assert array.tobytes() == back.tobytes(), f"{name}: batch first"
     _window_holds(cell, kernel, arrays, given, timed)
 

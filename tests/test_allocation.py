@@ -93,8 +93,8 @@ def test_tables_of_steps_are_contiguous():
     within = steps_within(np.array([0, 2, 3]), 3)
     assert within.T.tolist() == [[False] * 3, [True, True, False], [True] * 3]
     assert of_steps(np.array([4, 5]), 3).tolist() == [[4] * 3, [5] * 3]
-    turned = dense(np.arange(6).reshape(2, 3).T)
-    assert turned.flags.c_contiguous
-    assert turned.tolist() == [[0, 3], [1, 4], [2, 5]]
+    transposed = dense(np.arange(6).reshape(2, 3).T)
+    assert transposed.flags.c_contiguous
+    assert transposed.tolist() == [[0, 3], [1, 4], [2, 5]]
     assert dense(np.float64(2)).shape == ()
     assert np.shares_memory(dense(within), within)

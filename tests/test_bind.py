@@ -110,9 +110,9 @@ def test_a_step_can_be_bound():
 def test_batch_first_and_strided_arrays_are_written_where_they_are():
     forward = kernel().sequence_forward
     arrays = draw(forward)
-    turned = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
+    transposed = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
     room = np.zeros((4, 10, 18), np.float32)
-    bound = forward.bind(**turned, batch_first=True, out={"h": room[:, ::2]})
+    bound = forward.bind(**transposed, batch_first=True, out={"h": room[:, ::2]})
     assert np.shares_memory(bound().h, room)
     same([room[:, ::2].swapaxes(0, 1)], [forward(**arrays).h])
     assert not room[:, 1::2].any()

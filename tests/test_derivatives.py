@@ -215,9 +215,9 @@ def test_options_over_time_mean_the_same_for_derivatives() -> None:
     high, low = gradient(1e-5), gradient(-1e-5)
     for name, array in second.derivatives.items():
         assert relative(array, (high[name] - low[name]) / 2e-5) < 1e-7, name
-    turned = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
+    transposed = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
     flipped = {**along, "x": np.ascontiguousarray(along["x"].swapaxes(0, 1))}
-    rows = jvp(kernel, turned, flipped, batch_first=True)
+    rows = jvp(kernel, transposed, flipped, batch_first=True)
     np.testing.assert_array_equal(
         rows.tangents["h"].swapaxes(0, 1), jvp(kernel, given, along).tangents["h"]
     )

@@ -53,8 +53,8 @@ def drawn(name, dtype=np.float64, steps=T, rows=B, *, batch_first=False):
         if not item.is_scalar:
             shape = [axis_length(axis, sizes) for axis in item.shape]
             array = (0.4 * rng.standard_normal(shape)).astype(dtype)
-            turned = batch_first and item.over_time
-            found[item.name] = np.ascontiguousarray(array.swapaxes(0, 1)) if turned else array
+            transposed = batch_first and item.over_time
+            found[item.name] = np.ascontiguousarray(array.swapaxes(0, 1)) if transposed else array
     return found
 
 

@@ -196,8 +196,8 @@ def test_layouts_and_packed_weights_change_no_bit() -> None:
     states = {n: arrays[n] for n in ("x", "h_prev", "c_prev")}
     found = kernel.sequence_forward(**states, packed=packed, products=BF16)
     assert_equal(found._asdict(), {n: a for n, a in plain._asdict().items() if n != "saved"})
-    turned = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
-    found = kernel.sequence_forward(**turned, products=BF16, batch_first=True)
+    transposed = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
+    found = kernel.sequence_forward(**transposed, products=BF16, batch_first=True)
     np.testing.assert_array_equal(found.h.swapaxes(0, 1), plain.h)
     lengths = np.array([6, 3, 0, 5, 1])
     some = kernel.sequence_forward(**arrays, products=BF16, lengths=lengths)

@@ -214,14 +214,14 @@ def test_saved_brings_the_options_of_its_run(options, limit):
 @pytest.mark.parametrize("limit", LIMITS, ids=["", "window", "bp_lim"])
 @pytest.mark.parametrize("with_layout", [False, True])
 def test_saved_brings_the_layout_of_its_run(limit, with_layout):
-    """Flags of the run are turned where a call is laid out another way."""
+    """Flags of the run are transposed where a call is laid out another way."""
     mask, arguments = table(), draw(kernel_of())
-    turned = {**arguments, "x": np.ascontiguousarray(arguments["x"].swapaxes(0, 1))}
+    transposed = {**arguments, "x": np.ascontiguousarray(arguments["x"].swapaxes(0, 1))}
     given = {"mask": np.ascontiguousarray(mask.T), "batch_first": True, "save": True}
-    y = kernel_of().sequence_forward(**turned, **given)
+    y = kernel_of().sequence_forward(**transposed, **given)
     upstream = {"h": y.h, "d_h": np.ones_like(y.h), "saved": y.saved}
     stated = {"batch_first": True} if with_layout else {}
-    found = kernel_of().sequence_backward(**turned, **upstream, **limit, **stated)
+    found = kernel_of().sequence_backward(**transposed, **upstream, **limit, **stated)
     upstream |= {n: np.ascontiguousarray(upstream[n].swapaxes(0, 1)) for n in ("h", "d_h")}
     first = kernel_of().sequence_backward(**arguments, **upstream, batch_first=False, **limit)
     for name, array in first._asdict().items():

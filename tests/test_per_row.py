@@ -124,8 +124,8 @@ def test_float32_batch_first_window_and_packed_weights() -> None:
     np.testing.assert_allclose(
         rows["d_u_z"].sum(axis=0), run.gradients(window=2)["d_u_z"], rtol=1e-4, atol=1e-5
     )
-    turned = np.ascontiguousarray(run.given["x"].swapaxes(0, 1))
-    other = {**run.given, "x": turned}
+    transposed = np.ascontiguousarray(run.given["x"].swapaxes(0, 1))
+    other = {**run.given, "x": transposed}
     made = kernel.sequence_forward(**other, save=True, batch_first=True)
     d_h = np.ascontiguousarray(run.upstream["d_h"].swapaxes(0, 1))
     last = run.upstream["d_h_last"]

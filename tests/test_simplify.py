@@ -121,11 +121,11 @@ def test_drop_dead_keeps_what_results_need() -> None:
 
 
 def test_transposed_products_read_the_weight_the_other_way() -> None:
-    turned = temporary("turned", H, I)
+    transposed = temporary("transposed", H, I)
     assert after(
         transposed_products,
-        (turned, Apply("transpose", (W,))),
-        (temporary("p", B, I), A @ turned),
+        (transposed, Apply("transpose", (W,))),
+        (temporary("p", B, I), A @ transposed),
         (Y, Apply("matmul", (X, W))),
         results=(temporary("p", B, I), Y),
     ) == ["p = a @ w.T", "y = x @ w"]

@@ -234,7 +234,7 @@ def near(found, expected):
 def test_every_cell_stacks_with_all_options_together(cell):
     kernel, x, nested, shared = described(cell)
     options = {"lengths": LENGTHS, "mask": MASK, "reset": RESET}
-    turned = {"lengths": LENGTHS, "mask": MASK.T.copy(), "reset": RESET.T.copy()}
+    transposed = {"lengths": LENGTHS, "mask": MASK.T.copy(), "reset": RESET.T.copy()}
     over_time = {a.name for a in kernel.sequence_forward.function.arguments if a.over_time}
 
     def swap(arrays):
@@ -251,7 +251,7 @@ def test_every_cell_stacks_with_all_options_together(cell):
         shared=swap(shared),
         save=True,
         batch_first=True,
-        **turned,
+        **transposed,
     )
     rng = np.random.default_rng(4)
     d_output = rng.standard_normal(run.output.shape)

@@ -189,9 +189,9 @@ def test_results_are_the_same_whichever_the_caller_gives(name, inputs, options, 
 def test_batch_first_results_are_written_in_place():
     backward, call, expected = truncating()
     timed = ("x", "h", "c", "d_h", "d_c")
-    turned = {n: np.ascontiguousarray(call[n].swapaxes(0, 1)) for n in timed}
-    out = {"d_x": np.full_like(turned["x"], np.nan), "d_u_i": np.full((6, 6), np.nan)}
-    backward(**(call | turned), out=out, batch_first=True)
+    transposed = {n: np.ascontiguousarray(call[n].swapaxes(0, 1)) for n in timed}
+    out = {"d_x": np.full_like(transposed["x"], np.nan), "d_u_i": np.full((6, 6), np.nan)}
+    backward(**(call | transposed), out=out, batch_first=True)
     assert np.array_equal(out["d_x"], expected.d_x.swapaxes(0, 1))
     assert np.array_equal(out["d_u_i"], expected.d_u_i)
 

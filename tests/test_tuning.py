@@ -126,8 +126,8 @@ def test_a_measured_plan_gives_the_same_bits():
     found = back.measure(**given, **outputs, saved=expected.saved, threads=1)
     own = back.plan(**sizes, threads=1, dtype=np.float64)
     assert found in tuning.candidates(own, 6, 2, chunked=True)
-    turned = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
-    assert run.measure(**turned, batch_first=True, threads=1).threads == 1
+    transposed = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
+    assert run.measure(**transposed, batch_first=True, threads=1).threads == 1
 
 
 def test_wrong_arguments_are_answered_before_anything_is_timed():

@@ -54,7 +54,7 @@ def _gemm(call: NodeCall) -> list[BodyTerm]:
     if call.options.get("transA"):
         raise UsageError("transA mixes rows of the batch")
     if call.options.get("transB"):
-        w = _turned(call.step, w)
+        w = _transposed(call.step, w)
     _require_weight(a, w)
     alpha, beta = (call.options.get(n, 1.0) for n in ("alpha", "beta"))
     text = f"{number(alpha)} * ({call.step.number(a)} @ {call.step.number(w)})"
@@ -63,7 +63,7 @@ def _gemm(call: NodeCall) -> list[BodyTerm]:
     return [call.made(text)]
 
 
-def _turned(step: StepText, w: BodyTerm) -> BodyTerm:
+def _transposed(step: StepText, w: BodyTerm) -> BodyTerm:
     """The transpose of a weight: of a constant another constant."""
     if w.array is not None and w.array.ndim == 2:
         return BodyTerm(f"{w.name}_transposed", array=np.ascontiguousarray(w.array.T))

@@ -106,8 +106,8 @@ def _keywords(options: Options, function: str) -> dict[str, object]:
         value = getattr(options, option.name)
         if option.name not in mine or value is option.default:
             continue
-        turned = options.batch_first and option.kind == BY_ROW and option.axes == ("T", "B")
-        chosen[option.name] = np.ascontiguousarray(value.T) if turned else value
+        transposed = options.batch_first and option.kind == BY_ROW and option.axes == ("T", "B")
+        chosen[option.name] = np.ascontiguousarray(value.T) if transposed else value
     return chosen
 
 
@@ -130,12 +130,12 @@ def _learned_scalars(definition: Definition) -> dict[str, Array]:
 
 def _given(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, object]:
     """Spell arguments as a call takes them: arrays laid out, scalars as numbers."""
-    turned = _turned(kernel, arrays, options)
-    return {name: a if a.ndim else float(a) for name, a in turned.items()}
+    laid_out = _laid_out(kernel, arrays, options)
+    return {name: a if a.ndim else float(a) for name, a in laid_out.items()}
 
 
-def _turned(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
-    """Lay arrays over time as a call takes them, or lay its results time-first."""
+def _laid_out(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Lay arrays over time as a call takes them, or lay its results time-major."""
     if not options.batch_first:
         return dict(arrays)
     functions = [kernel.functions[f"sequence_{way}"].function for way in ("forward", "backward")]
@@ -211,10 +211,10 @@ def forward_errors(
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     options = replace(options, checkpoint=0)  # says nothing of a run that does not save
     chosen, shared = _keywords(options, FORWARD), shared_keywords(options)
-    given = _turned(kernel, call, options)
+    given = _laid_out(kernel, call, options)
     forward_function = kernel.functions["sequence_forward"]
     found = forward_function(out=None, **given, **shared)._asdict()
-    every = _turned(kernel, {n: a for n, a in found.items() if a is not None}, options)
+    every = _laid_out(kernel, {n: a for n, a in found.items() if a is not None}, options)
     alone = (
         forward_function(out=None, **given, **chosen)._asdict() if len(chosen) > len(shared) else {}
     )
@@ -268,14 +268,14 @@ def gradient_errors(
     result = forward_function(out=None, **given, **shared, save=True)
     kept = forward_function(out=None, **given, **shared, checkpoint=options.checkpoint, save=True)
     given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    given |= _turned(kernel, _shown(_poisoned(upstream, options), options), options)
+    given |= _laid_out(kernel, _shown(_poisoned(upstream, options), options), options)
     above, runs, errors = _shown(upstream, options), [], dict[str, float]()
     backward_function = kernel.functions["sequence_backward"]
     chosen = _keywords(options, BACKWARD)
     for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
         found = backward_function(out=None, **given, **chosen, **limit, saved=result.saved)
         again = backward_function(out=None, **given, **chosen, **limit, saved=kept.saved)
-        runs.append(_turned(kernel, found._asdict(), options))
+        runs.append(_laid_out(kernel, found._asdict(), options))
         errors |= {n: np.inf for n, a in found._asdict().items() if differs(a, getattr(again, n))}
     for gradient in runs[0]:
         name = gradient.removeprefix("d_")

@@ -163,9 +163,9 @@ class StackedInputs:
                     f"{where}: {name} has {array.ndim} axes, shape {array.shape}, expected "
                     f"{len(item.shape)}: {shape_text(item)}; reshape it"
                 )
-            turned = item.over_time and options.get("batch_first")
+            transposed = item.over_time and options.get("batch_first")
             view = view_of(array)
-            items.append(Item(item, view.swapped() if turned else view, name))
+            items.append(Item(item, view.swapped() if transposed else view, name))
         return infer_dims(where, items)[0]
 
     def first_states(

@@ -93,8 +93,8 @@ class _LastSteps:
 
 
 def _last_steps(made: LayerCall) -> _LastSteps:
-    options, turned = made.options, bool(made.options.get("batch_first"))
-    batch, steps = made.shape[:2] if turned else made.shape[1::-1]
+    options, batch_first = made.options, bool(made.options.get("batch_first"))
+    batch, steps = made.shape[:2] if batch_first else made.shape[1::-1]
     if not batch:  # of however many steps
         nothing = np.empty(0, np.intp)
         return _LastSteps(nothing, (nothing, nothing))
@@ -102,10 +102,10 @@ def _last_steps(made: LayerCall) -> _LastSteps:
     if (lengths := options.get("lengths")) is not None:
         counts &= steps_within(np.asarray(lengths), steps)
     if (mask := options.get("mask")) is not None:
-        counts &= dense(np.asarray(mask).T if turned else np.asarray(mask))
+        counts &= dense(np.asarray(mask).T if batch_first else np.asarray(mask))
     rows = np.flatnonzero(counts.any(axis=0))
     if not len(rows):
         return _LastSteps(rows, (rows, rows))
     first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
     at = (first if options["reverse"] else last)[rows]
-    return _LastSteps(rows, (rows, at) if turned else (at, rows))
+    return _LastSteps(rows, (rows, at) if batch_first else (at, rows))

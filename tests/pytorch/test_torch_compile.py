@@ -302,9 +302,9 @@ def test_tables_are_tensors_where_the_others_are(table: str) -> None:
     with pytest.raises(TypeError, match=rf"{table} is a list, expected a torch\.Tensor"):
         cell(**tensors, **{table: made.tolist()})
     flat = torch.ones(2, dtype=torch.float32 if table == "lengths" else torch.bool)
-    turned = {n: t.transpose(0, 1) if n == "x" else t for n, t in tensors.items()}
+    transposed = {n: t.transpose(0, 1) if n == "x" else t for n, t in tensors.items()}
     with pytest.raises(RuntimeError, match=rf"{table} has shape \(2,\)"):
-        cell(**turned, **{table: flat}, batch_first=True)
+        cell(**transposed, **{table: flat}, batch_first=True)
 
 
 @pytest.mark.parametrize(

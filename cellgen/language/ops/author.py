@@ -121,11 +121,11 @@ def _joined_by_head(operands: Sequence[Expr]) -> Expr:
             )
     rows, *before = shapes[0][:-1]
     count, total = sympy.Mul(*before), sympy.Add(*(shape[-1] for shape in shapes))
-    turned = [
+    transposed = [
         as_shape(_units_first(operand, count), (rows, sympy.expand(shape[-1] * count)))
         for operand, shape in zip(operands, shapes, strict=True)
     ]
-    whole = as_shape(Apply("concat", turned, (Integer(1),)), (rows, total, count))
+    whole = as_shape(Apply("concat", transposed, (Integer(1),)), (rows, total, count))
     return _laid(Apply("transpose", (whole,)), (rows, *before, total))
 
 
@@ -137,8 +137,8 @@ def _parted_by_head(a: Expr, sizes: Sequence[Expr]) -> tuple[Apply, ...]:
     parts, start = [], sympy.Integer(0)
     for size in sizes:
         length = sympy.expand(size * count)
-        turned = as_shape(part(whole, 1, start, length), (rows, size, count))
-        parts.append(_laid(Apply("transpose", (turned,)), (rows, *before, size)))
+        transposed = as_shape(part(whole, 1, start, length), (rows, size, count))
+        parts.append(_laid(Apply("transpose", (transposed,)), (rows, *before, size)))
         start += length
     return tuple(parts)
 

@@ -63,8 +63,8 @@ def np_atan2(y: Array, x: Array) -> Array:
     made: Array = np.arctan2(np.real(y), np.real(x))
     if not np.iscomplexobj(y) and not np.iscomplexobj(x):
         return made
-    turned = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
-    found: Array = made + 1j * turned / (np.real(x) ** 2 + np.real(y) ** 2)
+    cross = np.real(x) * np.imag(y) - np.real(y) * np.imag(x)
+    found: Array = made + 1j * cross / (np.real(x) ** 2 + np.real(y) ** 2)
     return found
 
 

@@ -77,8 +77,8 @@ def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
         arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
     ) -> Array:
         axis = -1 - _axes_after_of_one(attributes)
-        turned = np.flip(arrays[0], axis) if step < 0 else arrays[0]
-        summed = np.cumsum(turned, axis=axis)
+        flipped = np.flip(arrays[0], axis) if step < 0 else arrays[0]
+        summed = np.cumsum(flipped, axis=axis)
         return np.flip(summed, axis) if step < 0 else summed
 
     return Operator(

@@ -14,7 +14,7 @@ from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
-from cellgen.runtime.call.layout import refuse_shared, time_first
+from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.narrow import call_widened, narrow_element
 from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, qualname
@@ -232,13 +232,16 @@ class SequenceBackward(TimeFunction):
         run: ForwardRun | None,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
-        where, turned = self.__qualname__, self._calls.turned
+        where, over_time = self.__qualname__, self._calls.over_time
         limit = as_steps(where, "bp_lim", bp_lim, ROWS["bp_lim"].least)
         results = {} if out is None else take_out(where, self._fields, out)
         self._outputs.refuse(results, options)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
-            arguments, results = time_first(turned, arguments), time_first(turned, results)
+            arguments, results = (
+                swap_time_and_batch(over_time, arguments),
+                swap_time_and_batch(over_time, results),
+            )
         checked = check_call(where, interface_of(self.function, options.every), arguments, results)
         refuse_shared(where, checked.inputs, checked.outputs)
         if run is not None:
@@ -252,7 +255,7 @@ class SequenceBackward(TimeFunction):
             flags = {n: read_flags(where, n, options, steps, rows) for n in ("mask", "reset")}
             how = replace(options, **flags, batch_first=False)  # type: ignore[arg-type]
             named, _ = self._run({**arguments, **scalars}, results, how, threads)
-            named = time_first(turned, named) if options.batch_first else named
+            named = swap_time_and_batch(over_time, named) if options.batch_first else named
             return self._named(named, None, options)
 
         def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
@@ -272,7 +275,7 @@ class SequenceBackward(TimeFunction):
         for name, array in checked.outputs.items():
             array[...] = found[name]
         found |= results
-        found = time_first(turned, found) if options.batch_first else found
+        found = swap_time_and_batch(over_time, found) if options.batch_first else found
         return self._named(found, None, options)
 
 

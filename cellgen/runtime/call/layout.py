@@ -74,7 +74,7 @@ def flag_strides(flags: Array | None, rows: int) -> tuple[int, int]:
     return (rows, 1) if flags is None else (flags.strides[0], flags.strides[1])
 
 
-def time_first(names: Collection[str], arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
+def swap_time_and_batch(names: Collection[str], arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
     """Look at the arrays of some names with their first two axes swapped."""
     return {
         name: array.swapaxes(0, 1)

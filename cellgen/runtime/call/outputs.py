@@ -153,7 +153,7 @@ class Outputs:
     def spread(
         self, arguments: Mapping[str, Array], options: Options, steps: int
     ) -> dict[str, Array]:
-        """Give upstream gradients of some steps, time-first, as those of all: zeros elsewhere."""
+        """Give upstream gradients of some steps, time-major, as those of all: zeros elsewhere."""
         spread = dict(arguments)
         for name in self.upstream & arguments.keys() if options.every != 1 else ():
             given = arguments[name]

@@ -21,7 +21,7 @@ from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
-from cellgen.runtime.call.layout import time_first
+from cellgen.runtime.call.layout import swap_time_and_batch
 from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
@@ -191,8 +191,8 @@ class TimeFunction(KernelFunction):
         if results and options is not NONE:
             self._outputs.refuse(results, options)
         if options.batch_first:
-            arguments = time_first(self._calls.turned, arguments)
-            results = time_first(self._calls.turned, results)
+            arguments = swap_time_and_batch(self._calls.over_time, arguments)
+            results = swap_time_and_batch(self._calls.over_time, results)
         plan = self._find_plan(arguments, results, options.every)
         assert isinstance(plan, TimeCallPlan)
         return CheckedCall(plan, arguments, results, scalars)
@@ -296,7 +296,7 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
     owner._runs.add_whole(arrays, saved, steps)
     owner._take_scalars(arrays)
     if is_on(steps.batch_first):
-        arrays = time_first(owner._calls.turned, arrays)
+        arrays = swap_time_and_batch(owner._calls.over_time, arrays)
     function = interface_of(owner.function, 1 if steps.every is None else steps.every)
     checked = check_call(owner.__qualname__, function, arrays, {})
     dims = {name: checked.dims[name] for name in owner.function.dims}

@@ -20,7 +20,7 @@ from cellgen.runtime.call.layout import (
     dense_strides,
     measured_strides,
     refuse_shared,
-    time_first,
+    swap_time_and_batch,
     with_fresh,
 )
 from cellgen.runtime.call.outputs import Outputs
@@ -58,7 +58,7 @@ class TimeCallPlan(CallPlan):
 class CheckedCall(NamedTuple):
     """A call that passed every check.
 
-    Arguments time-first, the arrays of ``out``, and run-time scalars by their places in the struct.
+    Arguments time-major, the arrays of ``out``, and run-time scalars by their places in the struct.
     """
 
     plan: TimeCallPlan
@@ -97,7 +97,7 @@ class Preparation:
         self.ordered = (*kept, *self.saves)
         named = (*function.arguments, *function.results)
         # A name that a call may give and the kernel does not read is checked all the same.
-        self.turned = frozenset(item.name for item in named if item.over_time)
+        self.over_time = frozenset(item.name for item in named if item.over_time)
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
         """Say how to make a call that has been checked; ``function`` is the interface it had."""
@@ -174,7 +174,7 @@ class Preparation:
         elif plan.given:
             refuse_overlap(where, plan, struct)
         if options.batch_first:
-            found = time_first(self.turned, found)
+            found = swap_time_and_batch(self.over_time, found)
         held = hold((*arguments.values(), *found.values())) if plan.long else ()
         flag = stop if plan.long else None
         alive = (keep, members, held, found)

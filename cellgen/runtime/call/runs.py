@@ -134,9 +134,9 @@ class Runs:
             if name not in self._reads:
                 continue
             shown = (kept[:, steps] if first else kept[steps]).shape
-            given, turned = arguments.get(name), is_on(how.batch_first) != first
-            whole = kept.swapaxes(0, 1) if turned else kept
-            shown = (shown[1], shown[0], *shown[2:]) if turned else shown
+            given, transposed = arguments.get(name), is_on(how.batch_first) != first
+            whole = kept.swapaxes(0, 1) if transposed else kept
+            shown = (shown[1], shown[0], *shown[2:]) if transposed else shown
             if given is None or (isinstance(given, np.ndarray) and given.shape == shown):
                 arguments[name] = whole
 

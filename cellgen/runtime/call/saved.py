@@ -46,7 +46,7 @@ def steps_in(options: Mapping[str, Any]) -> SavedSteps:
 
 
 ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False, every=1)
-"""Every step counts, from the first on, is shown, and arrays are time-first."""
+"""Every step counts, from the first on, is shown, and arrays are time-major."""
 
 TABLES = ("lengths", "mask", "reset")
 

@@ -53,7 +53,7 @@ class CudaFunction:
         self._results = tuple(item.name for item in function.results)
         named = ((a.name, a) for a in function.arguments)
         made = ((f"out {a.name}", a) for a in function.results)
-        self._turned = {name for name, a in (*named, *made) if a.over_time}
+        self._over_time = {name for name, a in (*named, *made) if a.over_time}
         extra = ("saved",) if function.name == FORWARD else ()
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
@@ -131,7 +131,7 @@ class CudaFunction:
         tables = {n.removeprefix("option "): views.pop(n) for n in options.labelled}
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
-            views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
+            views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
         function = interface_of(self.function, options.chosen.every)
         checked = check_call(
             where, function, given, results, lambda _, label, __: views[label], tuple(SUFFIXES)
@@ -194,14 +194,14 @@ class CudaFunction:
             if not self._outputs.is_formed(item.name, options.chosen):
                 continue
             shape = tuple(axis_length(axis, checked.dims) for axis in item.shape)
-            turned = options.chosen.batch_first and item.over_time
-            if turned:
+            transposed = options.chosen.batch_first and item.over_time
+            if transposed:
                 shape = (shape[1], shape[0], *shape[2:])
             library = self._kernel.library()
             made = make_like(like, shape, checked.element, checked.device, library, call.stream)
             view = view_of_made(made, shape, checked.element, checked.device)
             found[item.name] = made
-            views[f"out {item.name}"] = view.swapped() if turned else view
+            views[f"out {item.name}"] = view.swapped() if transposed else view
         return found, views
 
     def _named(

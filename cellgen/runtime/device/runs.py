@@ -69,16 +69,20 @@ class DeviceRuns:
             return {**arrays}, None
         self._take_scalars(arguments, run)
         stated = steps_in(arguments)
-        turned = None not in (stated.batch_first, run.steps.batch_first)
-        turned = turned and is_on(stated.batch_first) != run.steps.batch_first
+        transposed = None not in (stated.batch_first, run.steps.batch_first)
+        transposed = transposed and is_on(stated.batch_first) != run.steps.batch_first
         for name in ("mask", "reset"):
-            if turned and getattr(stated, name) is None and getattr(run.steps, name) is not None:
-                raise self._turned(f"{name} of the run that saved is", run, stated)
+            if (
+                transposed
+                and getattr(stated, name) is None
+                and getattr(run.steps, name) is not None
+            ):
+                raise self._other_layout(f"{name} of the run that saved is", run, stated)
         steps = steps_of(self._where, run, stated, self._same)
         arguments.update(steps._asdict())
         whole = {n: a for n, a in saved._whole.items() if n in self._known}
-        if whole and turned:
-            raise self._turned(
+        if whole and transposed:
+            raise self._other_layout(
                 f"{', '.join(whole)} of all steps, which saved has, are", run, stated
             )
         for name in whole:  # what the run showed of it
@@ -115,8 +119,8 @@ class DeviceRuns:
             )
         return True
 
-    def _turned(self, what: str, run: ForwardRun, stated: SavedSteps) -> ArgumentError:
+    def _other_layout(self, what: str, run: ForwardRun, stated: SavedSteps) -> ArgumentError:
         return ArgumentError(
             f"{self._where}: {what} laid out for batch_first={run.steps.batch_first}, expected as "
-            f"batch_first={stated.batch_first} says; pass it turned, or leave batch_first out"
+            f"batch_first={stated.batch_first} says; pass it transposed, or leave batch_first out"
         )

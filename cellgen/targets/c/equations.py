@@ -150,8 +150,8 @@ class EquationsWriter(LoopWriter):
         Which ones lengths of rows and offsets of views take is known once they are spelled.
         """
         for loop in loops:
-            turned = [load.view for load in loop.loads if load.access is Access.COLUMN]
-            self._read.update(*(view.row_stride.atoms(Dim) for view in turned))
+            by_column = [load.view for load in loop.loads if load.access is Access.COLUMN]
+            self._read.update(*(view.row_stride.atoms(Dim) for view in by_column))
             self._read.update(*(line.statement.expression.atoms(Dim) for line in loop.lines))
             self._read.update(*(length.atoms(Dim) for length in read_lengths(loop)))
         if isinstance(stage, RoutinePlan):
