@@ -56,13 +56,13 @@ def load(name: str, target: str = DEFAULT, *, emulated: bool = False) -> AnyKern
 def _backend(where: str, target: object, emulated: object) -> Backend:
     """The backend that a caller asks for. Raises BuildError, ArgumentError."""
     known = accept.choice(where, "target", target, BACKENDS, error=BuildError)
-    found = backend(known)
-    if accept.flag(where, "emulated", emulated) and not found.emulates:
+    chosen = backend(known)
+    if accept.flag(where, "emulated", emulated) and not chosen.emulates:
         raise BuildError(
             f"{where}: emulated is True, but target {known!r} has no emulation; leave it out",
             code="build.target",
         )
-    return found
+    return chosen
 
 
 def _require_shipped(name: str) -> None:
@@ -143,5 +143,5 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     with whole_imports():
         from cellgen.files import tree
 
-    place = accept.path("write", "folder", folder, error=BuildError)
-    return tree.write(tree.cell_files(place, _generated(cell)))
+    root = accept.path("write", "folder", folder, error=BuildError)
+    return tree.write(tree.cell_files(root, _generated(cell)))

@@ -79,11 +79,11 @@ def test_programs_of_every_cell_verify(cell: type) -> None:
 
 def test_restriction_keeps_what_results_need_and_reads_what_is_given() -> None:
     whole = program(PRODUCT, Statement(Z, tanh(Y)), results=(Z,))
-    cut = whole.restrict("rest", (Z,), given=(Y,))
+    cut = whole.restrict("rest", (Z,), known=(Y,))
     assert cut.arguments == (Y,)
     assert [str(s) for s in cut.statements] == ["z = tanh(y)"]
     # A result is computed even if it is given as well.
-    assert whole.restrict("rest", (Y,), given=(Y,)).arguments == (X, W)
+    assert whole.restrict("rest", (Y,), known=(Y,)).arguments == (X, W)
 
 
 def test_printed_programs_are_the_mathematics_with_shapes() -> None:

@@ -30,22 +30,22 @@ def kept_values(
     full: Program,
     reverse: Program,
     waiting: Sequence[Value],
-    given: Iterable[Value],
+    in_memory: Iterable[Value],
     carried: Iterable[Value],
 ) -> tuple[Value, ...]:
     """Return the values of every step that the loop keeps, in program order.
 
     ``reverse`` is what the loop computes in any case, ``waiting`` are the results of the deferred
-    part, ``given`` what both find in memory, ``carried`` the gradients of states as the loop forms
+    part, ``in_memory`` what both find there, ``carried`` the gradients of states as the loop forms
     them, which nothing gives again.
     """
-    free = set(given)
-    part = full.restrict("deferred", waiting, free)
+    free = set(in_memory)
+    deferred = full.restrict("deferred", waiting, free)
     looped = {*carried, *(statement.target for statement in reverse.statements)}
-    own = {statement.target for statement in part.statements}
-    stored = _factors(part)
+    own = {statement.target for statement in deferred.statements}
+    stored = _factors(deferred)
     network = Network()
-    for statement in part.statements:
+    for statement in deferred.statements:
         target = statement.target
         count = elements(target) * _FINE
         is_adjoint = target.role is Role.ADJOINT
@@ -75,11 +75,11 @@ def kept_values(
     return tuple(v for v in full.values if (v, (v, "kept")) in cut)
 
 
-def _factors(part: Program) -> set[Value]:
+def _factors(program: Program) -> set[Value]:
     """The values that products read, in memory whoever computes them; also as part of others."""
-    found: set[Value] = set()
-    for statement in reversed(part.statements):
-        is_place = statement.traits.is_place and statement.target in found
+    factors: set[Value] = set()
+    for statement in reversed(program.statements):
+        is_place = statement.traits.is_place and statement.target in factors
         if statement.traits.is_product or is_place:
-            found.update(statement.operands)
-    return found
+            factors.update(statement.operands)
+    return factors

@@ -88,11 +88,11 @@ class Program(ShownInNotebooks):
     @property
     def uses(self) -> Mapping[Value, tuple[Statement, ...]]:
         """Statements that read each value."""
-        found: dict[Value, list[Statement]] = {value: [] for value in self.values}
+        readers: dict[Value, list[Statement]] = {value: [] for value in self.values}
         for statement in self.statements:
             for operand in dict.fromkeys(statement.operands):
-                found.setdefault(operand, []).append(statement)
-        return {value: tuple(statements) for value, statements in found.items()}
+                readers.setdefault(operand, []).append(statement)
+        return {value: tuple(statements) for value, statements in readers.items()}
 
     def with_statements(self, statements: Iterable[Statement]) -> Program:
         """Return the same program of other statements."""
@@ -100,13 +100,13 @@ class Program(ShownInNotebooks):
 
     def taken_from(self, whole: Program) -> Program:
         """Return this function, computed as a larger program of the same values computes it."""
-        part = whole.restrict(self.function, self.results, self.arguments)
-        return self.with_statements(part.statements)
+        restricted = whole.restrict(self.function, self.results, self.arguments)
+        return self.with_statements(restricted.statements)
 
-    def restrict(self, function: str, results: Iterable[Value], given: Iterable[Value]) -> Program:
-        """Return the part that computes ``results`` when the values in ``given`` are arguments."""
+    def restrict(self, function: str, results: Iterable[Value], known: Iterable[Value]) -> Program:
+        """Return the part that computes ``results`` when the ``known`` values are arguments."""
         results = tuple(results)
-        available = set(given)
+        available = set(known)
         needed: set[Value] = set(results)
         kept = []
         for statement in reversed(self.statements):

@@ -175,19 +175,19 @@ def _arrived(abi: int, interface: Interface, digest: str, sources: SourceFiles |
     name = interface.name
     require_abi(name, abi)
     if sources is not None:
-        found, place, remedy = sources.digest, "in the pickle", "pickle the kernel again"
-        made = Kernel(interface, sources)
+        actual, origin, remedy = sources.digest, "in the pickle", "pickle the kernel again"
+        kernel = Kernel(interface, sources)
     else:
-        found, place = _shipped_digest(name) or "none", "that ship here"
+        actual, origin = _shipped_digest(name) or "none", "that ship here"
         remedy = "install the same version of cellgen on both sides"
-        made = Kernel(interface, generated_folder() / name)
-    if found != digest:
+        kernel = Kernel(interface, generated_folder() / name)
+    if actual != digest:
         raise BuildError(
-            f"{name}: the sources {place} have the digest {found}, expected {digest}, of those "
+            f"{name}: the sources {origin} have the digest {actual}, expected {digest}, of those "
             f"that were pickled; {remedy}",
             code="build.pickle",
         )
-    return made
+    return kernel
 
 
 def require_abi(name: str, abi: int) -> None:
@@ -211,9 +211,9 @@ def folder_kernel(folder: Path) -> Kernel:
 
     Raises BuildError.
     """
-    made = Kernel(read_interface(folder), folder)
-    made.build()
-    return made
+    kernel = Kernel(read_interface(folder), folder)
+    kernel.build()
+    return kernel
 
 
 def load_folder(path: Path) -> Kernel:

@@ -78,7 +78,7 @@ class Term:
         """Neighbouring slots, as many as a tile has at most, so that each run is one panel."""
         ordered = sorted(self.weights, key=lambda weight: weight.slot)
         keyed = groupby(enumerate(ordered), key=lambda pair: pair[1].slot - pair[0])
-        wholes = [tuple(weight for _, weight in run) for _, run in keyed]
+        wholes = [tuple(weight for _, weight in neighbours) for _, neighbours in keyed]
         return tuple(
             whole[at : at + WIDEST] for whole in wholes for at in range(0, len(whole), WIDEST)
         )
@@ -132,13 +132,15 @@ def group_products(
     """
     alone = _unread_results(function) if one_by_one else frozenset()
     stages: list[GroupedStage] = []
-    for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _SumChain)):
+    for is_chain, neighbours in groupby(
+        _chained(function.stages), key=lambda s: isinstance(s, _SumChain)
+    ):
         if is_chain:
-            chains = [stage for stage in run if isinstance(stage, _SumChain)]
+            chains = [stage for stage in neighbours if isinstance(stage, _SumChain)]
             for level in _levels(chains):
                 stages += _groups(level, function, alone)
         else:
-            for stage in run:
+            for stage in neighbours:
                 assert not isinstance(stage, _SumChain)
                 _append(stages, stage)
     return tuple(_with_memory(stages, function))

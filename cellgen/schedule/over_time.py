@@ -67,7 +67,7 @@ class Part:
         return all(line.store is not Store.ADD_UNITS for loop in loops for line in loop.lines)
 
     def __str__(self) -> str:
-        buffers = [f"    {buffer}: {place.value}" for buffer, place in self.storage.items()]
+        buffers = [f"    {buffer}: {storage.value}" for buffer, storage in self.storage.items()]
         return "\n".join([f"  {self.function.name}", *buffers, *(str(s) for s in self.stages)])
 
 
@@ -201,17 +201,17 @@ def deferred_barriers(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
     return tuple(after)
 
 
-def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]]]:
+def _touches(stages: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]]]:
     """Return by which partition some stages touch each array, and whether they write it."""
-    found: dict[Value, set[tuple[object, bool]]] = {}
-    for stage in run:
+    touches: dict[Value, set[tuple[object, bool]]] = {}
+    for stage in stages:
         partition: object = stage if mixes_rows(stage) else None
         sums = {buffer.value for buffer in summed_over_rows(stage)}
         for value in written_by(stage) - sums:
-            found.setdefault(value, set()).add((partition, True))
+            touches.setdefault(value, set()).add((partition, True))
         for value in read_by(stage):
-            found.setdefault(value, set()).add((partition, False))
-    return found
+            touches.setdefault(value, set()).add((partition, False))
+    return touches
 
 
 def waits_for_no_state(part: Part, programs: SequencePrograms) -> bool:
@@ -245,15 +245,15 @@ def _whole_rows(stage: GroupedStage) -> set[Value]:
     if isinstance(stage, Product | Routine):
         return read_by(stage)
     loops = stage.loops if isinstance(stage, Group) else (stage,)
-    found = {
+    values = {
         load.view.buffer.value
         for loop in loops
         for load in loop.loads
         if load.access is not Access.ELEMENT or load.view.shape[-1] != load.view.buffer.shape[-1]
     }
     if isinstance(stage, Group):
-        found |= {term.operand.buffer.value for term in stage.terms}
-    return found
+        values |= {term.operand.buffer.value for term in stage.terms}
+    return values
 
 
 def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:

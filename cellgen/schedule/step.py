@@ -76,8 +76,8 @@ def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:
     B where they have none: a function in C takes one at least.
     """
     values = (*program.arguments, *program.results)
-    found = {symbol for value in values for axis in value.shape for symbol in axis.free_symbols}
-    return tuple(dim for dim in order if dim in (found or {B}))
+    dims = {symbol for value in values for axis in value.shape for symbol in axis.free_symbols}
+    return tuple(dim for dim in order if dim in (dims or {B}))
 
 
 @dataclass
@@ -195,10 +195,10 @@ class _Planner:
             # What lies at another place of a value's memory is read once all of it is there.
             first = max(
                 (
-                    made_in[made] + (made != value)
+                    made_in[computed] + (computed != value)
                     for value in self._reads(statement)
-                    for made in self._made_of(value)
-                    if made in made_in
+                    for computed in self._made_of(value)
+                    if computed in made_in
                 ),
                 default=0,
             )
@@ -235,7 +235,7 @@ class _Planner:
         source = self.definitions.get(value)
         if source is None or not (source.traits.is_view or source.traits.is_join):
             return [value]
-        return [made for operand in source.operands for made in self._made_of(operand)]
+        return [computed for operand in source.operands for computed in self._made_of(operand)]
 
     def _reads(self, statement: Statement) -> tuple[Value, ...]:
         if statement.traits.is_sum:
@@ -272,9 +272,9 @@ class _Planner:
             term = statement.expression.operands[0]
             expression = self.folded[term].expression if term in self.folded else term
             store = _sum_store(loop.space, statement, loop.is_nest)
-            summand, place = Statement(statement.target, expression), self.views[statement.target]
-            through = walk_of(statement.target, place, loop.space) if loop.is_nest else None
-            return Line(summand, store, place, False, statement, through)
+            summand, sums = Statement(statement.target, expression), self.views[statement.target]
+            through = walk_of(statement.target, sums, loop.space) if loop.is_nest else None
+            return Line(summand, store, sums, False, statement, through)
         target = statement.target
         inside = any(target in self._reads(s) for s in loop.statements)
         outside = target in self.program.results or any(

@@ -179,14 +179,14 @@ class _Reverse:
             position, pieces = Integer(0), []
             total = value.shape[int(axis)]
             while position != total:
-                found = next((p for p in rest if p[0] == axis and p[1] == position), None)
-                if found is None:
+                piece = next((p for p in rest if p[0] == axis and p[1] == position), None)
+                if piece is None:
                     pieces.append(self._gap(value, int(axis), position, total, rest))
                     position += pieces[-1].shape[int(axis)]
                     continue
-                rest.remove(found)
-                pieces.append(found[3])
-                position += found[2]
+                rest.remove(piece)
+                pieces.append(piece[3])
+                position += piece[2]
             joined.append(Apply("concat", pieces, (axis,)))
         return joined
 
@@ -264,9 +264,9 @@ class _Reverse:
         rest, units = summing.split(term)
         terms: Sequence[Expr] = (term,)
         if len(units) == 1 and isinstance(units[0], Value):
-            made = next((s for s in self.statements if s.target == units[0]), None)
-            if made is not None and made.is_pointwise and made.expression.is_Add:
-                terms = [rest * other for other in made.expression.args]
+            summed = next((s for s in self.statements if s.target == units[0]), None)
+            if summed is not None and summed.is_pointwise and summed.expression.is_Add:
+                terms = [rest * other for other in summed.expression.args]
         kept = [other for other in terms if not summing.cancels(other)]
         return term if len(kept) == len(terms) else sympy.Add(*kept)
 

@@ -36,7 +36,7 @@ def directional(program: Program, by: Iterable[Value]) -> tuple[Program, Mapping
     for statement in program.statements:
         mode.add(statement)
     results = tuple(mode.tangent_or_zero(result) for result in program.results)
-    made = Program(
+    tangent = Program(
         program.cell,
         f"{program.function}_tangent",
         arguments,
@@ -44,8 +44,8 @@ def directional(program: Program, by: Iterable[Value]) -> tuple[Program, Mapping
         (*program.results, *results),
         program.optional,
     )
-    made.verify()
-    return made, {**mode.zeros, **mode.tangents}
+    tangent.verify()
+    return tangent, {**mode.zeros, **mode.tangents}
 
 
 class _Tangents:
