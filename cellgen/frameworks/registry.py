@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from cellgen import api
 from cellgen.errors import BuildError
+from cellgen.runtime.backend import DeviceKernel
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.masks import Mask
 
@@ -45,6 +46,22 @@ class KnownCell:
         if self._cell is None:
             self._cell = _shipped_class(self.kernel.name)
         return self._cell
+
+    def kernel_of_cuda(self, *, emulated: bool = False) -> DeviceKernel:
+        """Its kernel for devices of CUDA, compiled when it is first called.
+
+        Raises BuildError for a cell that is not rendered for CUDA.
+        """
+        if self.text == self.kernel.name:  # it ships
+            made = api.load_cuda(self.kernel.name, emulated=emulated)
+        else:
+            made = api.compile_cuda(self.cell, emulated=emulated)
+        if made.interface != self.kernel.interface:
+            raise BuildError(
+                f"{self.kernel.name}: the kernel of CUDA takes other arguments than that of C; "
+                f"generate both anew: cellgen build {self.kernel.name} --target all"
+            )
+        return made
 
     def tangent_text(self, by: tuple[str, ...] = ()) -> str:
         """Name the tangent along ``by``, along everything if that is empty."""

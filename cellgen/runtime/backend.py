@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
     from cellgen.runtime.build.compiler import Built
     from cellgen.runtime.build.sources import SourceFiles
+    from cellgen.runtime.call.views import ArrayView
+    from cellgen.runtime.options import Options
 
 BACKENDS: dict[str, str] = {
     "c": "cellgen.runtime.host.backend",
@@ -59,6 +61,29 @@ class AnyKernel(Protocol):
 
     def build(self) -> Built:
         """Compile it unless the cache has it, and load it. Raises BuildError."""
+
+
+class Launcher(Protocol):
+    """What launches one function over time on a device, of arguments that are checked."""
+
+    def __call__(
+        self,
+        dims: Mapping[str, int],
+        arrays: Mapping[str, ArrayView],
+        tables: Mapping[str, ArrayView],
+        scalars: Mapping[str, float],
+        options: Options,
+        stream: int,
+        workspace: Callable[[int], int],
+    ) -> None:
+        """Launch on a stream; see ``RawDeviceFunction``. Raises DeviceError."""
+
+
+class DeviceKernel(AnyKernel, Protocol):
+    """What kernels of devices have beside."""
+
+    def launcher(self, name: str) -> Launcher:
+        """What launches a function by its name, for bindings that check themselves."""
 
 
 class Backend(Protocol):

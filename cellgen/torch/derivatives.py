@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cellgen.frameworks.layout import row_axis
 from cellgen.runtime.abi import Argument
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.registry import Known
 from cellgen.torch.run import Steps
@@ -350,7 +351,8 @@ class Backward(torch.autograd.Function):
         items = (*layout.theta, *layout.outputs, *layout.saved, *layout.upstream)
         axes = (*TABLE_AXES, *(row_axis(item) for item in items))
         share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
-        if not share or _is_differentiated(tensors):
+        per_row = PLACES[tensors[len(TABLE_AXES)].device.type].per_row
+        if not (share and per_row) or _is_differentiated(tensors):
             return _one_by_one(Backward.apply, size, call, dims, tensors)
         folded = [
             _fold(tensor, dim, size, axis)

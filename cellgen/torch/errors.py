@@ -6,7 +6,7 @@ of a wrong value a ValueError; each is an ArgumentError, too.
 
 from __future__ import annotations
 
-from cellgen.errors import ArgumentError
+from cellgen.errors import ArgumentError, DeviceError
 
 
 class TensorError(ArgumentError, RuntimeError):
@@ -15,3 +15,7 @@ class TensorError(ArgumentError, RuntimeError):
 
 class KindError(ArgumentError, TypeError):
     """A value of another type than the one that is taken there, or a name that a cell lacks."""
+
+
+class DeviceRunError(DeviceError, RuntimeError):
+    """A device that is missing, too old, or refuses a call."""

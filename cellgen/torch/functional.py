@@ -22,6 +22,7 @@ from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.registry import CellOrName, Known, known
 
@@ -205,7 +206,8 @@ class CellFunction:
         """
         sizes = self.layout.check(theta)
         self.layout.check_steps(sizes, theta[0], *tables)
-        if tables[0] is not None and not is_transforming():  # then it has no values
+        reads = PLACES[theta[0].device.type].reads
+        if tables[0] is not None and reads and not is_transforming():  # then it has no values
             self.layout.check_lengths(tables[0], sizes["T"])
 
     def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,13 +258,20 @@ class CellFunction:
             raise KindError(str(error)) from None
 
     def _cast(self, theta: list[Any]) -> list[Tensor]:
-        """Under autocast, bring tensors of lower precision to float32: kernels have no other."""
-        if not torch.is_autocast_enabled("cpu"):
+        """Under autocast, bring tensors to the precision that it asks for, or to float32.
+
+        That is where the kernels of the device have no such precision.
+        """
+        kind = theta[0].device.type if isinstance(theta[0], Tensor) else "cpu"
+        kind = "cuda" if kind == "cuda" else "cpu"
+        if not torch.is_autocast_enabled(kind):
             return theta
-        if not torch.compiler.is_compiling():
-            _say_precision()
-        low = (torch.bfloat16, torch.float16)
-        return [t.to(torch.float32) if getattr(t, "dtype", None) in low else t for t in theta]
+        wanted = torch.get_autocast_dtype(kind)
+        if wanted not in PLACES[kind].dtypes:
+            wanted = torch.float32
+            if not torch.compiler.is_compiling():
+                _say_precision()
+        return [t.to(wanted) if getattr(t, "dtype", None) in CAST else t for t in theta]
 
     def _unknown(self, name: str) -> KindError:
         if name in ELSEWHERE:
@@ -275,6 +284,9 @@ class CellFunction:
         advice = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(self.names)}"
         return KindError(f"{self.layout.where}: unknown argument {name!r}; {advice}")
 
+
+CAST = (torch.float32, torch.bfloat16, torch.float16)
+"""What autocast converts."""
 
 OPTIONS = (
     "lengths",

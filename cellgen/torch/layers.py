@@ -153,7 +153,7 @@ class CellLayers(torch.nn.Module):
             name: value if name in self.cell.scalars else rows.sorted(value, self._row_axis(name))
             for name, value in given.items()
         }
-        options = {"lengths": rows.lengths, "batch_first": False}
+        options = {"lengths": rows.lengths_there, "batch_first": False}
         outputs, last = self._run(rows.array, states, extra, options)
         again = outputs._replace(
             **{name: rows.packed_again(value) for name, value in outputs._asdict().items()}

@@ -15,9 +15,8 @@ from torch import Tensor
 from cellgen.frameworks import layout as frameworks
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.arguments import shape_text
+from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
-
-DTYPES = (torch.float32, torch.float64)
 
 
 class Layout(frameworks.TensorLayout):
@@ -31,10 +30,11 @@ class Layout(frameworks.TensorLayout):
                 f"{self.where}: found {len(theta)} tensors, expected {len(self.theta)}: {names}"
             )
         first = theta[0]
+        dtypes = self._place(first).dtypes
         for item, tensor in zip(self.theta, theta, strict=True):
             if not isinstance(tensor, Tensor):
                 self._refuse_kind(item, tensor)
-            if tensor.dtype not in DTYPES or tensor.dtype != first.dtype:
+            if tensor.dtype not in dtypes or tensor.dtype != first.dtype:
                 self._refuse_dtype(item, tensor, first)
             if tensor.device != first.device or tensor.layout != torch.strided:
                 self._refuse_device(item, tensor, first)
@@ -47,6 +47,18 @@ class Layout(frameworks.TensorLayout):
                     raise TensorError(self.wrong_shape(item, tensor.shape, sizes))
         return sizes
 
+    def _place(self, first: Tensor) -> TensorPlace:
+        """What there is for the device of the first tensor. Raises TensorError, KindError."""
+        if not isinstance(first, Tensor):
+            self._refuse_kind(self.theta[0], first)
+        found = PLACES.get(first.device.type)
+        if found is None:
+            raise TensorError(
+                f"{self.where}: {self.theta[0].name} is on {first.device}, expected the CPU or a "
+                f"device of CUDA, for which there are kernels; pass {self.theta[0].name}.to('cpu')"
+            )
+        return found
+
     def _refuse_kind(self, item: Argument, found: object) -> NoReturn:
         raise KindError(
             f"{self.where}: {item.name} is a {type(found).__name__}, expected a torch.Tensor "
@@ -54,8 +66,9 @@ class Layout(frameworks.TensorLayout):
         )
 
     def _refuse_dtype(self, item: Argument, found: Tensor, first: Tensor) -> NoReturn:
-        expected, wanted = "float32 or float64", "float32"
-        if found.dtype in DTYPES:
+        place = self._place(first)
+        expected, wanted = place.kinds, "float32"
+        if found.dtype in place.dtypes:
             wanted = str(first.dtype).removeprefix("torch.")
             expected = f"{wanted}, as {self.theta[0].name} is"
         raise TensorError(

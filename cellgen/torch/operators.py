@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.registry import find
 from cellgen.torch.run import Steps
@@ -48,9 +49,9 @@ def _forward(
     known, steps = find(cell), steps_of(options)
     sizes = known.layout.check(theta)
     known.layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
-    if steps.lengths is not None:
+    if steps.lengths is not None and PLACES[theta[0].device.type].reads:
         known.layout.check_lengths(steps.lengths, sizes["T"])
-    return known.runner.forward(theta, scalars, steps, save)
+    return known.runner_on(theta[0].device).forward(theta, scalars, steps, save)
 
 
 def _backward(
@@ -66,7 +67,7 @@ def _backward(
     known, steps = find(cell), steps_of(options)
     known.layout.check(theta)
     every = spread(upstream, present, len(known.layout.upstream))
-    return known.runner.backward(theta, scalars, kept, every, steps, wanted)
+    return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, steps, wanted)
 
 
 def _forward_shapes(
@@ -167,6 +168,8 @@ is_native = native.register()
 if not is_native:
     library.impl("forward", _forward, "CPU")
     library.impl("backward", _backward, "CPU")
+library.impl("forward", _forward, "CUDA")
+library.impl("backward", _backward, "CUDA")
 torch.library.register_fake("cellgen::forward", _forward_shapes, lib=library)
 torch.library.register_fake("cellgen::backward", _backward_shapes, lib=library)
 torch.library.register_autograd(

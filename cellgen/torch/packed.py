@@ -10,11 +10,19 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 @dataclass(frozen=True)
 class Padded:
-    """A packed sequence as an array (T, B, ...), rows in the order of the packing, and lengths."""
+    """A packed sequence as an array (T, B, ...), rows in the order of the packing.
+
+    ``lengths`` lie on the CPU, as torch's packing wants them.
+    """
 
     array: Tensor
     lengths: Tensor
     packed: PackedSequence
+
+    @property
+    def lengths_there(self) -> Tensor:
+        """The lengths on the device of the array."""
+        return self.lengths.to(self.array.device, non_blocking=True)
 
     def packed_again(self, output: Tensor) -> PackedSequence:
         """Pack an array over time as the sequence was packed."""

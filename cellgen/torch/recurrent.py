@@ -3,8 +3,9 @@
 Same constructors, parameters, layouts, results within rounding, same errors; the arithmetic is
 cellgen's.
 
-What cellgen has no kernel for (devices other than the CPU, half precisions, arguments that torch
-refuses) goes the way of ``torch.nn``, which computes it or raises its own error.
+What cellgen has no kernel for (devices other than the CPU and those of CUDA, float16, bfloat16 on
+the CPU, arguments that torch refuses) goes the way of ``torch.nn``, which computes it or raises its
+own error.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
+from cellgen.torch.devices import PLACES
 from cellgen.torch.functional import CellFunction, function
-from cellgen.torch.layout import DTYPES
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, run_layers
 
@@ -85,7 +86,7 @@ class _Recurrent(torch.nn.RNNBase):
         if isinstance(input, PackedSequence):
             rows = padded(input)
             given = [rows.sorted(state, 1) for state in states]
-            outputs, last = self._run(rows.array, given, {"lengths": rows.lengths})
+            outputs, last = self._run(rows.array, given, {"lengths": rows.lengths_there})
             kept = tuple(rows.unsorted(state, 1) for state in last)
             return rows.packed_again(outputs[0]), self._as_states(kept)
         if input.dim() == 3:
@@ -151,12 +152,13 @@ class _Recurrent(torch.nn.RNNBase):
 
 
 def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
-    """Whether there is a kernel for a tensor: float32 and float64 of the CPU, of one kind."""
-    if tensor.device.type not in ("cpu", "meta"):
+    """Whether there is a kernel for a tensor: of a precision that its device has, of one kind."""
+    kind = tensor.device.type
+    if kind not in PLACES:
         return False
-    if tensor.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         return bool(weight.dtype == torch.float32)
-    return bool(tensor.dtype in DTYPES and tensor.dtype == weight.dtype)
+    return bool(tensor.dtype in PLACES[kind].dtypes and tensor.dtype == weight.dtype)
 
 
 class GRU(_Recurrent):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
+
 from cellgen.frameworks.layout import layout_of
 from cellgen.frameworks.registry import CellOrName, KnownCell, Registry
 from cellgen.runtime.kernel import Kernel
+from cellgen.torch.devices import PLACES
 from cellgen.torch.layout import Layout
-from cellgen.torch.run import Runner
+from cellgen.torch.run import HostRunner, Runner
+from cellgen.torch.run_device import DeviceRunner
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
@@ -23,11 +27,30 @@ class Known(KnownCell):
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         super().__init__(text, kernel, cell)
         self.layout = layout_of(kernel.interface, Layout)
+        self._device_runners: dict[bool, DeviceRunner] = {}
 
     @cached_property
-    def runner(self) -> Runner:
+    def runner(self) -> HostRunner:
         """What runs the kernel on tensors of the CPU."""
-        return Runner(self.kernel, self.layout)
+        return HostRunner(self.kernel, self.layout)
+
+    def device_runner(self, *, emulated: bool) -> DeviceRunner:
+        """What runs the kernel of CUDA on tensors of a device, or in the emulation.
+
+        Raises BuildError for a cell that is not rendered for CUDA.
+        """
+        found = self._device_runners.get(emulated)
+        if found is None:
+            made = DeviceRunner(self.kernel_of_cuda(emulated=emulated), self.layout)
+            found = self._device_runners.setdefault(emulated, made)
+        return found
+
+    def runner_on(self, device: torch.device) -> Runner:
+        """What runs the cell on tensors of a device. Raises BuildError."""
+        place = PLACES[device.type]
+        if place.target == "c":
+            return self.runner
+        return self.device_runner(emulated=place.emulated)
 
     def tangent(self, by: tuple[str, ...] = ()) -> Known:
         """Return the tangent along ``by``, along everything if that is empty."""

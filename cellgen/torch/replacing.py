@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from cellgen.torch import recurrent
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError
-from cellgen.torch.layout import DTYPES
 
 PAIRS: Mapping[type, type] = {
     getattr(torch.nn, name): getattr(recurrent, name)
@@ -62,9 +62,10 @@ def replace(model: torch.nn.Module) -> Replaced:
 def _obstacle(layer: torch.nn.Module) -> str:
     """Why a layer stays; nothing where it need not."""
     for name, parameter in layer.named_parameters():
-        if parameter.dtype not in DTYPES:
+        place = PLACES.get(parameter.device.type)
+        if place is None or parameter.is_meta:
+            return f"{name} is on {parameter.device}, and kernels run on the CPU and on CUDA"
+        if parameter.dtype not in place.dtypes:
             kind = str(parameter.dtype).removeprefix("torch.")
-            return f"{name} is {kind}, and kernels are float32 or float64"
-        if parameter.device.type != "cpu":
-            return f"{name} is on {parameter.device}, and kernels run on the CPU"
+            return f"{name} is {kind}, and kernels are {place.kinds}"
     return ""

@@ -5,6 +5,7 @@ Input: tensors that passed the check of a ``Layout``. Output: new tensors.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,20 +48,27 @@ class Steps:
         )
 
 
-class Runner:
-    """The two functions over time of one kernel, called on tensors of the CPU."""
+class Runner(ABC):
+    """The two functions over time of a cell, called on tensors; how is its kernel's matter."""
 
-    def __init__(self, kernel: Kernel, layout: Layout) -> None:
-        self.kernel, self.layout = kernel, layout
-        self._raw: dict[tuple[str, torch.dtype], RawFunction] = {}
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
 
-    def raw(self, name: str, dtype: torch.dtype) -> RawFunction:
-        """The function of a precision, by its name in the interface."""
-        found = self._raw.get((name, dtype))
-        if found is None:
-            found = RawFunction(self.kernel, name, NUMPY_NAMES[dtype])
-            self._raw[name, dtype] = found
-        return found
+    @abstractmethod
+    def may_leave_out(self, item: Argument) -> bool:
+        """Whether the kernel can leave out a gradient that nobody wants."""
+
+    @abstractmethod
+    def call(
+        self,
+        name: str,
+        like: Tensor,
+        sizes: dict[str, int],
+        arrays: dict[str, Tensor | float],
+        scalars: Sequence[float],
+        steps: Steps,
+    ) -> None:
+        """Run a function on arrays by name, of the device and element type of ``like``."""
 
     def forward(
         self, theta: Sequence[Tensor], scalars: Sequence[float], steps: Steps, save: bool
@@ -72,7 +80,7 @@ class Runner:
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
         results = [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
-        self._call("sequence_forward", theta[0].dtype, sizes, arrays, scalars, steps)
+        self.call("sequence_forward", theta[0], sizes, arrays, scalars, steps)
         return results
 
     def backward(
@@ -96,13 +104,13 @@ class Runner:
         results = []
         for place, item in enumerate(layout.gradients):
             is_wanted = wanted >> place & 1
-            if is_wanted or not item.optional:
+            if is_wanted or not self.may_leave_out(item):
                 shape = layout.shape(item.name, sizes)
                 is_sum = steps.per_row and row_axis(item) is None
                 made = theta[0].new_empty((sizes["B"], *shape) if is_sum else shape)
                 arrays[item.name] = made
                 results += [made] if is_wanted else []
-        self._call("sequence_backward", theta[0].dtype, sizes, arrays, scalars, steps)
+        self.call("sequence_backward", theta[0], sizes, arrays, scalars, steps)
         return results
 
     @staticmethod
@@ -122,16 +130,38 @@ class Runner:
                 given[item.name] = tensor.contiguous()
         return given
 
-    def _call(
+
+class HostRunner(Runner):
+    """The two functions over time of one kernel in C, called on tensors of the CPU."""
+
+    def __init__(self, kernel: Kernel, layout: Layout) -> None:
+        super().__init__(layout)
+        self.kernel = kernel
+        self._raw: dict[tuple[str, torch.dtype], RawFunction] = {}
+
+    def raw(self, name: str, dtype: torch.dtype) -> RawFunction:
+        """The function of a precision, by its name in the interface."""
+        found = self._raw.get((name, dtype))
+        if found is None:
+            found = RawFunction(self.kernel, name, NUMPY_NAMES[dtype])
+            self._raw[name, dtype] = found
+        return found
+
+    def may_leave_out(self, item: Argument) -> bool:
+        """Whether the interface says so."""
+        return item.optional
+
+    def call(
         self,
         name: str,
-        dtype: torch.dtype,
+        like: Tensor,
         sizes: dict[str, int],
         arrays: dict[str, Tensor | float],
         scalars: Sequence[float],
         steps: Steps,
     ) -> None:
-        raw = self.raw(name, dtype)
+        """Run a function by the addresses of its arrays."""
+        raw = self.raw(name, like.dtype)
         layout = self.layout
         arrays |= {item.name: value for item, value in zip(layout.scalars, scalars, strict=True)}
         words: list[int | float] = []

@@ -24,6 +24,7 @@ from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
+from cellgen.runtime.device.raw import RawDeviceFunction
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.notebook import ShownInNotebooks
 
@@ -66,6 +67,11 @@ class CudaKernel(ShownInNotebooks):
 
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
+
+    def launcher(self, name: str) -> RawDeviceFunction:
+        """What launches a function over time on views of memory; nothing is checked."""
+        found = self.functions[name]
+        return RawDeviceFunction(self, found.function, found.graphs)
 
     def digest(self) -> str:
         """Identify what the kernel computes; see ``Kernel.digest``."""
