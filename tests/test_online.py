@@ -434,3 +434,18 @@ def test_some_parameters_of_a_cell_that_mixes_others_learn() -> None:
     expected = through_time(RWKV4, given, quiet)
     for name, rows in step_by_step(agree_by, given, upstream).items():
         assert relative(rows.sum(0), expected[name]) < ACCURACY, name
+
+
+class TakenNames(Cell):
+    """Weights named as online cells name traces and gradients."""
+
+    x, h_prev, w, grad_w_prev = Input(I), State(H), Weight(I, H), Bias(H)
+    u, trace_w_prev = Weight(H), Weight(H)
+
+    h = tanh(x @ w + u * h_prev) * trace_w_prev + grad_w_prev
+
+
+def test_names_that_are_taken_are_left_to_their_owners() -> None:
+    made = online(TakenNames)
+    assert gradients_of(made)["w"] == "grad_w_2"
+    agree(TakenNames, made, *series(TakenNames))

@@ -377,3 +377,22 @@ def test_neighbouring_products_of_one_kind_read_operands_once() -> None:
         s.traits.product and s.traits.product.form for s in deferred.function.program.statements
     ]
     assert kinds == sorted(kinds, key=(None, Form.TN, Form.NT).index)
+
+
+class LongNames(Cell):
+    """Names of more than forty letters."""
+
+    x, w, h_prev = Input(I), Weight(I, H), State(H)
+    a_state_whose_name_goes_on_and_on_and_on_and_on_prev = State(H)
+
+    a_state_whose_name_goes_on_and_on_and_on_and_on = (
+        0.5 * a_state_whose_name_goes_on_and_on_and_on_and_on_prev + x @ w
+    )
+    h = tanh(a_state_whose_name_goes_on_and_on_and_on_and_on + h_prev)
+
+
+def test_names_of_states_stay_whole():
+    states = tangent(LongNames).definition.states
+    assert "dot_a_state_whose_name_goes_on_and_on_and_on_and_on_prev" in map(str, states)
+    gradients = generate(LongNames)
+    assert "d_a_state_whose_name_goes_on_and_on_and_on_and_on_prev" in str(gradients)

@@ -144,3 +144,31 @@ def test_every_gradient_agrees_with_the_complex_step(cell, threads):
         )
         found = np.sum(getattr(gradients, f"d_{name}") * along)
         assert found == pytest.approx(expected, rel=1e-11), name  # rounding of sums over 5 steps
+
+
+class TakenNames(Cell):
+    """Weights named as cellgen names sums, carries and terms of its own."""
+
+    x, h_prev, lam = Input(I), State(H), Weight(1)
+    w, h_in, h_next, lam_terms, lam_units = Weight(I, H), Bias(H), Bias(H), Bias(H), Bias(H)
+
+    z = sigmoid(x @ w + h_in)
+    h = z * tanh(h_prev * h_next) * lam * lam_terms + lam_units
+
+
+class RowWeight(Cell):
+    """What weights of shape (1, H) and (1, 1) alone make."""
+
+    x, h_prev, w, u, v = Input(I), State(H), Weight(I, H), Weight(1, H), Weight(1, 1)
+
+    g = tanh(u) * 2
+    h = tanh(x @ w) * g + h_prev * g * sigmoid(v)
+
+
+@pytest.mark.parametrize("cell", [TakenNames, RowWeight])
+def test_gradients_have_the_names_and_shapes_of_their_parameters(cell):
+    backward = cellgen.compile(cell).sequence_backward.function
+    found = {a.name: a.shape for a in backward.results if not a.over_time}
+    expected = {f"d_{v.name}": tuple(map(str, v.shape)) for v in cell.definition.parameters}
+    assert expected.items() <= found.items()
+    test_every_gradient_agrees_with_the_complex_step(cell, 1)

@@ -157,9 +157,9 @@ class Names:
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = {spelled(name) for name in taken}
 
-    def fresh(self, name: str) -> str:
-        """Return a name that is not taken, and take it."""
-        name = name if len(name) <= 40 else name[:40].rstrip("_")
+    def fresh(self, name: str, *, is_whole: bool = False) -> str:
+        """Return a name that is not taken, and take it; 40 letters of it unless ``is_whole``."""
+        name = name if is_whole or len(name) <= 40 else name[:40].rstrip("_")
         candidate, count = name, 1
         while spelled(candidate) in self._taken:
             count += 1

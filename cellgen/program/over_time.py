@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from sympy import Integer
 
 from cellgen.language.cell import Definition
+from cellgen.language.names import Names
 from cellgen.language.ops import part
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.derive import adjoint
@@ -115,17 +116,17 @@ def unroll(definition: Definition) -> SequencePrograms:
     passed = [adjoints[state] for state in definition.states]
     waiting = [adjoints[value] for value in wanted]
     adjoint_reads = _read_by_adjoint(forward, full)
-    full, links, totals = _carry(definition, full, adjoints, upstream)
-
+    names = Names(str(value.name) for value in full.values)
+    full, links, totals = _carry(definition, full, adjoints, upstream, names)
     in_memory = _in_memory(definition, forward)
     saved = saved_values(forward, adjoint_reads, in_memory)
     constant = _constant(forward)
     given = (*in_memory, *saved, *definition.states, *constant)
-    full = _copy_shared(full, passed, waiting, given)
+    full = _copy_shared(full, passed, waiting, given, names)
     reverse = full.restrict("reverse", passed, given)
     border = kept_values(full, reverse, waiting, given, totals)
     deferred = full.restrict("deferred", waiting, (*given, *border))
-    deferred, epilogue = _cut_epilogue(_sum_rows_first(deferred))
+    deferred, epilogue = _cut_epilogue(_sum_rows_first(deferred, names))
     deferred = _read_through_joins(deferred, reverse)
     kept = tuple(v for v in border if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
@@ -181,7 +182,7 @@ def _constant(forward: Program) -> tuple[Value, ...]:
     return tuple(found)
 
 
-def _sum_rows_first(deferred: Program) -> Program:
+def _sum_rows_first(deferred: Program, names: Names) -> Program:
     """Let the gradient of a number be a sum over rows, ``<name>_units``, then over units.
 
     One chain over all rows and units would keep a single thread busy, an addition at a time.
@@ -190,9 +191,11 @@ def _sum_rows_first(deferred: Program) -> Program:
     for statement in deferred.statements:
         target, operands = statement.target, statement.operands
         if statement.traits.is_sum and operands[0].is_batched and not target.is_batched:
-            shape = operands[0].shape[1:]
+            inner = operands[0].shape[1:]
+            is_aligned = len(target.shape) == 1 + len(inner)  # (1, H), of (B, H)
+            shape = (Integer(1), *inner) if is_aligned else inner
             if target.shape != shape:
-                units = _like(target, f"{target.name}_units", shape)
+                units = _like(target, names.fresh(f"{target.name}_units"), shape)
                 statements.append(Statement(units, Apply("sum_to", operands, shape)))
                 statement = Statement(target, Apply("sum_to", (units,), target.shape))
         statements.append(statement)
@@ -264,6 +267,7 @@ def _carry(
     full: Program,
     adjoints: Mapping[Value, Value],
     upstream: Mapping[Value, Value],
+    names: Names,
 ) -> tuple[Program, tuple[StateLink, ...], tuple[Value, ...]]:
     """Add the gradient that comes from the next step to the one that comes from the caller.
 
@@ -274,11 +278,11 @@ def _carry(
     for state in definition.states:
         following = definition.next_state(state)
         given = upstream[following]
-        carry = _like(given, f"{given.name}_next")
+        carry = _like(given, names.fresh(f"{given.name}_next"))
         links.append(StateLink(state, following, carry, adjoints[state]))
         if given in swap:
             continue
-        total = _like(given, f"{given.name}_in")
+        total = _like(given, names.fresh(f"{given.name}_in"))
         swap[given] = total
         position = arguments.index(given)
         if following in definition.outputs:
@@ -301,7 +305,11 @@ def _carry(
 
 
 def _copy_shared(
-    full: Program, passed: Sequence[Value], waiting: Sequence[Value], given: Sequence[Value]
+    full: Program,
+    passed: Sequence[Value],
+    waiting: Sequence[Value],
+    given: Sequence[Value],
+    names: Names,
 ) -> Program:
     """Let what is formed in reverse and serves twice be a value of its own, ``<name>_step``.
 
@@ -311,7 +319,7 @@ def _copy_shared(
     formed = {statement.target for statement in full.restrict("reverse", passed, given).statements}
     deferred = full.restrict("deferred", waiting, (*given, *formed))
     shared = [v for v in waiting if v in formed] + [v for v in passed if v in deferred.arguments]
-    swap = {value: _like(value, f"{value.name}_step") for value in shared}
+    swap = {value: _like(value, names.fresh(f"{value.name}_step")) for value in shared}
     statements = [
         Statement(swap.get(s.target, s.target), s.expression.xreplace(swap))
         for s in full.statements

@@ -56,12 +56,13 @@ class _Reverse:
         self.program = program
         self.wanted = wanted
         self.names = Names(str(value.name) for value in program.values)
+        self.own = _own_names(self.names, (*upstream, *wanted))
         self.order = ADJOINT_ORDER + len(program.values)
         self.statements: list[Statement] = []
         self.branches = Branches(program.statements)
         self.received: dict[Value, _Contributions] = {}
         self.adjoints: dict[Value, Value] = {}
-        self.upstream = {v: self._new(f"d_{v.name}", v.shape) for v in upstream}
+        self.upstream = {v: self._new(self.own[v], v.shape) for v in upstream}
         self.active = self._active_values()
         # Through outputs: the forward value stands for its own right-hand side.
         self.through = {
@@ -107,10 +108,10 @@ class _Reverse:
 
     def _new(self, name: str, shape: Shape) -> Value:
         self.order += 1
-        return Value(self.names.fresh(name), shape, Role.ADJOINT, "", self.order)
+        return Value(name, shape, Role.ADJOINT, "", self.order)
 
-    def _emit(self, name: str, shape: Shape, expression: Expr) -> Value:
-        target = self._new(name, shape)
+    def _emit(self, name: str, shape: Shape, expression: Expr, is_own: bool = False) -> Value:
+        target = self._new(name if is_own else self.names.fresh(name), shape)
         statement = Statement(target, expression)
         self.statements.append(statement)
         self.branches.learn(statement)
@@ -123,7 +124,8 @@ class _Reverse:
             return
         received = self.received[value]
         terms = list(received.terms)
-        name = f"d_{value.name}"
+        is_own = value in self.wanted and value not in self.upstream
+        name = self.own[value] if is_own else f"d_{value.name}"
         if value in self.upstream:
             if not terms and not received.parts:
                 self.adjoints[value] = self.upstream[value]
@@ -134,15 +136,15 @@ class _Reverse:
         if not terms and not joined:
             return
         terms += joined
-        self.adjoints[value] = self._sum(name, value.shape, terms)
+        self.adjoints[value] = self._sum(name, value.shape, terms, is_own)
 
-    def _sum(self, name: str, shape: Shape, terms: list[Expr]) -> Value:
+    def _sum(self, name: str, shape: Shape, terms: list[Expr], is_own: bool) -> Value:
         terms = self._joined_sums(name, terms)
         if len(terms) == 1:
             term = terms[0]
             if isinstance(term, Value) and term.shape == shape:
                 return term
-            target = self._emit(name, shape, term)
+            target = self._emit(name, shape, term, is_own)
             if isinstance(term, Value):
                 self.narrow[target] = term
             return target
@@ -152,7 +154,7 @@ class _Reverse:
                 count += 1
                 term = self._emit(f"{name}_{count}", shape_of(term), term)
             named.append(term)
-        return self._emit(name, shape, sympy.Add(*named))
+        return self._emit(name, shape, sympy.Add(*named), is_own)
 
     def _joined_sums(self, name: str, terms: list[Expr]) -> list[Expr]:
         """Add the terms of equal sums before they are summed: one sum over rows instead of many."""
@@ -275,25 +277,31 @@ class _Reverse:
     def _results(self) -> tuple[Value, ...]:
         results: list[Value] = []
         for value in self.wanted:
-            adjoint = self.adjoints.get(value)
+            adjoint, own = self.adjoints.get(value), self.own[value]
             taken = set(self.program.values) | set(self.upstream.values()) | set(results)
             if adjoint is None:
-                adjoint = self._emit(f"d_{value.name}", value.shape, Integer(0))
+                adjoint = self._emit(own, value.shape, Integer(0), is_own=True)
             elif adjoint in taken:
-                name = f"d_{value.name}_total" if value in self.upstream else f"d_{value.name}"
-                adjoint = self._emit(name, value.shape, adjoint)
-            elif adjoint.name not in (f"d_{value.name}", f"d_{value.name}_total"):
-                adjoint = self._rename(adjoint, f"d_{value.name}")
+                name = f"{own}_total" if value in self.upstream else own
+                adjoint = self._emit(name, value.shape, adjoint, is_own=name == own)
+            elif adjoint.name != own and value not in self.upstream:
+                adjoint = self._rename(adjoint, own)
             self.adjoints[value] = adjoint
             results.append(adjoint)
         return tuple(results)
 
     def _rename(self, old: Value, name: str) -> Value:
         """Give an adjoint that two values share the name of the one that is asked for."""
-        new = Value(self.names.fresh(name), old.shape, old.role, old.owner, old.order)
+        new = Value(name, old.shape, old.role, old.owner, old.order)
         self.statements = [
             Statement(new if s.target == old else s.target, s.expression.xreplace({old: new}))
             for s in self.statements
         ]
         self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
         return new
+
+
+def _own_names(names: Names, values: Iterable[Value]) -> dict[Value, str]:
+    """What adjoints that callers give and take are called: no term of another one has the name."""
+    asked = dict.fromkeys(values)
+    return {value: names.fresh(f"d_{value.name}", is_whole=True) for value in asked}

@@ -174,7 +174,7 @@ class _OnlineBody:
         ns["__doc__"] = f"{says}{' '.join(definition.doc.split())}"
         statements = self._planned()
         for output, upstream in self._read(statements):
-            name = self.names.fresh(f"grad_{output.name}")
+            name = self.names.fresh(f"grad_{output.name}", is_whole=True)
             self.made[upstream] = self._stated(ns, name, Input(*output.shape[1:]))
         names = self._declare(ns)
         for statement in statements:
@@ -209,9 +209,12 @@ class _OnlineBody:
         return names
 
     def _fresh_state(self, name: str) -> str:
-        made = self.names.fresh(name)
-        self.names.fresh(f"{made}_prev")
-        return made
+        """A name for a new value whose own value before the step has a name of its own, too."""
+        while True:
+            made = self.names.fresh(name, is_whole=True)
+            before = f"{made}_prev"
+            if self.names.fresh(before, is_whole=True) == before:
+                return made
 
     # --- equations ---
 

@@ -184,7 +184,8 @@ class _Body:
         return {value: self.made[dot] for value, dot in dots.items() if dot in self.made}
 
     def _declare(self, ns: dict[str, object], value: Value) -> None:
-        definition, name = self.definition, self.names.fresh(f"{self.prefix}{value.name}")
+        definition = self.definition
+        name = self.names.fresh(f"{self.prefix}{value.name}", is_whole=True)
         learns = value not in definition.fixed or value in definition.requested
         ns[name] = _DECLARE[value.role](value, learns)
         self.made[self.dots[value]] = cast(Expr, ns[name])
@@ -214,7 +215,7 @@ class _Body:
     def _name(self, target: Value) -> str:
         origin = self.origins.get(target)
         if origin is not None and target in self.named:
-            return self.names.fresh(f"{self.prefix}{origin.name}")
+            return self.names.fresh(f"{self.prefix}{origin.name}", is_whole=True)
         stem = str(target.name) if origin is None else f"{self.prefix}{origin.name}"
         if origin is None and target.role is Role.TANGENT:
             stem = f"{self.prefix}{stem.removeprefix('t_')}"
