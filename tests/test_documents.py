@@ -93,6 +93,20 @@ def test_every_generated_part_is_asked_for_and_holds_something() -> None:
         assert make().count("\n") > 5
 
 
+def test_what_stands_in_the_repository_for_generated_parts_is_current() -> None:
+    for page in parts.pages():
+        text = page.read_text(encoding="utf-8")
+        assert text == parts.written(text), f"old: run `{parts.COMMAND}`"
+
+
+def test_a_generated_part_takes_the_place_of_what_stands_in_the_repository() -> None:
+    page = "before\n<!-- generated: return-codes -->\nold\n<!-- end -->\n\nafter\n"
+    made = parts.filled(page)
+    assert "old" not in made
+    assert made.startswith("before\n| code |")
+    assert made.endswith("\n\nafter\n")
+
+
 def test_tables_of_options_and_errors_are_whole() -> None:
     from cellgen.runtime.options import TABLE
 
@@ -101,6 +115,14 @@ def test_tables_of_options_and_errors_are_whole() -> None:
     assert "`build.unknown`" in shown
     assert "`derivation.verify`" in shown
     assert "`CELLGEN_STOPPED` | 6 |" in parts.return_codes()
+
+
+def test_every_name_of_the_interface_says_what_it_is() -> None:
+    rows = [row for part in (parts.operators, parts.interface_names) for row in part().split("\n")]
+    assert len(rows) > 80
+    for row in rows:
+        assert not row.endswith("|  |"), row
+        assert "Base of the pointwise" not in row, row
 
 
 def test_the_interface_names_what_there_is() -> None:

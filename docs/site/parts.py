@@ -1,6 +1,8 @@
 """Parts of pages that are read from the code: options, error codes, the public interface.
 
-A page holds ``<!-- generated: NAME -->`` where the part stands.
+A page holds ``<!-- generated: NAME -->`` where a part begins and ``<!-- end -->`` where it ends.
+Between stands what a reader of the repository sees: the part or, where it is long, its names.
+``python -m docs.site.parts`` writes it; the build of the site puts the whole part there.
 """
 
 from __future__ import annotations
@@ -8,22 +10,46 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "cellgen"
-MARK = re.compile(r"<!-- generated: ([\w-]+) -->")
+DOCUMENTS = PACKAGE.parent / "docs"
+MARK = re.compile(r"<!-- generated: ([\w-]+) -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
+COMMAND = "python -m docs.site.parts"
 
 
 def filled(markdown: str) -> str:
-    """A page with its generated parts.
+    """A page of the site, with its generated parts.
 
     Raises:
         KeyError: a page asks for a part that does not exist.
     """
     return MARK.sub(lambda found: PARTS[found[1]](), markdown)
+
+
+def written(markdown: str) -> str:
+    """A page of the repository, with what stands there for its generated parts.
+
+    Raises:
+        KeyError: a page asks for a part that does not exist.
+    """
+
+    def part(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"<!-- generated: {name} -->\n{(SHORT.get(name) or PARTS[name])()}\n<!-- end -->"
+
+    return MARK.sub(part, markdown)
+
+
+def pages() -> Iterator[Path]:
+    """Pages of the repository with generated parts."""
+    for path in sorted(DOCUMENTS.rglob("*.md")):
+        if MARK.search(path.read_text(encoding="utf-8")):
+            yield path
 
 
 def table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]] | list[tuple[str, ...]]) -> str:
@@ -78,7 +104,8 @@ def error_classes() -> str:
         if isinstance(kind, type) and issubclass(kind, errors.CellgenError)
     ]
     rows = [
-        (f"`{kind.__name__}`", f"`{kind.code}`", inspect.getdoc(kind) or "") for kind in classes
+        (f"`{kind.__name__}`", f"`{kind.code}`", (inspect.getdoc(kind) or "").replace("``", "`"))
+        for kind in classes
     ]
     return table(("class", "code", "raised when"), rows)
 
@@ -140,6 +167,12 @@ def error_codes() -> str:
     return table(("code", "message"), rows)
 
 
+def code_names() -> str:
+    """The codes alone."""
+    codes = [error.code for error in raised() if not error.code.startswith("declaration.")]
+    return textwrap.fill(", ".join(f"`{code}`" for code in codes), 180) + "."
+
+
 # --- C -------------------------------------------------------------------------------------------
 
 CODE = re.compile(r"(CELLGEN_[A-Z_]+) = (\d+),? *(?:/\* (.*?) \*/)?")
@@ -148,9 +181,14 @@ CODE = re.compile(r"(CELLGEN_[A-Z_]+) = (\d+),? *(?:/\* (.*?) \*/)?")
 def return_codes() -> str:
     """What a function in C returns, from its header."""
     header = (PACKAGE.parent / "generated" / "include" / "cellgen.h").read_text(encoding="utf-8")
+    codes = header[header.index("CELLGEN_OK = 0") :].partition("}")[0]
     rows = [
-        (f"`{name}`", value, text or "results are written")
-        for name, value, text in CODE.findall(header)
+        (
+            f"`{name}`",
+            value,
+            re.sub(r"<cell>\w+(<\w+>\w+)*", r"`\g<0>`", text) or "results are written",
+        )
+        for name, value, text in CODE.findall(codes)
     ]
     return table(("code", "value", "when"), rows)
 
@@ -220,6 +258,29 @@ def interface() -> str:
     return "\n\n".join(blocks)
 
 
+def interface_names() -> str:
+    """What people import: each name with the first sentence of its docstring."""
+    rows = [
+        (title if number == 0 else "", f"`{name.rpartition('.')[2]}`", _sentence(name))
+        for title, names in INTERFACE.items()
+        for number, name in enumerate(names)
+    ]
+    return table(("for", "name", "what it is"), rows)
+
+
+def _sentence(name: str) -> str:
+    """What a function or a class says of itself first, read without importing its module."""
+    parts = name.split(".")[1:]
+    path = PACKAGE.joinpath(*parts[:-1])
+    for source in sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]:
+        for node in ast.parse(source.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == parts[-1]:
+                said = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+                if said:
+                    return re.split(r"(?<!al\.)(?<=\.) ", said)[0].replace("``", "`")
+    return ""
+
+
 def operators() -> str:
     """The functions that a class body may call."""
     import cellgen
@@ -228,7 +289,7 @@ def operators() -> str:
     rows = []
     for name in sorted(known - {"H", "I"}):
         thing = getattr(cellgen, name)
-        said = (inspect.getdoc(thing) or "").split("\n\n")[0]
+        said = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("``", "`")
         rows.append((f"`{name}`", " ".join(said.split())))
     return table(("function", "what it is"), rows)
 
@@ -241,3 +302,16 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "interface": interface,
     "operators": operators,
 }
+
+SHORT: Mapping[str, Callable[[], str]] = {
+    "error-codes": code_names,
+    "interface": interface_names,
+}
+"""What stands in the repository for a part that is long."""
+
+
+if __name__ == "__main__":
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(written(text), encoding="utf-8")
+        print(page)

@@ -34,9 +34,8 @@ from cellgen.language.ops.pointwise_signs import (
     sign_of_low_limit,
     sign_of_strong_product,
 )
-from cellgen.language.value import (
-    Value,
-)
+from cellgen.language.ops.pointwise_texts import TEXTS
+from cellgen.language.value import Value
 
 _ERF_SLOPE = exact_constant(2 / sympy.sqrt(sympy.pi))
 
@@ -364,6 +363,8 @@ _POINTWISE_ROWS = (
 def define_pointwise(row: PointwiseRow) -> type[Pointwise]:
     """Make the SymPy function of a row."""
     body: dict[str, object] = {"row": row, "nargs": row.arity}
+    if row.name in TEXTS:
+        body["__doc__"] = TEXTS[row.name]
     if row.is_choice:
         body["_eval_derivative"] = _where_derivative
     return type(row.name, (Pointwise,), body)
