@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
     from cellgen.runtime.build.compiler import Built
     from cellgen.runtime.build.sources import SourceFiles
-    from cellgen.runtime.call.views import ArrayView
     from cellgen.runtime.options import Options
 
 BACKENDS: dict[str, str] = {
@@ -68,10 +67,11 @@ class Launcher(Protocol):
 
     def __call__(
         self,
+        element: str,
+        device: int,
         dims: Mapping[str, int],
-        arrays: Mapping[str, ArrayView],
-        tables: Mapping[str, ArrayView],
-        scalars: Mapping[str, float],
+        words: Mapping[str, int | float],
+        apart: Mapping[str, tuple[int, int]],
         options: Options,
         stream: int,
         workspace: Callable[[int], int],

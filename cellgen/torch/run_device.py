@@ -7,7 +7,9 @@ current stream, results and workspace come from torch's allocator, so that a cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -15,7 +17,6 @@ from torch import Tensor
 from cellgen.errors import DeviceError
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
-from cellgen.runtime.call.views import ArrayView, with_gaps
 from cellgen.runtime.options import BACKWARD, Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
@@ -59,45 +60,49 @@ class DeviceRunner(Runner):
                 f"{self.layout.where}: flush_denormals is True, and tensors are on {like.device}, "
                 f"whose kernels take denormal numbers as they are, at no cost; leave it out"
             )
+        if steps.lengths is not None:
+            steps = replace(steps, lengths=steps.lengths.contiguous())
+        words, apart = self._words(arrays, scalars, steps)
         kept: list[Tensor] = []  # until the kernels are launched
 
         def workspace(size: int) -> int:
             kept.append(like.new_empty(size, dtype=torch.uint8))
             return int(kept[-1].data_ptr())
 
-        tables = {"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset}
-        if steps.lengths is not None:
-            kept.append(steps.lengths.contiguous())
-            tables["lengths"] = kept[-1]
-        named = dict(zip((item.name for item in self.layout.scalars), scalars, strict=True))
-        named |= {n: value for n, value in arrays.items() if not isinstance(value, Tensor)}
+        device = like.device
+        stream = torch.cuda.current_stream(device).cuda_stream if like.is_cuda else 0
+        element, number = str(like.dtype).removeprefix("torch."), device.index or 0
+        launch, options = self.launcher(name), _options(name, steps)
         try:
-            self.launcher(name)(
-                sizes,
-                {n: _view(value) for n, value in arrays.items() if isinstance(value, Tensor)},
-                {n: _view(table) for n, table in tables.items() if table is not None},
-                named,
-                _options(name, steps),
-                torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else 0,
-                workspace,
-            )
+            launch(element, number, sizes, words, apart, options, stream, workspace)
         except DeviceError as error:
             raise DeviceRunError(str(error.args[0])) from error
+
+    def _words(
+        self, arrays: Mapping[str, Tensor | float], scalars: Sequence[float], steps: Steps
+    ) -> tuple[dict[str, int | float], dict[str, tuple[int, int]]]:
+        """Addresses and numbers by name, and how far apart steps and rows lie where with gaps."""
+        words: dict[str, int | float] = {
+            item.name: number for item, number in zip(self.layout.scalars, scalars, strict=True)
+        }
+        apart: dict[str, tuple[int, int]] = {}
+        tables = {"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset}
+        for name, value in {**arrays, **tables}.items():
+            if isinstance(value, Tensor):
+                words[name] = value.data_ptr() or 1  # without elements: there, but nowhere
+                if not value.is_contiguous():
+                    apart[name] = value.stride(0), value.stride(1)
+            elif value is not None:
+                words[name] = value
+        return words, apart
 
 
 def _options(name: str, steps: Steps) -> Options:
     """What a call says beside its tensors."""
-    return Options(
-        reverse=steps.reverse,
-        zero_output_for_mask=steps.zero_output_for_mask,
-        window=steps.window if name == BACKWARD else 0,
-    )
+    window = steps.window if name == BACKWARD else 0
+    return _stated(steps.reverse, steps.zero_output_for_mask, window)
 
 
-def _view(tensor: Tensor) -> ArrayView:
-    shape, size = tuple(tensor.shape), tensor.element_size()
-    strides = None
-    if not tensor.is_contiguous():
-        strides = with_gaps(shape, tuple(size * step for step in tensor.stride()), size)
-    kind, device = str(tensor.dtype).removeprefix("torch."), tensor.device.index or 0
-    return ArrayView(tensor.data_ptr(), shape, kind, size, device, strides, library="torch")
+@lru_cache(maxsize=64)
+def _stated(reverse: bool, zero_output_for_mask: bool, window: int) -> Options:
+    return Options(reverse=reverse, zero_output_for_mask=zero_output_for_mask, window=window)

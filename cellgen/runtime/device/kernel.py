@@ -69,7 +69,7 @@ class CudaKernel(ShownInNotebooks):
         return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
 
     def launcher(self, name: str) -> RawDeviceFunction:
-        """What launches a function over time on views of memory; nothing is checked."""
+        """What launches a function over time on addresses; nothing is checked."""
         found = self.functions[name]
         return RawDeviceFunction(self, found.function, found.graphs)
 
