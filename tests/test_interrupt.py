@@ -102,7 +102,7 @@ def test_a_call_ends_at_its_next_checkpoint(
     over_time = next(r for r in function.function.results if r.over_time)
     out = np.full([axis_length(axis, SIZES) for axis in over_time.shape], 7.0)
 
-    def asked_at_once(call, stop):
+    def asked_at_once(call, stop, where):
         stop[0] = 1
         return call()
 
@@ -174,13 +174,13 @@ def test_ctrl_c_ends_a_long_call_and_the_next_one_is_right(interruptible, monkey
 
     begun, codes = threading.Event(), []
 
-    def watched(call, stop):
+    def watched(call, stop, where):
         def begins():
             begun.set()
             codes.append(call())
             return codes[0]
 
-        return heeding_signals(begins, stop)
+        return heeding_signals(begins, stop, where)
 
     monkeypatch.setattr(call_over_time, "heeding_signals", watched)
     pressed = press_ctrl_c(begun.is_set)
@@ -214,9 +214,9 @@ def signalled_once_begun(monkeypatch, module, times=1):
     """Send this process a signal when a long call is in C, and let that call end only after."""
     seen = []
 
-    def watched(call, stop):
+    def watched(call, stop, where):
         if seen:  # a call of the handler's own
-            return heeding_signals(call, stop)
+            return heeding_signals(call, stop, where)
         seen.append(True)
         begun, handled = threading.Event(), threading.Event()
 
@@ -236,7 +236,7 @@ def signalled_once_begun(monkeypatch, module, times=1):
         sender = threading.Thread(target=send)
         sender.start()
         try:
-            return heeding_signals(begins, stop)
+            return heeding_signals(begins, stop, where)
         finally:
             sender.join()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellgen.runtime import progress as module
+from cellgen.runtime.host import interrupt
 from cellgen.runtime.progress import progress, turn_off, without_bars
 
 ROOT = Path(__file__).parents[1]
@@ -68,6 +69,34 @@ def test_a_long_call_draws_on_a_terminal_and_leaves_nothing() -> None:
     assert written.endswith("\x1b[2Kover\r\n")  # the line of the bar is erased
 
 
+MEASUREMENT = """
+import threading, time
+from cellgen.runtime import progress as module
+from cellgen.runtime.host import tuning
+from cellgen.runtime.host.plans import Constants, SequencePlan
+module.DELAY_SECONDS = 0.1
+by = Constants()
+plan = SequencePlan(1, False, False, False, 1, 1, 1, 1, by)
+threads = set()
+def run(_):
+    threads.add(threading.active_count())
+    time.sleep(0.05)
+    with module.progress("within"):
+        pass
+tuning.measured([("what", "a test of bars")], [plan], run, "gru.sequence_forward")
+assert threads == {1}, threads
+print("over")
+"""
+
+
+def test_a_measurement_draws_between_its_rounds_and_no_thread_runs_beside_it(
+    tmp_path: Path,
+) -> None:
+    written = on_a_terminal(MEASUREMENT, CELLGEN_CACHE_DIR=str(tmp_path))
+    assert "measuring plans of gru.sequence_forward" in written
+    assert written.endswith("\x1b[2Kover\r\n")
+
+
 def test_a_variable_turns_bars_off() -> None:
     assert on_a_terminal(SLOW_CALL, CELLGEN_PROGRESS="0") == "over\r\n"
 
@@ -80,6 +109,24 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "_is_watched", lambda: not module._off)
     monkeypatch.setattr(module.CallProgress, "show", lambda self: found.append(self._what))
     return found
+
+
+def test_a_long_call_of_a_kernel_is_shown_once_it_is_long(
+    shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "DELAY_SECONDS", 0.2)
+    threads: list[int] = []
+
+    def call() -> int:
+        time.sleep(0.1)
+        threads.append(threading.active_count())
+        waited_for(shown, 1)
+        return 7
+
+    before = threading.active_count()
+    assert interrupt.heeding_signals(call, [0], "gru.sequence_forward") == 7
+    assert shown == ["gru.sequence_forward"]
+    assert threads[0] <= before + 1  # its own
 
 
 def waited_for(found: list[str], count: int) -> list[str]:

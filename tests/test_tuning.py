@@ -42,16 +42,16 @@ class Clock:
 )
 def test_the_fastest_wins_if_by_more_than_noise(monkeypatch, seconds, best):
     clock = Clock(monkeypatch, dict(zip((PLAN, OTHER), seconds, strict=True)))
-    assert tuning.measured(KEY, (PLAN, OTHER), clock.run) == best
+    assert tuning.measured(KEY, (PLAN, OTHER), clock.run, "here") == best
 
 
 def test_what_was_found_is_not_measured_again(monkeypatch):
     clock = Clock(monkeypatch, {PLAN: 1.0, OTHER: 0.5})
-    first = tuning.measured(KEY, (PLAN, OTHER), clock.run)
+    first = tuning.measured(KEY, (PLAN, OTHER), clock.run, "here")
     before = clock.runs
-    assert tuning.measured(KEY, (PLAN, OTHER), clock.run) == first
+    assert tuning.measured(KEY, (PLAN, OTHER), clock.run, "here") == first
     assert clock.runs == before == 2 * (tuning.ROUNDS + 1)
-    tuning.measured([("what", "another")], (PLAN, OTHER), clock.run)
+    tuning.measured([("what", "another")], (PLAN, OTHER), clock.run, "here")
     assert clock.runs == 2 * before
 
 
@@ -60,7 +60,7 @@ def test_a_plan_that_does_not_fit_is_left_out():
         if plan == OTHER:
             raise CellgenError(f"returned 5: {tuning.UNFIT}", code="kernel")
 
-    assert tuning.measured(KEY, (PLAN, OTHER), run) == PLAN
+    assert tuning.measured(KEY, (PLAN, OTHER), run, "here") == PLAN
 
 
 def test_another_fault_is_not_swallowed():
@@ -68,7 +68,7 @@ def test_another_fault_is_not_swallowed():
         raise CellgenError("returned 1", code="kernel")
 
     with pytest.raises(CellgenError, match="returned 1"):
-        tuning.measured(KEY, (PLAN, OTHER), run)
+        tuning.measured(KEY, (PLAN, OTHER), run, "here")
 
 
 def test_few_plans_come_into_question():

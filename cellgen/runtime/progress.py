@@ -2,7 +2,8 @@
 
 Input: what the call does, in words. Output: a bar on stderr that is gone when the call ends. There
 is one bar at a time: what a call does within another says nothing of its own. Where nobody looks
-on, in a pipe or a file, nothing is said, and a call costs nothing.
+on, in a pipe or a file, nothing is said, and a call costs nothing. A bar has a thread that draws,
+twice a second; that of a measurement is drawn between its parts, and nothing runs beside them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 VARIABLE = "CELLGEN_PROGRESS"
 """0 in the environment: never a bar."""
 DELAY_SECONDS = 2.0
+DRAWN_PER_SECOND = 2
 
 _alone = threading.Lock()
 """Held by the call whose bar it is."""
@@ -40,9 +42,18 @@ os.register_at_fork(after_in_child=_after_fork)
 class CallProgress:
     """What a call tells of itself; nothing comes of it before the delay is over."""
 
-    def __init__(self, what: str, total: int | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        total: int | None = None,
+        *,
+        began: float | None = None,
+        alone: bool = False,
+    ) -> None:
         self._what, self._total, self._over = what, total, 0
-        self._began = time.monotonic()
+        self._alone = alone
+        """Whether it draws on the thread that tells it something, and on no other."""
+        self.began = time.monotonic() if began is None else began
         self._lock = threading.Lock()
         self._closed = False
         self._bar: Progress | None = None
@@ -59,6 +70,8 @@ class CallProgress:
         with self._lock:
             self._over += 1
             self._update()
+        if self._alone and self._bar is None and time.monotonic() - self.began > DELAY_SECONDS:
+            self.show()
 
     def show(self) -> None:
         """Draw the bar, unless the call is over."""
@@ -68,7 +81,10 @@ class CallProgress:
             if not _can_draw():
                 print(f"cellgen: {self._what} ...", file=sys.stderr, flush=True)
                 return
-            self._bar, self._task = _drawn(self._what, self._total, self._over, self._began)
+            self._bar = _bar(is_refreshed=not self._alone)
+            self._task = self._bar.add_task(self._what, total=self._total, completed=self._over)
+            self._bar.tasks[0].start_time = self.began
+            self._bar.start()
 
     def close(self) -> None:
         """Take the bar away."""
@@ -80,45 +96,71 @@ class CallProgress:
 
     def _update(self) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=self._what, completed=self._over)
+            self._bar.update(
+                self._task, description=self._what, completed=self._over, refresh=self._alone
+            )
 
 
-def _drawn(what: str, total: int | None, over: int, began: float) -> tuple[Progress, TaskID]:
-    """Start a bar that counts from when the call began."""
+def _bar(*, is_refreshed: bool) -> Progress:
+    """A bar; one that is refreshed has a thread."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    bar = Progress(
+    return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
+        auto_refresh=is_refreshed,
+        refresh_per_second=DRAWN_PER_SECOND,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    task = bar.add_task(what, total=total, completed=over)
-    bar.tasks[0].start_time = began
-    bar.start()
-    return bar, task
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[CallProgress]:
-    """Show a bar while the body runs, from two seconds on; ``total`` are its parts, if known."""
-    found = CallProgress(what, total)
+def progress(
+    what: str, total: int | None = None, *, began: float | None = None
+) -> Iterator[CallProgress]:
+    """Show a bar while the body runs, from two seconds on; ``total`` are its parts, if known.
+
+    ``began``: when, by ``time.monotonic``, what the bar is for did, if before the body.
+    """
+    call = CallProgress(what, total, began=began)
+    lock, process = _alone, os.getpid()
+    if not _is_watched() or not lock.acquire(blocking=False):
+        yield call
+        return
+    timer = threading.Timer(max(call.began + DELAY_SECONDS - time.monotonic(), 0), call.show)
+    timer.daemon = True
+    try:
+        timer.start()
+        yield call
+    finally:
+        if (
+            os.getpid() == process
+        ):  # a child that a signal's handler forked has no thread that draws
+            timer.cancel()
+            call.close()
+            lock.release()
+
+
+@contextmanager
+def progress_between(what: str, total: int) -> Iterator[CallProgress]:
+    """Show a bar as ``progress`` does, drawn by ``step`` alone: no thread runs beside the body.
+
+    Calls within the body draw nothing either. For what is being timed.
+    """
+    call = CallProgress(what, total, alone=True)
     lock = _alone
     if not _is_watched() or not lock.acquire(blocking=False):
-        yield found
+        yield CallProgress(what, total)
         return
-    timer = threading.Timer(DELAY_SECONDS, found.show)
-    timer.daemon = True
-    timer.start()
     try:
-        yield found
+        yield call
     finally:
-        timer.cancel()
-        found.close()
+        call.close()
         lock.release()
 
 

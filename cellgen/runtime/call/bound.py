@@ -98,7 +98,9 @@ class BoundCall:
             else:
                 self._stop[0] = 0
                 with lending(self._memory):
-                    code = heeding_signals(lambda: self._run(self._sizes, self._struct), self._stop)
+                    code = heeding_signals(
+                        lambda: self._run(self._sizes, self._struct), self._stop, self._where
+                    )
         finally:
             self._lock.release()
         if code:

@@ -102,7 +102,9 @@ class TimeFunction(KernelFunction):
         struct, stop = prepared.struct, prepared.stop
         if stop is not None:
             with lending(prepared.memory):
-                code = heeding_signals(lambda: plan.call(plan.sizes, struct), stop)
+                code = heeding_signals(
+                    lambda: plan.call(plan.sizes, struct), stop, self.__qualname__
+                )
         else:
             code = plan.call(plan.sizes, struct)
         if code:
@@ -306,7 +308,10 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
     plans = candidates(own, dims["T"], dims["B"], chunked=owner._is_backward)
     call: Callable[..., Results] = owner
     return measured(
-        _key(owner._kernel, text), plans, lambda p: call(**arguments, threads=count, plan=p)
+        _key(owner._kernel, text),
+        plans,
+        lambda p: call(**arguments, threads=count, plan=p),
+        owner.__qualname__,
     )
 
 

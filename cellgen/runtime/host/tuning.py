@@ -17,6 +17,7 @@ from cellgen.errors import CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN
 from cellgen.runtime.build import cache
 from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.progress import progress_between
 
 ROUNDS = 5
 """Times that each plan is run, in turns, so that what else the machine does meets all of them."""
@@ -58,8 +59,11 @@ def measured(
     key: Sequence[tuple[str, str]],
     plans: Sequence[SequencePlan],
     run: Callable[[SequencePlan], object],
+    where: str,
 ) -> SequencePlan:
     """Return the fastest of some plans: the one that is kept under a key, or that is found now.
+
+    ``where``: the function, for the bar of a measurement that takes long.
 
     A plan that the function cannot follow is left out. The first stays unless another is faster by
     a margin.
@@ -71,8 +75,27 @@ def measured(
     known = _known(name, plans)
     if known is not None:
         return known
+    with progress_between(f"measuring plans of {where}", ROUNDS + 1) as bar:
+        seconds = _rounds(plans, run, bar.step)
+    medians = {plan: statistics.median(times[1:]) for plan, times in seconds.items()}
+    best = min(medians, key=lambda plan: medians[plan])
+    if medians[best] > (1 - MARGIN) * medians[plans[0]]:
+        best = plans[0]
+    cache.remember(name, {"plan": plans.index(best), "seconds": json.dumps(medians[best])})
+    return best
+
+
+def _rounds(
+    plans: Sequence[SequencePlan],
+    run: Callable[[SequencePlan], object],
+    told: Callable[[], None],
+) -> dict[SequencePlan, list[float]]:
+    """Seconds of every plan that fits; the first round warms up and finds those that do not.
+
+    ``told`` hears of each round when it is over: nothing else runs while a plan does.
+    """
     seconds: dict[SequencePlan, list[float]] = {plan: [] for plan in plans}
-    for _ in range(ROUNDS + 1):  # the first round warms up and finds the plans that do not fit
+    for _ in range(ROUNDS + 1):
         for plan in list(seconds):
             began = time.perf_counter()
             try:
@@ -83,12 +106,8 @@ def measured(
                 del seconds[plan]
                 continue
             seconds[plan].append(time.perf_counter() - began)
-    medians = {plan: statistics.median(times[1:]) for plan, times in seconds.items()}
-    best = min(medians, key=lambda plan: medians[plan])
-    if medians[best] > (1 - MARGIN) * medians[plans[0]]:
-        best = plans[0]
-    cache.remember(name, {"plan": plans.index(best), "seconds": json.dumps(medians[best])})
-    return best
+        told()
+    return seconds
 
 
 def _known(name: str, plans: Sequence[SequencePlan]) -> SequencePlan | None:
