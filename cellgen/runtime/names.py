@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from functools import cache
 
 from cellgen.runtime.options import TABLE, device_members
 
@@ -143,6 +144,7 @@ def c_name(name: str) -> str:
     return f"{name}_" if taken else name
 
 
+@cache
 def c_member(name: str) -> str:
     """Spell a value's name as a member of an argument struct: the author's, unless C needs it.
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from cellgen.errors import ArgumentError, DeviceError
 from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.saved import SavedSteps
 from cellgen.runtime.call.views import (
     BYTES,
     TYPESTRS,
@@ -28,7 +28,6 @@ from cellgen.runtime.call.views import (
 )
 from cellgen.runtime.device.cuda_abi import CUDA_STORES
 from cellgen.runtime.device.library import DeviceLibrary
-from cellgen.runtime.options import Options
 
 Stream: TypeAlias = object
 """An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
@@ -117,9 +116,9 @@ class DevicePart:
         return np.ascontiguousarray(self._whole.numpy()[self._index])
 
 
-def shown_part(whole: Any, options: Options) -> object:
+def shown_part(whole: Any, how: SavedSteps) -> object:
     """Look at the steps of an output that a call shows."""
-    axis, steps = int(options.batch_first), shown_steps(options)
+    axis, steps = int(bool(how.batch_first)), shown_steps(how)
     if isinstance(whole, DeviceArray):
         return DevicePart(whole, axis, steps)
     return whole[:, steps] if axis else whole[steps]
@@ -135,25 +134,8 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 # --- arrays of other libraries ----------------------------------------------------------------
 
 
-@contextmanager
-def looked_at(
-    where: str, arrays: Mapping[str, object], stream: int
-) -> Iterator[dict[str, ArrayView]]:
-    """Look at arrays without copying; what they lend is given back at the end."""
-    views: dict[str, ArrayView] = {}
-    lent: list[Callable[[], None]] = []
-    try:
-        for name, array in arrays.items():
-            views[name] = _look(where, name, array, stream, lent)
-        yield views
-    finally:
-        for give_back in lent:
-            give_back()
-
-
-def _look(
-    where: str, name: str, array: object, stream: int, lent: list[Callable[[], None]]
-) -> ArrayView:
+def look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
+    """Look at an array without copying; what it lends joins ``lent``. Raises ArgumentError."""
     if isinstance(array, DeviceArray):
         return ArrayView(
             array.pointer,
@@ -171,11 +153,23 @@ def _look(
             capsule = array.__dlpack__(stream=stream or 1)  # type: ignore[attr-defined]
         except (BufferError, RuntimeError) as error:
             raise ArgumentError(f"{where}: {name} cannot be lent: {error}") from error
-        lent.append(_Keep(capsule))
+        lent.append(capsule)
         return view_of_capsule(capsule, int(device), library_of(array))
     if isinstance(getattr(array, "__cuda_array_interface__", None), dict):
         return view_of_interface(where, name, array, tuple(SUFFIXES))
     raise _on_host(where, name, array)
+
+
+def placed(
+    where: str, name: str, view: ArrayView, library: Callable[[], DeviceLibrary]
+) -> ArrayView:
+    """Ask the driver where an array lies that does not say so itself. Raises ArgumentError."""
+    if view.device >= 0:
+        return view
+    device = library().device_of(view.pointer) if view.pointer else 0
+    if device < 0:
+        raise ArgumentError(f"{where}: {name} lies in the host's memory; move it to the device")
+    return replace(view, device=device)
 
 
 def _on_host(where: str, name: str, array: object) -> ArgumentError:
@@ -185,16 +179,6 @@ def _on_host(where: str, name: str, array: object) -> ArgumentError:
         f"__dlpack__ or __cuda_array_interface__); move it to the device, or use the C kernel: "
         f"cellgen.load(...) without target"
     )
-
-
-@dataclass
-class _Keep:
-    """Holds a capsule until it is called."""
-
-    capsule: object
-
-    def __call__(self) -> None:
-        self.capsule = None
 
 
 def same_place(one: object, other: object) -> bool:
@@ -221,6 +205,8 @@ def stream_handle(stream: Stream, arrays: Any = ()) -> int:
     """The address of a stream: of what is given, else the arrays' library's current one."""
     if stream is None:
         for array in arrays:
+            if type(array) is DeviceArray:
+                continue
             library = type(array).__module__.partition(".")[0]
             if library in _CURRENT_STREAM:
                 return _CURRENT_STREAM[library](array)
@@ -246,48 +232,75 @@ _CURRENT_STREAM: Mapping[str, Callable[[Any], int]] = {
 """How to ask a library for its current stream."""
 
 
-def _torch_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+def _torch_empty(like: Any, shapes: Shapes, dtype: str, stream: int) -> list[object]:
     cuda = sys.modules["torch"].cuda
     if int(cuda.current_stream(like.device).cuda_stream) == stream:
-        return like.new_empty(shape)
+        return [like.new_empty(shape) for shape in shapes]
     own = cuda.ExternalStream(stream, like.device) if stream else cuda.default_stream(like.device)
     with cuda.stream(own):
-        return like.new_empty(shape)
+        return [like.new_empty(shape) for shape in shapes]
 
 
-def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+def _cupy_empty(like: Any, shapes: Shapes, dtype: str, stream: int) -> list[object]:
     cupy = sys.modules["cupy"]
     with cupy.cuda.ExternalStream(stream):
-        return cupy.empty(shape, dtype)
+        return [cupy.empty(shape, dtype) for shape in shapes]
 
 
-_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], str, int], object]] = {
+Shapes: TypeAlias = Sequence[tuple[int, ...]]
+_EMPTY: Mapping[str, Callable[[Any, Shapes, str, int], list[object]]] = {
     "torch": _torch_empty,
     "cupy": _cupy_empty,
 }
-"""How to ask a library for an array that is not initialised, in the order of a stream: what another
-stream still reads must not be given for it."""
+"""How to ask a library for arrays that are not initialised, in the order of a stream: what another
+stream still reads must not be given for them."""
 
 
 def make_like(
-    like: object,
-    shape: tuple[int, ...],
-    dtype: str,
-    device: int,
-    library: DeviceLibrary,
-    stream: int,
-) -> object:
-    """Make an array that is not initialised, by the library of another one."""
-    make = _EMPTY.get(library_of(like))
+    like: object, shapes: Shapes, dtype: str, device: int, library: DeviceLibrary, stream: int
+) -> list[object]:
+    """Make arrays that are not initialised, by the library of another one."""
+    make = None if type(like) is DeviceArray else _EMPTY.get(library_of(like))
     if make is not None:
-        return make(like, shape, dtype, stream)
-    return DeviceArray(library, shape, dtype, device, stream)
+        return make(like, shapes, dtype, stream)
+    return [DeviceArray(library, shape, dtype, device, stream) for shape in shapes]
 
 
-def view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> ArrayView:
-    """Look at a result of ``make_like``."""
-    if isinstance(made, DeviceArray):
-        pointer = made.pointer
-    else:
-        pointer = made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr
-    return ArrayView(int(pointer), shape, dtype, BYTES[dtype], device, library=library_of(made))
+def address_of_made(made: Any) -> int:
+    """Where a result of ``make_like`` lies."""
+    if type(made) is DeviceArray:
+        return made.pointer
+    return int(made.data_ptr() if hasattr(made, "data_ptr") else made.data.ptr)
+
+
+class Tensors:
+    """PyTorch's own tensors, looked at by what they say of themselves, as a call on a stream does.
+
+    PyTorch is not imported for it. A tensor that the call's stream would have to wait for, which a
+    function is differentiated by, or that is none of the plain kind, is left to ``look``.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self._torch: Any = sys.modules.get("torch")
+        self._stream, self._ordered = stream, dict[int, bool]()
+        parameter = getattr(getattr(self._torch, "nn", None), "Parameter", None)
+        self.kinds = (getattr(self._torch, "Tensor", None), parameter)
+
+    def facts(self, tensor: Any) -> tuple[int, tuple[object, ...]] | None:
+        """Its address and all else that checks depend on; None for what is left to ``look``."""
+        if not tensor.is_cuda or tensor.requires_grad or tensor.layout is not self._torch.strided:
+            return None
+        device = tensor.get_device()
+        if not self._is_ordered(device):
+            return None
+        dtype = tensor.dtype
+        if dtype.is_complex:
+            return None
+        return tensor.data_ptr(), (tensor.shape, tensor.stride(), dtype, device)
+
+    def _is_ordered(self, device: int) -> bool:
+        """Whether the stream of the call is that of PyTorch, on which its tensors are made."""
+        if device not in self._ordered:
+            current = self._torch.cuda.current_stream(device).cuda_stream
+            self._ordered[device] = int(current) == self._stream
+        return self._ordered[device]

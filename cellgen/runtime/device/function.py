@@ -21,20 +21,23 @@ from cellgen.runtime.call.arguments import (
     take_out,
 )
 from cellgen.runtime.call.outputs import Outputs, interface_of
-from cellgen.runtime.call.saved import Saved
+from cellgen.runtime.call.saved import Saved, SavedSteps
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device.arrays import (
     SUFFIXES,
     Stream,
-    looked_at,
+    address_of_made,
+    look,
     make_like,
+    placed,
     shown_part,
     stream_handle,
-    view_of_made,
 )
 from cellgen.runtime.device.graphs import Graphs
-from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, launch_of
-from cellgen.runtime.device.runs import DeviceRuns
+from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
+from cellgen.runtime.device.plan import DevicePlan, KeptPlans
+from cellgen.runtime.device.recognise import GivenCall, Recognition, SeenCall
+from cellgen.runtime.device.runs import DeviceRuns, with_tables
 from cellgen.runtime.device.settings import TIERS, DeviceOptions, check_tables, take_options
 from cellgen.runtime.options import FORWARD
 from cellgen.runtime.results import Results, result_class
@@ -58,6 +61,7 @@ class CudaFunction:
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
         self._runs = DeviceRuns(kernel, function, self._outputs)
+        self._recognition, self._plans = Recognition(kernel, function), KeptPlans()
         self.graphs = Graphs()
 
     def __repr__(self) -> str:
@@ -94,26 +98,49 @@ class CudaFunction:
         that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
         outside 0 to T counts as the nearer of the two.
         """
-        where, function = self.__qualname__, self.function
-        tier, save = accept.choice(where, "tier", tier, TIERS), accept.flag(where, "save", save)
+        asked = GivenCall(out, save, saved, stream, tier, graph, arguments)
+        call = self._recognition.see(asked)
+        plan = None if call is None else self._plans.find(call.kind)
+        if call is None or plan is None or call.bits % plan.itemsize:
+            call, plan = self._check(asked, call)
+        try:
+            return self._named(self._run(plan, call, graph), plan, call, save=bool(save))
+        finally:
+            call.lent.clear()
+
+    def _check(self, asked: GivenCall, seen: SeenCall | None) -> tuple[SeenCall, DevicePlan]:
+        """Check a call, and plan it; what was ``seen`` of it is kept. Raises ArgumentError."""
+        where, function, graph = self.__qualname__, self.function, asked.graph
+        tier = accept.choice(where, "tier", asked.tier, TIERS)
+        save = accept.flag(where, "save", asked.save)
         if graph is not None and accept.flag(where, "graph", graph) and not function.team:
             raise ArgumentError(f"{where}: graph is an option of functions over time; leave it out")
-        kept, run = self._runs.take(arguments, saved)
+        arguments = {**asked.arguments}
+        kept, run = self._runs.take(arguments, asked.saved)
         options = take_options(where, function, self._outputs, arguments, tier, save=save)
-        results = {} if out is None else dict(take_out(where, self._results, out))
+        results = {} if asked.out is None else dict(take_out(where, self._results, asked.out))
         if save and options.stated.every != 1:
             self._outputs.refuse_copies(results, options.stated)
         arguments |= kept  # after the options, whose names a value may have
         given: dict[str, object] = {n: a for n, a in arguments.items() if a is not None}
         scalars = {n: as_scalar(where, n, given.pop(n, d), d) for n, d in self._defaults.items()}
         check_names(where, function, given)
-        handle = stream_handle(stream, given.values())
+        stream = stream_handle(asked.stream, given.values())
         arrays = {**given, **{f"out {n}": a for n, a in results.items()}, **options.labelled}
-        with looked_at(where, arrays, handle) as views:
-            call = self._checked(given, results, views, options, scalars, tier, handle)
-            self._runs.check(run, call.checked.dims)
-            made = self._run(call, options, given, results, graph, save=save)
-        return self._named(made, call, options, save=save)
+        lent, views = list[object](), dict[str, ArrayView]()
+        for name, array in arrays.items():
+            known = None if seen is None else seen.views.get(name)
+            views[name] = known or look(where, name, array, stream, lent)
+        made = self._checked(given, results, views, options, scalars, tier, stream)
+        self._runs.check(run, made.checked.dims)
+        plan = self._planned(made, options, results, save=save)
+        if seen is not None:
+            self._plans.keep(seen.kind, plan)
+            return seen, plan
+        addresses = {name: view.pointer for name, view in views.items()}
+        tables = {n.removeprefix("option "): a for n, a in options.labelled.items()}
+        call = SeenCall((), stream, addresses, 0, given, results, tables, scalars, {}, lent)
+        return call, plan
 
     def _checked(
         self,
@@ -127,7 +154,8 @@ class CudaFunction:
     ) -> DeviceCall:
         """Check what a call was given. Raises ArgumentError."""
         where, first = self.__qualname__, options.chosen.batch_first
-        views = {name: self._placed(name, view) for name, view in found.items()}
+        library = self._kernel.library
+        views = {name: placed(where, name, view, library) for name, view in found.items()}
         tables = {n.removeprefix("option "): views.pop(n) for n in options.labelled}
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
@@ -145,72 +173,68 @@ class CudaFunction:
         check_tables(where, tables, checked.dims, checked.device, batch_first=first)
         return DeviceCall(checked, views, tables, scalars, options.settings, stream)
 
-    def _placed(self, name: str, view: ArrayView) -> ArrayView:
-        """Ask the driver where an array lies that does not say so itself."""
-        if view.device >= 0:
-            return view
-        device = self._kernel.library().device_of(view.pointer) if view.pointer else 0
-        if device < 0:
-            raise ArgumentError(
-                f"{self.__qualname__}: {name} lies in the host's memory; move it to the device"
-            )
-        return replace(view, device=device)
-
-    def _run(
+    def _planned(
         self,
         call: DeviceCall,
         options: DeviceOptions,
-        given: Mapping[str, object],
         results: Mapping[str, object],
-        graph: bool | None,
         *,
         save: bool,
-    ) -> dict[str, object]:
+    ) -> DevicePlan:
+        """Say which results are made, how the kernels are launched, and what a run hands on."""
+        checked, chosen, views = call.checked, options.chosen, dict(call.views)
+        dims, element = checked.dims, checked.element
+        fresh = dict[str, tuple[int, ...]]()
+        for item in interface_of(self.function, chosen.every).results:
+            if item.name in results or (item.saved and not save):
+                continue
+            if not self._outputs.is_formed(item.name, chosen):
+                continue
+            shape = tuple(axis_length(axis, dims) for axis in item.shape)
+            transposed = chosen.batch_first and item.over_time
+            shape = (shape[1], shape[0], *shape[2:]) if transposed else shape
+            fresh[item.name] = shape
+            view = ArrayView(0, shape, element, BYTES[element], checked.device)
+            views[f"out {item.name}"] = view.swapped() if transposed else view
+        launch = None
+        if has_elements(self.function.results, dims):
+            launch = plan_launch(self._kernel, self.function, replace(call, views=views))
+        steps = SavedSteps(*(getattr(options.stated, name) for name in SavedSteps._fields))
+        return DevicePlan(
+            dims,
+            element,
+            BYTES[element],
+            checked.device,
+            tuple(fresh),
+            tuple(fresh.values()),
+            launch,
+            steps._replace(lengths=None, mask=None, reset=None),
+        )
+
+    def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
         """Make the results that a call forms, launch its kernels, and return every result."""
-        library, device = self._kernel.library(), call.checked.device
-        self._kernel.require_device(device)
+        kernel, library, device = self._kernel, self._kernel.library(), plan.device
+        kernel.require_device(device)
+        found, addresses = dict(call.results), call.addresses
         with library.on(device):
-            found, views = self._make_results(call, options, given, results, save=save)
-            if has_elements(self.function.results, call.checked.dims):
-                ready = launch_of(self._kernel, self.function, replace(call, views=views))
+            like = next(iter(call.given.values()))
+            made = make_like(like, plan.shapes, plan.element, device, library, call.stream)
+            for name, array in zip(plan.fresh, made, strict=True):
+                found[name] = array
+                addresses[f"out {name}"] = address_of_made(array)
+            if plan.launch is not None:
+                ready = plan.launch.ready(kernel, addresses, call.scalars, call.stream)
                 launch(library, self.graphs, ready, graph if self.function.team else False)
         return found
 
-    def _make_results(
-        self,
-        call: DeviceCall,
-        options: DeviceOptions,
-        given: Mapping[str, object],
-        results: Mapping[str, object],
-        *,
-        save: bool,
-    ) -> tuple[dict[str, object], dict[str, ArrayView]]:
-        """Allocate the results that a call forms; return all of them, and views of everything."""
-        found, views = dict(results), dict(call.views)
-        checked, like = call.checked, next(iter(given.values()))
-        for item in interface_of(self.function, options.chosen.every).results:
-            if item.name in results or (item.saved and not save):
-                continue
-            if not self._outputs.is_formed(item.name, options.chosen):
-                continue
-            shape = tuple(axis_length(axis, checked.dims) for axis in item.shape)
-            transposed = options.chosen.batch_first and item.over_time
-            if transposed:
-                shape = (shape[1], shape[0], *shape[2:])
-            library = self._kernel.library()
-            made = make_like(like, shape, checked.element, checked.device, library, call.stream)
-            view = view_of_made(made, shape, checked.element, checked.device)
-            found[item.name] = made
-            views[f"out {item.name}"] = view.swapped() if transposed else view
-        return found, views
-
     def _named(
-        self, found: dict[str, object], call: DeviceCall, options: DeviceOptions, *, save: bool
+        self, found: dict[str, object], plan: DevicePlan, call: SeenCall, *, save: bool
     ) -> Results:
         if self.function.name != FORWARD:
             return tuple.__new__(self.result, [found.get(name) for name in self._fields])
         made = None
         if save:
-            made = self._runs.keep(found, call.checked.dims, call.scalars, options.stated)
-            found |= {n: shown_part(a, options.stated) for n, a in made._whole.items()}
+            steps = with_tables(plan.steps, call.tables)
+            made = self._runs.keep(found, plan.dims, call.scalars, steps)
+            found |= {n: shown_part(a, steps) for n, a in made._whole.items()}
         return tuple.__new__(self.result, [*(found.get(name) for name in self._fields), made])

@@ -1,27 +1,25 @@
 """Put a checked call of a device together: its argument struct, and how far apart arrays lie.
 
-Input: a call that passed every check. Output: ``Launch``, what the kernels depend on.
+Input: a call that passed every check. Output: ``LaunchPlan``, what calls of its kind share, and
+``Launch``, what the kernels of one call depend on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from struct import Struct
+from typing import Any, Protocol
 
-import cffi
-
-from cellgen.runtime.abi import Argument, Function, Interface, axis_length
+from cellgen.runtime.abi import Function, Interface, axis_length
 from cellgen.runtime.call.arguments import Checked
 from cellgen.runtime.call.views import ArrayView, dense_steps
 from cellgen.runtime.device.arrays import SUFFIXES
-from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
+from cellgen.runtime.device.cuda_abi import CudaSymbols, cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.names import c_member
-
-_TABLE_TYPES = {"lengths": "int64_t *", "mask": "unsigned char *", "reset": "unsigned char *"}
 
 
 class DeviceOwner(Protocol):
@@ -59,37 +57,115 @@ class DeviceCall:
     stream: int
 
 
-def launch_of(kernel: DeviceOwner, function: Function, call: DeviceCall) -> Launch:
-    """Put together what the kernels of a call depend on."""
-    checked, dims, library = call.checked, call.checked.dims, kernel.library()
-    ffi, lib = library.ffi, library.lib
-    names = cuda_symbols(kernel.interface, function, SUFFIXES[checked.element])
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How to launch calls that differ in addresses, scalars and stream alone.
+
+    ``layout`` packs the members of the argument struct, which are ``values`` but for addresses;
+    ``places`` tells where among them an array stands, by its label in ``DeviceCall``, ``tables`` as
+    ``option <name>``. ``scalars`` are the members that are numbers of a call, by name.
+    """
+
+    where: str
+    device: int
+    lengths: tuple[int, ...]
+    prefix: bytes
+    struct: Any
+    layout: Struct
+    values: tuple[object, ...]
+    places: Mapping[str, int]
+    scalars: tuple[tuple[str, str], ...]
+    symbols: CudaSymbols
+    team: bool
+
+    def ready(
+        self,
+        kernel: DeviceOwner,
+        addresses: Mapping[str, int],
+        scalars: Mapping[str, float],
+        stream: int,
+    ) -> Launch:
+        """Fill the argument struct of one call; its device is current. Raises DeviceError."""
+        library, places, values = kernel.library(), self.places, [*self.values]
+        ffi, lib, lengths, symbols = library.ffi, library.lib, self.lengths, self.symbols
+        for label, address in addresses.items():
+            if label in places:
+                values[places[label]] = address or 1  # of nothing; the functions refuse NULL
+        args = ffi.new(self.struct)
+        ffi.memmove(args, self.layout.pack(*values), self.layout.size)
+        for name, member in self.scalars:
+            setattr(args, member, scalars[name])
+        blas = kernel.blas(self.device)
+        how = [getattr(lib, symbols.how)(*lengths, args)] if self.team else []
+        size = getattr(lib, symbols.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
+        args.workspace_bytes, args.blas = size, blas
+        key = b"%s %d " % (self.prefix, stream) + bytes(ffi.buffer(args))
+        call = getattr(lib, symbols.call)
+
+        def run(on: int, workspace: int) -> int:
+            """Launch the kernels."""
+            args.workspace, args.stream = library.pointer(workspace), library.pointer(on)
+            return int(call(*lengths, args))
+
+        return Launch(self.where, key, self.device, stream, size, run)
+
+
+def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> LaunchPlan:
+    """Put together what launches of calls of one kind share; no address of a call matters."""
+    checked, dims, ffi = call.checked, call.checked.dims, kernel.library().ffi
+    symbols = cuda_symbols(kernel.interface, function, SUFFIXES[checked.element])
     counted = {**dims, "T": 0} if function.team and not dims["B"] else dims
-    lengths = [counted[name] for name in function.dims]
-    blas = kernel.blas(checked.device)
-    args = ffi.new(f"{names.struct} *")
-    for item in (*function.struct_members, *function.results):
-        _set(ffi, args, item, call)
-    members: dict[str, object] = {**call.settings}
+    lengths = tuple(counted[name] for name in function.dims)
+    known: dict[str, object] = {**call.settings}
     if function.team:
-        members |= _layout(function, call)
-    for name, value in members.items():
-        setattr(args, name, value)
-    for name, view in call.tables.items():
-        setattr(args, name, ffi.cast(_TABLE_TYPES[name], view.pointer))
-    how = [getattr(lib, names.how)(*lengths, args)] if function.team else []
-    size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
-    args.workspace_bytes, args.blas = size, blas
-    key = repr((names.call, lengths, checked.device, call.stream)).encode()
-    key += bytes(ffi.buffer(args))
+        known |= _layout(function, call)
+    struct = ffi.typeof(f"{symbols.struct} *")
+    codes, values, starts = "@", list[object](), dict[str, int]()
+    for name, field in struct.item.fields:
+        code, zeros = _packed(field.type)
+        starts[name] = len(values)
+        value = known.get(name, zeros)
+        values += value if isinstance(value, list) else [value]
+        codes += code
+    layout = Struct(f"{codes}0P")
+    assert layout.size == ffi.sizeof(struct.item), symbols.struct
+    arrays = [item for item in function.struct_members if not item.is_scalar]
+    places = {item.name: starts[c_member(item.name)] for item in arrays}
+    places |= {f"out {item.name}": starts[c_member(item.name)] for item in function.results}
+    places |= {f"option {name}": starts[name] for name in TABLES if name in starts}
+    numbers = (item.name for item in function.struct_members if item.is_scalar)
+    return LaunchPlan(
+        f"{kernel.name}.{function.name}",
+        checked.device,
+        lengths,
+        repr((symbols.call, lengths, checked.device)).encode(),
+        struct,
+        layout,
+        tuple(values),
+        places,
+        tuple((name, c_member(name)) for name in numbers),
+        symbols,
+        function.team,
+    )
 
-    def run(on: int, workspace: int) -> int:
-        """Launch the kernels."""
-        args.workspace, args.stream = ffi.cast("void *", workspace), ffi.cast("void *", on)
-        return int(getattr(lib, names.call)(*lengths, args))
 
-    where = f"{kernel.name}.{function.name}"
-    return Launch(where, key, checked.device, call.stream, size, run)
+_CODES = {"float": "f", "double": "d", "int": "i", "int64_t": "q"}
+"""Types of members as ``struct`` packs them."""
+
+
+def _packed(kind: Any) -> tuple[str, object]:
+    """How ``struct`` packs a member, and what it is where nothing is set."""
+    if kind.kind == "array":
+        return f"{kind.length}{_CODES[kind.item.cname]}", [0] * kind.length
+    return ("P", 0) if kind.kind == "pointer" else (_CODES[kind.cname], 0)
+
+
+def launch_of(kernel: DeviceOwner, function: Function, call: DeviceCall) -> Launch:
+    """Put together what the kernels of a call depend on; its device is current."""
+    addresses = {label: view.pointer for label, view in call.views.items()}
+    addresses |= {f"option {name}": view.pointer for name, view in call.tables.items()}
+    plan = plan_launch(kernel, function, call)
+    return plan.ready(kernel, addresses, call.scalars, call.stream)
 
 
 def launch(library: DeviceLibrary, graphs: Graphs, call: Launch, graph: bool | None) -> None:
@@ -131,17 +207,3 @@ def _layout(function: Function, call: DeviceCall) -> dict[str, object]:
         found.append(view)
     strided = any(view is not None and not view.contiguous for view in found)
     return {"strided": int(strided), "strides": strides if strided else [0] * len(strides)}
-
-
-def _set(ffi: cffi.FFI, args: object, item: Argument, call: DeviceCall) -> None:
-    """Fill one member of an argument struct; what is left out is NULL."""
-    if item.is_scalar:
-        setattr(args, c_member(item.name), call.scalars[item.name])
-        return
-    view = call.views.get(item.name) or call.views.get(f"out {item.name}")
-    if view is not None:
-        kind = ffi.typeof(args).item
-        name = c_member(item.name)
-        member = dict(kind.fields)[name].type
-        # An empty array may have no address; the functions refuse NULL.
-        setattr(args, name, ffi.cast(member, view.pointer or 1))

@@ -69,7 +69,7 @@ class DeviceLibrary:
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Take memory of a device, in the order of a stream. Raises MemoryError, DeviceError."""
         address = self.ffi.new("void **")
-        code = self.lib.cellgen_cuda_allocate(device, size, self._pointer(stream), address)
+        code = self.lib.cellgen_cuda_allocate(device, size, self.pointer(stream), address)
         if code == CUDA_ERROR + 2:
             raise MemoryError(
                 f"{self.name}: no memory for {size:,} bytes on device {device}: {self.error(code)}"
@@ -82,25 +82,25 @@ class DeviceLibrary:
     def device_of(self, address: int) -> int:
         """The device that an address belongs to, -1 for the host's memory."""
         device = self.ffi.new("int *")
-        code = self.lib.cellgen_cuda_device_of(self._pointer(address), device)
+        code = self.lib.cellgen_cuda_device_of(self.pointer(address), device)
         self.require(code, f"{self.name}: asking where an array lies")
         return int(device[0])
 
     def free(self, address: int, stream: int) -> None:
         """Give memory back, in the order of a stream."""
-        self.lib.cellgen_cuda_free(self._pointer(address), self._pointer(stream))
+        self.lib.cellgen_cuda_free(self.pointer(address), self.pointer(stream))
 
     def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
         """Copy bytes to the host; waits for the stream. Raises DeviceError."""
         code = self.lib.cellgen_cuda_read(
-            self.ffi.from_buffer(host), self._pointer(address), size, self._pointer(stream)
+            self.ffi.from_buffer(host), self.pointer(address), size, self.pointer(stream)
         )
         self.require(code, f"{self.name}: copying to the host, {stream_text(stream)}")
 
     def write(self, address: int, host: np.ndarray, size: int, stream: int) -> None:
         """Copy bytes to the device. Raises DeviceError."""
         code = self.lib.cellgen_cuda_write(
-            self._pointer(address), self.ffi.from_buffer(host), size, self._pointer(stream)
+            self.pointer(address), self.ffi.from_buffer(host), size, self.pointer(stream)
         )
         self.require(code, f"{self.name}: copying to the device, {stream_text(stream)}")
 
@@ -130,5 +130,6 @@ class DeviceLibrary:
         finally:
             self.lib.cellgen_cuda_use(before[0], self.ffi.new("int *"))
 
-    def _pointer(self, address: int) -> object:
+    def pointer(self, address: int) -> object:
+        """An address as C takes it."""
         return self.ffi.cast("void *", address)

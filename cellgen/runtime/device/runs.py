@@ -25,7 +25,6 @@ from cellgen.runtime.call.saved import (
 )
 from cellgen.runtime.device.arrays import same_place
 from cellgen.runtime.device.launching import DeviceOwner
-from cellgen.runtime.options import Options
 
 
 class DeviceRuns:
@@ -44,15 +43,14 @@ class DeviceRuns:
         results: Mapping[str, object],
         dims: Mapping[str, int],
         scalars: Mapping[str, float],
-        options: Options,
+        steps: SavedSteps,
     ) -> Saved:
         """Put what was saved together with how the run was made; its tables stay on the device."""
-        how = SavedSteps(*(getattr(options, name) for name in SavedSteps._fields))
         names = self._function.dims
         sizes = tuple(dims[name] for name in names)
         digest = self._kernel.digest()
-        run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), how)
-        whole = {n: results[n] for n in self._outputs.names if options.every != 1}
+        run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), steps)
+        whole = {n: results[n] for n in self._outputs.names if steps.every != 1}
         return make_saved(self._saves, tuple(results[n] for n in self._saves), run, whole)  # type: ignore[misc,arg-type]
 
     def take(
@@ -124,3 +122,8 @@ class DeviceRuns:
             f"{self._where}: {what} laid out for batch_first={run.steps.batch_first}, expected as "
             f"batch_first={stated.batch_first} says; pass it transposed, or leave batch_first out"
         )
+
+
+def with_tables(steps: SavedSteps, tables: Mapping[str, object]) -> SavedSteps:
+    """Add the arrays of options to what says which steps count."""
+    return SavedSteps(*{**steps._asdict(), **tables}.values()) if tables else steps
