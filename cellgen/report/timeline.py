@@ -23,6 +23,7 @@ from cellgen.schedule.lower.plan import (
     PartPlan,
     RoutinePlan,
     StagePlan,
+    StripPlan,
 )
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.stage import Loop, describe
@@ -152,6 +153,8 @@ def _stage(stage: StagePlan) -> TimelineStage:
         return TimelineStage("products in tiles", terms, _formed(stage.group.loops), tuple(notes))
     if isinstance(stage, LoopPlan):
         return TimelineStage("equations", (), _formed([stage.loop]), tuple(notes))
+    if isinstance(stage, StripPlan):
+        return TimelineStage("equations", (), _formed(stage.loops), tuple(notes))
     if isinstance(stage, RoutinePlan):
         return TimelineStage("routine", (str(stage.routine.statement),), (), tuple(notes))
     names = tuple(outer.text for outer in stage.outers)

@@ -25,6 +25,7 @@
 #include "delta_net.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- delta_net_forward: Compute one step. */
 
@@ -973,98 +974,125 @@ CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_6)
     }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_forward_forward_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
+    const real *v_row = frame->at[3].rows + row * (nD * nN);
+    const real *beta_row = frame->at[4].rows + row * nN;
+    const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
+    const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[5].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[6].rows + row * (nK * nN);
+    const real *h_view_row = frame->at[8].rows + row * (nD * nN);
+    real *sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
+    real *v_beta_reshaped_sum_s_prev_reshaped_k_ro = frame->at[5].rows + row * (nD * nN);
+    real *s_row = frame->at[7].rows + row * frame->at[7].row;
+    real *sum_s_reshaped_q_row = frame->at[8].rows + row * (nD * nN);
+    real *h_row = frame->at[9].rows + row * frame->at[9].row;
+    /* sum_s_prev_reshaped_k = sum(s_prev_reshaped_k -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector sum_s_prev_reshaped_k_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_prev_reshaped_k_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    sum_s_prev_reshaped_k_lanes[turn] += s_prev * reshaped_k;
+                }
+            }
+            real sum_s_prev_reshaped_k_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_prev_reshaped_k_lanes, turns, sum_s_prev_reshaped_k_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    sum_s_prev_reshaped_k_sums[turn] += s_prev * reshaped_k;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_prev_reshaped_k_row[axis1 * nD + (axis2 + turn)] = sum_s_prev_reshaped_k_sums[turn];
+        }
+    }
+    /* v_beta_reshaped_sum_s_prev_reshaped_k = (v - reshaped_sum_s_prev_reshaped_k) * beta */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real v = v_row[axis1 * nD + unit];
+            const real beta = beta_row[axis1];
+            const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
+            v_beta_reshaped_sum_s_prev_reshaped_k_ro[axis1 * nD + unit] = (v - reshaped_sum_s_prev_reshaped_k) * beta;
+        }
+    }
+    /* s = s_prev + reshaped_k * reshaped_v_beta_reshaped_sum_s_prev_resh
+     * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)]);
+            cg_vector sum_s_reshaped_q_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_q_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn];
+                    const cg_vector s = s_prev + reshaped_k * reshaped_v_beta_reshaped_sum_s_prev_resh;
+                    cg_store(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], s);
+                    sum_s_reshaped_q_lanes[turn] += s * reshaped_q;
+                }
+            }
+            real sum_s_reshaped_q_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_reshaped_q_lanes, turns, sum_s_reshaped_q_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real s = s_prev + reshaped_k * reshaped_v_beta_reshaped_sum_s_prev_resh;
+                    s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = s;
+                    sum_s_reshaped_q_sums[turn] += s * reshaped_q;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)] = sum_s_reshaped_q_sums[turn];
+        }
+    }
+    /* h = h_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real h_view = h_view_row[axis1 * nD + unit];
+            h_row[axis1 * nD + unit] = h_view;
+        }
+    }
+}
 CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_7)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* sum_s_prev_reshaped_k = sum(s_prev_reshaped_k -> (B, N, D, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
-        real *sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                real sum_s_prev_reshaped_k = 0;
-                CELLGEN_SUMS(sum_s_prev_reshaped_k)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    sum_s_prev_reshaped_k += s_prev * reshaped_k;
-                }
-                sum_s_prev_reshaped_k_row[axis1 * nD + axis2] = sum_s_prev_reshaped_k;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_8)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* v_beta_reshaped_sum_s_prev_reshaped_k = (v - reshaped_sum_s_prev_reshaped_k) * beta */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *v_row = frame->at[0].rows + row * (nD * nN);
-        const real *beta_row = frame->at[1].rows + row * nN;
-        const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        real *v_beta_reshaped_sum_s_prev_reshaped_k_ro = frame->at[3].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real beta = beta_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real v = v_row[axis1 * nD + unit];
-                const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
-                v_beta_reshaped_sum_s_prev_reshaped_k_ro[axis1 * nD + unit] = (v - reshaped_sum_s_prev_reshaped_k) * beta;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_9)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* s = s_prev + reshaped_k * reshaped_v_beta_reshaped_sum_s_prev_resh
-     * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
-        const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_q_row = frame->at[3].rows + row * (nK * nN);
-        real *s_row = frame->at[4].rows + row * frame->at[4].row;
-        real *sum_s_reshaped_q_row = frame->at[5].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + axis2];
-                real sum_s_reshaped_q = 0;
-                CELLGEN_SUMS(sum_s_reshaped_q)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
-                    const real s = s_prev + reshaped_k * reshaped_v_beta_reshaped_sum_s_prev_resh;
-                    s_row[axis1 * (nD * nK) + axis2 * nK + unit] = s;
-                    sum_s_reshaped_q += s * reshaped_q;
-                }
-                sum_s_reshaped_q_row[axis1 * nD + axis2] = sum_s_reshaped_q;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_10)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* h = h_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *h_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *h_row = frame->at[1].rows + row * frame->at[1].row + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real h_view = h_view_row[unit];
-            h_row[unit] = h_view;
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(delta_net_sequence_forward_forward_7_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(delta_net_sequence_forward_forward_7_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1085,7 +1113,7 @@ static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_forward_over_tim
     {7, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 28, -1},
 };
 static const cellgen_link CELLGEN_NAME(delta_net_sequence_forward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 8, -1, -1, -1, -1, 25, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 1, 8, -1, -1, -1, -1, 25, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(delta_net_sequence_forward_memory)[] = {
     {CELLGEN_AHEAD, CELLGEN_ALWAYS, -1, 0, 2, 1, 2, -1}, CELLGEN_PANEL(4, 2, 1, 2, -1),
@@ -1122,10 +1150,7 @@ static const cellgen_chain CELLGEN_NAME(delta_net_sequence_forward_forward_3_cha
 static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_4_uses)[] = {1, 2, 6, 7, 8, 9,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_5_uses)[] = {8, 9, 10, 11,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_6_uses)[] = {1, 6, 10, 2, 7, 11, 12, 13,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_7_uses)[] = {14, 13, 15,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_8_uses)[] = {4, 5, 15, 16,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_9_uses)[] = {14, 13, 16, 12, 17, 18,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_10_uses)[] = {18, 19,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_forward_forward_7_uses)[] = {14, 13, 15, 4, 5, 16, 12, 17, 18, 19,};
 static const cellgen_place CELLGEN_NAME(delta_net_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 4, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, 2, 0}, {CELLGEN_AT_SAVED, 11, 1, 3, 0},
     {CELLGEN_AT_SAVED, 13, 3, 7, 0}, {CELLGEN_AT_MEMORY, 8, 3, -1, 0}, {CELLGEN_AT_SAVED, 14, 2, 12, 0},
@@ -1144,13 +1169,10 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_forward_forward_stages)[] 
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_4), 6, CELLGEN_NAME(delta_net_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_5), 4, CELLGEN_NAME(delta_net_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_6), 8, CELLGEN_NAME(delta_net_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_7), 3, CELLGEN_NAME(delta_net_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_8), 4, CELLGEN_NAME(delta_net_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_9), 6, CELLGEN_NAME(delta_net_sequence_forward_forward_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(delta_net_sequence_forward_forward_10), 2, CELLGEN_NAME(delta_net_sequence_forward_forward_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_forward_forward_7), 10, CELLGEN_NAME(delta_net_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(delta_net_sequence_forward_parts)[] = {
-    {20, 10, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_forward_forward_places), CELLGEN_NAME(delta_net_sequence_forward_forward_stages), 0},
+    {20, 7, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_forward_forward_places), CELLGEN_NAME(delta_net_sequence_forward_forward_stages), 0},
 };
 static void CELLGEN_NAME(delta_net_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
@@ -1175,29 +1197,6 @@ CELLGEN_OVER_TIME(delta_net_sequence_forward, cg_run_forward, (int64_t nT, int64
 /* ---- delta_net_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
 CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_1)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_s_in = d_s + d_s_next */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-        real *d_s_in_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s + d_s_next;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1232,189 +1231,234 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
     }
 }
 
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* sigmoid_x_w_v = sigmoid(x_w_v)
-     * v = x_w_v * sigmoid_x_w_v
-     * v_beta_reshaped_sum_s_prev_reshaped_k = (v - reshaped_sum_s_prev_reshaped_k) * beta
-     * d_h_copy = d_h */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *beta_row = frame->at[1].rows + row * nN;
-        const real *x_w_v_row = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[3].rows + row * (nD * nN);
-        real *sigmoid_x_w_v_row = frame->at[4].rows + row * (nD * nN);
-        real *v_row = frame->at[5].rows + row * (nD * nN);
-        real *v_beta_reshaped_sum_s_prev_reshaped_k_ro = frame->at[6].rows + row * (nD * nN);
-        real *d_h_copy_row = frame->at[7].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real beta = beta_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_h = d_h_row[axis1 * nD + unit];
-                const real x_w_v = x_w_v_row[axis1 * nD + unit];
-                const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
-                const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
-                sigmoid_x_w_v_row[axis1 * nD + unit] = sigmoid_x_w_v;
-                const real v = x_w_v * sigmoid_x_w_v;
-                v_row[axis1 * nD + unit] = v;
-                v_beta_reshaped_sum_s_prev_reshaped_k_ro[axis1 * nD + unit] = (v - reshaped_sum_s_prev_reshaped_k) * beta;
-                d_h_copy_row[axis1 * nD + unit] = d_h;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_4)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[unit];
-            d_sum_s_reshaped_q_row[unit] = d_sum_s_reshaped_q_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_5)
+CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
-     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh
-     * d_reshaped_v_beta_reshaped_sum_s_prev_re_2 = sum(d_reshaped_v_beta_reshaped_sum_s_prev_re -> (B, N, D, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN);
-        const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
-        const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[3].rows + row * (nD * nN);
-        const real *reshaped_q_row = frame->at[4].rows + row * (nK * nN);
-        real *d_s_total_row = frame->at[5].rows + row * (nD * nK * nN);
-        real *d_reshaped_k_terms_row = frame->at[6].rows + row * (nD * nK * nN);
-        real *d_reshaped_v_beta_reshaped_sum_s_prev_re = frame->at[7].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + axis2];
-                const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + axis2];
-                real d_reshaped_v_beta_reshaped_sum_s_prev_re_2 = 0;
-                CELLGEN_SUMS(d_reshaped_v_beta_reshaped_sum_s_prev_re_2)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_in = d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total;
-                    d_reshaped_k_terms_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
-                    d_reshaped_v_beta_reshaped_sum_s_prev_re_2 += d_s_total * reshaped_k;
-                }
-                d_reshaped_v_beta_reshaped_sum_s_prev_re[axis1 * nD + axis2] = d_reshaped_v_beta_reshaped_sum_s_prev_re_2;
-            }
+    const real *d_h_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *beta_row = frame->at[3].rows + row * nN;
+    const real *x_w_v_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[5].rows + row * (nD * nN);
+    const real *d_sum_s_reshaped_q_view_row = frame->at[9].rows + row * (nD * nN);
+    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+    real *d_sum_s_reshaped_q_row = frame->at[10].rows + row * (nD * nN);
+    const real *reshaped_k_row = frame->at[11].rows + row * (nK * nN);
+    const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[8].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[12].rows + row * (nK * nN);
+    const real *d_v_beta_reshaped_sum_s_prev_reshaped_k_2 = frame->at[15].rows + row * (nD * nN);
+    real *v_row = frame->at[7].rows + row * (nD * nN);
+    real *sigmoid_x_w_v_row = frame->at[6].rows + row * (nD * nN);
+    real *d_s_total_row = frame->at[13].rows + row * (nD * nK * nN);
+    real *d_reshaped_k_terms_row = frame->at[14].rows + row * (nD * nK * nN);
+    const real *d_sum_s_prev_reshaped_k_row = frame->at[17].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[19].rows + row * frame->at[19].row;
+    real *v_beta_reshaped_sum_s_prev_reshaped_k_ro = frame->at[8].rows + row * (nD * nN);
+    real *d_h_copy_row = frame->at[9].rows + row * (nD * nN);
+    real *d_reshaped_v_beta_reshaped_sum_s_prev_re = frame->at[15].rows + row * (nD * nN);
+    real *d_beta_terms_row = frame->at[16].rows + row * (nD * nN);
+    real *d_reshaped_sum_s_prev_reshaped_k_row = frame->at[17].rows + row * (nD * nN);
+    real *d_x_w_v_row = frame->at[18].rows + row * (nD * nN);
+    real *d_reshaped_k_terms_3_row = frame->at[20].rows + row * (nD * nK * nN);
+    real *d_s_prev_row = frame->at[21].rows + row * (nD * nK * nN);
+    /* sigmoid_x_w_v = sigmoid(x_w_v)
+     * v = x_w_v * sigmoid_x_w_v
+     * v_beta_reshaped_sum_s_prev_reshaped_k = (v - reshaped_sum_s_prev_reshaped_k) * beta
+     * d_h_copy = d_h */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_h = d_h_row[axis1 * nD + unit];
+            const real beta = beta_row[axis1];
+            const real x_w_v = x_w_v_row[axis1 * nD + unit];
+            const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
+            const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
+            sigmoid_x_w_v_row[axis1 * nD + unit] = sigmoid_x_w_v;
+            const real v = x_w_v * sigmoid_x_w_v;
+            v_row[axis1 * nD + unit] = v;
+            v_beta_reshaped_sum_s_prev_reshaped_k_ro[axis1 * nD + unit] = (v - reshaped_sum_s_prev_reshaped_k) * beta;
+            d_h_copy_row[axis1 * nD + unit] = d_h;
         }
     }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
+    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[axis1 * nD + unit];
+            d_sum_s_reshaped_q_row[axis1 * nD + unit] = d_sum_s_reshaped_q_view;
+        }
+    }
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh
+     * d_reshaped_v_beta_reshaped_sum_s_prev_re_2 = sum(d_reshaped_v_beta_reshaped_sum_s_prev_re -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)]);
+            cg_vector d_reshaped_v_beta_reshaped_sum_s_prev_re_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_s_prev_re_3[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
+                    const cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
+                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
+                    cg_store(&d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_reshaped_k_terms);
+                    d_reshaped_v_beta_reshaped_sum_s_prev_re_3[turn] += d_s_total * reshaped_k;
+                }
+            }
+            real d_reshaped_v_beta_reshaped_sum_s_prev_re_4[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_v_beta_reshaped_sum_s_prev_re_3, turns, d_reshaped_v_beta_reshaped_sum_s_prev_re_4);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
+                    d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
+                    d_reshaped_v_beta_reshaped_sum_s_prev_re_4[turn] += d_s_total * reshaped_k;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_s_prev_re[axis1 * nD + (axis2 + turn)] = d_reshaped_v_beta_reshaped_sum_s_prev_re_4[turn];
+        }
+    }
     /* d_beta_terms = d_v_beta_reshaped_sum_s_prev_reshaped_k * (v - reshaped_sum_s_prev_reshaped_k)
      * d_reshaped_sum_s_prev_reshaped_k = -d_v_beta_reshaped_sum_s_prev_reshaped_k * beta
      * d_v = d_v_beta_reshaped_sum_s_prev_reshaped_k * beta
      * d_sigmoid_x_w_v = d_v * x_w_v
      * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_v_beta_reshaped_sum_s_prev_reshaped_k_2 = frame->at[0].rows + row * (nD * nN);
-        const real *v_row = frame->at[1].rows + row * (nD * nN);
-        const real *beta_row = frame->at[2].rows + row * nN;
-        const real *x_w_v_row = frame->at[3].rows + row * (nD * nN);
-        const real *sigmoid_x_w_v_row = frame->at[4].rows + row * (nD * nN);
-        const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[5].rows + row * (nD * nN);
-        real *d_beta_terms_row = frame->at[6].rows + row * (nD * nN);
-        real *d_reshaped_sum_s_prev_reshaped_k_row = frame->at[7].rows + row * (nD * nN);
-        real *d_x_w_v_row = frame->at[8].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_v_beta_reshaped_sum_s_prev_reshaped_k = d_v_beta_reshaped_sum_s_prev_reshaped_k_2[axis1 * nD + unit];
+            const real v = v_row[axis1 * nD + unit];
             const real beta = beta_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_v_beta_reshaped_sum_s_prev_reshaped_k = d_v_beta_reshaped_sum_s_prev_reshaped_k_2[axis1 * nD + unit];
-                const real v = v_row[axis1 * nD + unit];
-                const real x_w_v = x_w_v_row[axis1 * nD + unit];
-                const real sigmoid_x_w_v = sigmoid_x_w_v_row[axis1 * nD + unit];
-                const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
-                d_beta_terms_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_s_prev_reshaped_k * (v - reshaped_sum_s_prev_reshaped_k);
-                d_reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit] = -d_v_beta_reshaped_sum_s_prev_reshaped_k * beta;
-                const real d_v = d_v_beta_reshaped_sum_s_prev_reshaped_k * beta;
-                const real d_sigmoid_x_w_v = d_v * x_w_v;
-                d_x_w_v_row[axis1 * nD + unit] = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
-            }
+            const real x_w_v = x_w_v_row[axis1 * nD + unit];
+            const real sigmoid_x_w_v = sigmoid_x_w_v_row[axis1 * nD + unit];
+            const real reshaped_sum_s_prev_reshaped_k = reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit];
+            d_beta_terms_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_s_prev_reshaped_k * (v - reshaped_sum_s_prev_reshaped_k);
+            d_reshaped_sum_s_prev_reshaped_k_row[axis1 * nD + unit] = -d_v_beta_reshaped_sum_s_prev_reshaped_k * beta;
+            const real d_v = d_v_beta_reshaped_sum_s_prev_reshaped_k * beta;
+            const real d_sigmoid_x_w_v = d_v * x_w_v;
+            d_x_w_v_row[axis1 * nD + unit] = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
         }
     }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_7)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
     /* d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev
      * d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2
      * d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_total_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_reshaped_k_terms_row = frame->at[1].rows + row * (nD * nK * nN);
-        const real *d_sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        const real *s_prev_row = frame->at[3].rows + row * frame->at[3].row;
-        const real *reshaped_k_row = frame->at[4].rows + row * (nK * nN);
-        real *d_reshaped_k_terms_3_row = frame->at[5].rows + row * (nD * nK * nN);
-        real *d_s_prev_row = frame->at[6].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_prev_reshaped_k = d_sum_s_prev_reshaped_k_row[axis1 * nD + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_reshaped_k_terms = d_reshaped_k_terms_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_prev_reshaped_k_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_prev_reshaped_k_of[turn] = cg_all(d_sum_s_prev_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_reshaped_k_terms = cg_load(&d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_prev_reshaped_k = d_sum_s_prev_reshaped_k_of[turn];
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
+                    const cg_vector d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2;
+                    cg_store(&d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_reshaped_k_terms_3);
+                    const cg_vector d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
+                }
+            }
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_reshaped_k_terms = d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_prev_reshaped_k = d_sum_s_prev_reshaped_k_row[axis1 * nD + (axis2 + turn)];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
                     const real d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
-                    d_reshaped_k_terms_3_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_reshaped_k_terms + d_reshaped_k_terms_2;
-                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
+                    d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_reshaped_k_terms + d_reshaped_k_terms_2;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
                 }
             }
         }
     }
 }
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
+CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
+        }
+    }
+}
+
+CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
+    const real *d_reshaped_k_terms_3_row = frame->at[1].rows + row * (nD * nK * nN);
+    const real *s_row = frame->at[2].rows + row * frame->at[2].row;
+    real *d_reshaped_q_row = frame->at[3].rows + row * (nK * nN);
+    real *d_reshaped_k_row = frame->at[4].rows + row * (nK * nN);
     /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
      * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-        const real *d_reshaped_k_terms_3_row = frame->at[1].rows + row * (nD * nK * nN);
-        const real *s_row = frame->at[2].rows + row * frame->at[2].row;
-        real *d_reshaped_q_row = frame->at[3].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0;
-        real *d_reshaped_k_row = frame->at[4].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_reshaped_k_terms_3 = d_reshaped_k_terms_3_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + axis2 * nK + unit];
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
+                    const cg_vector d_reshaped_k_terms_3 = cg_load(&d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    d_reshaped_q += d_sum_s_reshaped_q * s;
+                    d_reshaped_k += d_reshaped_k_terms_3;
+                }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
+            }
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real d_reshaped_k_terms_3 = d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
                     d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms_3;
                 }
@@ -1422,23 +1466,70 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
         }
     }
 }
+CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_q_row = frame->at[3].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[4].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
+        }
+    }
+}
 
+CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const real *d_beta_terms_row = frame->at[0].rows + row * (nD * nN);
+    real *d_beta_row = frame->at[1].rows + row * nN;
+    /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
+    {
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector d_beta_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_beta_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_beta_terms = cg_load(&d_beta_terms_row[(axis1 + turn) * nD + unit]);
+                    d_beta_lanes[turn] += d_beta_terms;
+                }
+            }
+            real d_beta_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_beta_lanes, turns, d_beta_sums);
+            for (; unit < nD; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_beta_terms = d_beta_terms_row[(axis1 + turn) * nD + unit];
+                    d_beta_sums[turn] += d_beta_terms;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_beta_row[(axis1 + turn)] = d_beta_sums[turn];
+        }
+    }
+}
 CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
-    /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_beta_terms_row = frame->at[0].rows + row * (nD * nN);
-        real *d_beta_row = frame->at[1].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            real d_beta = 0;
-            CELLGEN_SUMS(d_beta)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_beta_terms = d_beta_terms_row[axis1 * nD + unit];
-                d_beta += d_beta_terms;
-            }
-            d_beta_row[axis1] = d_beta;
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, 1);
         }
     }
 }
@@ -1615,35 +1706,34 @@ static const cellgen_member CELLGEN_NAME(delta_net_sequence_backward_members)[] 
     {CELLGEN_SUMMED, 6},
 };
 static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 34},
-    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 35},
-    {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 36, 37, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
-    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 38},
-    {8, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
-    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
-    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 33},
+    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
+    {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 35, 36, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
+    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 37},
+    {8, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 38},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
 };
 static const cellgen_link CELLGEN_NAME(delta_net_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 16, 18, 3, -1, 32, 33, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 16, 18, 3, -1, 31, 32, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(delta_net_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(2, 1, 7, 1, -1),
-    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
@@ -1654,39 +1744,31 @@ static const cellgen_memory CELLGEN_NAME(delta_net_sequence_backward_memory)[] =
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
 };
 static const cellgen_kept CELLGEN_NAME(delta_net_sequence_backward_kept)[] = {
-    {1, 1, -1}, {3, 1, -1}, {9, 3, -1}, {13, 3, -1}, {16, 0, -1}, {15, 3, -1},
+    {0, 1, -1}, {2, 1, -1}, {8, 3, -1}, {12, 3, -1}, {15, 0, -1}, {14, 3, -1},
 };
 static const cellgen_total CELLGEN_NAME(delta_net_sequence_backward_totals)[] = {
-    {19, -1, 4, 1, 0, 43}, {20, -1, 4, 1, 0, 44}, {21, -1, 5, 1, 0, 45}, {22, -1, 6, 1, 0, 46},
+    {19, -1, 4, 1, 0, 42}, {20, -1, 4, 1, 0, 43}, {21, -1, 5, 1, 0, 44}, {22, -1, 6, 1, 0, 45},
 };
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_3_uses)[] = {11, 12, 13, 14, 15, 16, 17, 18,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_4_uses)[] = {18, 19,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_5_uses)[] = {2, 19, 10, 17, 8, 20, 21, 22,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_6_uses)[] = {22, 16, 12, 13, 15, 14, 23, 24, 25,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_7_uses)[] = {20, 21, 24, 26, 10, 27, 28,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses)[] = {
+    0, 1, 10, 11, 12, 13, 14, 15, 16, 17, 18, 9, 7, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+};
 static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 7, 1, -1, 0}, {CELLGEN_AT_SAVED, 8, 2, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0},
-    {CELLGEN_AT_SAVED, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 2, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_STAGED, 2, 3, -1, 1},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 7, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 8, 2, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 0, 1, -1, 0}, {CELLGEN_AT_MEMORY, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 3, 1, -1, 0}, {CELLGEN_AT_STAGED, 2, 3, -1, 1},
     {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 3, -1, 0},
-    {CELLGEN_AT_SAVED, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 5, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_MEMORY, 10, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 11, 0, -1, 0}, {CELLGEN_AT_MEMORY, 12, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 14, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 3, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 4, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 5, 3, -1, 0}, {CELLGEN_AT_MEMORY, 6, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 0, -1, 0}, {CELLGEN_AT_MEMORY, 11, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_1), 3, CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_2), 8, CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_3), 8, CELLGEN_NAME(delta_net_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_4), 2, CELLGEN_NAME(delta_net_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_5), 8, CELLGEN_NAME(delta_net_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_6), 9, CELLGEN_NAME(delta_net_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_7), 7, CELLGEN_NAME(delta_net_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_1), 8, CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_2), 22, CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses)[] = {5, 6,};
@@ -1709,8 +1791,8 @@ static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses)[] = {11, 8, 23, 24, 27,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants)[] = {17,};
 static const cellgen_run CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 27, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 28, -1, 1, 1},
-    {2, -1, 1, 0, 1, 0, 29, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 30, -1, 1, 3},
+    {0, -1, 2, 0, 1, 0, 26, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 27, -1, 1, 1},
+    {2, -1, 1, 0, 1, 0, 28, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 29, -1, 1, 3},
 };
 static const cellgen_weight CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights)[] = {
     {5, -1, -1, 2, -1, 1, 0, 1}, {4, -1, -1, 3, -1, 1, 0, 0}, {3, -1, -1, 1, -1, 1, 0, 0},
@@ -1719,23 +1801,23 @@ static const cellgen_weight CELLGEN_NAME(delta_net_sequence_backward_deferred_10
 static const cellgen_chain CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains)[] = {{0, 4},};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place)[] = {4, -1,};
 static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 16, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 17, 1, -1, 0}, {CELLGEN_AT_MEMORY, 18, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_KEPT, 15, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 16, 1, -1, 0}, {CELLGEN_AT_MEMORY, 17, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 18, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 21, 3, -1, 0}, {CELLGEN_AT_ACROSS, 9, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 20, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 21, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 22, 2, -1, 0}, {CELLGEN_AT_MEMBER, 22, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 23, 2, -1, 0}, {CELLGEN_AT_MEMORY, 24, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 25, 1, -1, 0}, {CELLGEN_AT_MEMORY, 26, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 19, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 21, 2, -1, 0}, {CELLGEN_AT_MEMBER, 22, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 22, 2, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_MEMORY, 25, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 1, -1, 0}, {CELLGEN_AT_MEMBER, 19, 1, -1, 0},
     {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_1), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_2), 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_1), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_2), 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_3_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_3_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_3_outers)},
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_4), 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_5), 10, CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1743,13 +1825,13 @@ static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants), 1, 1, 9, 7, 31, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants), 1, 1, 9, 7, 30, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)[] = {
     {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
 };
 static const cg_part CELLGEN_NAME(delta_net_sequence_backward_parts)[] = {
-    {29, 7, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_places), CELLGEN_NAME(delta_net_sequence_backward_reverse_stages), 0},
+    {28, 2, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_places), CELLGEN_NAME(delta_net_sequence_backward_reverse_stages), 0},
     {28, 10, 7, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_places), CELLGEN_NAME(delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(delta_net_sequence_backward_made)[] = {
@@ -1768,7 +1850,7 @@ static const cg_function CELLGEN_NAME(delta_net_sequence_backward_table) = {
     6, 12, 1, 2,
     CELLGEN_NAME(delta_net_sequence_backward_extents), 0, 0, CELLGEN_NAME(delta_net_sequence_backward_parts),
     10, 10, 0, 11,
-    23, 10, 1, 47, 6, 0, 4, 0, 0,
+    23, 10, 1, 46, 6, 0, 4, 0, 0,
     CELLGEN_NAME(delta_net_sequence_backward_members),
     CELLGEN_NAME(delta_net_sequence_backward_over_time),
     CELLGEN_NAME(delta_net_sequence_backward_states), CELLGEN_NAME(delta_net_sequence_backward_memory),

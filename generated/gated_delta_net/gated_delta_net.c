@@ -26,6 +26,7 @@
 #include "gated_delta_net.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- gated_delta_net_forward: Compute one step. */
 
@@ -1172,29 +1173,6 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_4)
 CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_5)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* r = s_prev * reshaped_alpha */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_alpha_row = frame->at[1].rows + row * nN;
-        real *r_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_alpha = reshaped_alpha_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    r_row[axis1 * (nD * nK) + axis2 * nK + unit] = s_prev * reshaped_alpha;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_6)
-{
-    const int64_t nN = frame->n[3];
     /* sqrt_sqrt_pre = sqrt(sum_x_w_q_sigmoid_x_w_q + 1e-06)
      * sqrt_sqrt_pre_2 = sqrt(sum_x_w_k_sigmoid_x_w_k + 1e-06) */
     for (int64_t row = begin; row < end; ++row) {
@@ -1212,7 +1190,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_6)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_7)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_6)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1243,98 +1221,136 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_7)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_8)
+CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* sum_r_reshaped_k = sum(r_reshaped_k -> (B, N, D, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *r_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
-        real *sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                real sum_r_reshaped_k = 0;
-                CELLGEN_SUMS(sum_r_reshaped_k)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real r = r_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    sum_r_reshaped_k += r * reshaped_k;
+    const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_alpha_row = frame->at[1].rows + row * nN;
+    const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
+    const real *v_row = frame->at[4].rows + row * (nD * nN);
+    const real *beta_row = frame->at[5].rows + row * nN;
+    const real *reshaped_sum_r_reshaped_k_row = frame->at[3].rows + row * (nD * nN);
+    const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[6].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[7].rows + row * (nK * nN);
+    const real *h_view_row = frame->at[9].rows + row * (nD * nN);
+    real *sum_r_reshaped_k_row = frame->at[3].rows + row * (nD * nN);
+    real *v_beta_reshaped_sum_r_reshaped_k_row = frame->at[6].rows + row * (nD * nN);
+    real *s_row = frame->at[8].rows + row * frame->at[8].row;
+    real *sum_s_reshaped_q_row = frame->at[9].rows + row * (nD * nN);
+    real *h_row = frame->at[10].rows + row * frame->at[10].row;
+    /* r = s_prev * reshaped_alpha
+     * sum_r_reshaped_k = sum(r_reshaped_k -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            cg_vector sum_r_reshaped_k_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_r_reshaped_k_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector r = s_prev * reshaped_alpha;
+                    sum_r_reshaped_k_lanes[turn] += r * reshaped_k;
                 }
-                sum_r_reshaped_k_row[axis1 * nD + axis2] = sum_r_reshaped_k;
             }
+            real sum_r_reshaped_k_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_r_reshaped_k_lanes, turns, sum_r_reshaped_k_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_alpha = reshaped_alpha_row[axis1];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real r = s_prev * reshaped_alpha;
+                    sum_r_reshaped_k_sums[turn] += r * reshaped_k;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)] = sum_r_reshaped_k_sums[turn];
         }
     }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_9)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
     /* v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *v_row = frame->at[0].rows + row * (nD * nN);
-        const real *beta_row = frame->at[1].rows + row * nN;
-        const real *reshaped_sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        real *v_beta_reshaped_sum_r_reshaped_k_row = frame->at[3].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real v = v_row[axis1 * nD + unit];
             const real beta = beta_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real v = v_row[axis1 * nD + unit];
-                const real reshaped_sum_r_reshaped_k = reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
-                v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = (v - reshaped_sum_r_reshaped_k) * beta;
+            const real reshaped_sum_r_reshaped_k = reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
+            v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = (v - reshaped_sum_r_reshaped_k) * beta;
+        }
+    }
+    /* r = s_prev * reshaped_alpha
+     * s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped
+     * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
+            cg_vector sum_s_reshaped_q_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_q_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
+                    const cg_vector r = s_prev * reshaped_alpha;
+                    const cg_vector s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped;
+                    cg_store(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], s);
+                    sum_s_reshaped_q_lanes[turn] += s * reshaped_q;
+                }
             }
+            real sum_s_reshaped_q_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_reshaped_q_lanes, turns, sum_s_reshaped_q_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_alpha = reshaped_alpha_row[axis1];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real r = s_prev * reshaped_alpha;
+                    const real s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped;
+                    s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = s;
+                    sum_s_reshaped_q_sums[turn] += s * reshaped_q;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)] = sum_s_reshaped_q_sums[turn];
+        }
+    }
+    /* h = h_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real h_view = h_view_row[axis1 * nD + unit];
+            h_row[axis1 * nD + unit] = h_view;
         }
     }
 }
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_10)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_7)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped
-     * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *r_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
-        const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_q_row = frame->at[3].rows + row * (nK * nN);
-        real *s_row = frame->at[4].rows + row * frame->at[4].row;
-        real *sum_s_reshaped_q_row = frame->at[5].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + axis2];
-                real sum_s_reshaped_q = 0;
-                CELLGEN_SUMS(sum_s_reshaped_q)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real r = r_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
-                    const real s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped;
-                    s_row[axis1 * (nD * nK) + axis2 * nK + unit] = s;
-                    sum_s_reshaped_q += s * reshaped_q;
-                }
-                sum_s_reshaped_q_row[axis1 * nD + axis2] = sum_s_reshaped_q;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_11)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* h = h_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *h_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *h_row = frame->at[1].rows + row * frame->at[1].row + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real h_view = h_view_row[unit];
-            h_row[unit] = h_view;
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1371,12 +1387,12 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_forward_member
     {CELLGEN_BY_ROW | CELLGEN_MADE, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_forward_over_time)[] = {
-    {0, 4, 0, CELLGEN_STAGED, 30, -1, -1, -1},
-    {9, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 31, -1},
-    {10, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 32, -1},
+    {0, 4, 0, CELLGEN_STAGED, 29, -1, -1, -1},
+    {9, 3, 2, CELLGEN_OUTPUT | CELLGEN_SHOWN | CELLGEN_AGAIN, -1, -1, 30, -1},
+    {10, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 31, -1},
 };
 static const cellgen_link CELLGEN_NAME(gated_delta_net_sequence_forward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 11, -1, -1, -1, -1, 29, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 1, 11, -1, -1, -1, -1, 28, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(gated_delta_net_sequence_forward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1},
@@ -1392,12 +1408,12 @@ static const cellgen_memory CELLGEN_NAME(gated_delta_net_sequence_forward_memory
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 2, 0, -1},
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 4),
-    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 3), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 4), CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, IF_LAST, 0),
 };
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_uses)[] = {0, 1, 2,};
 static const cellgen_run CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_runs)[] = {{0, -1, 4, 0, 2, 0, 2, 1, 2, 0},};
@@ -1414,13 +1430,9 @@ static const cellgen_run CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3
 static const cellgen_weight CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_weights)[] = {{5, -1, -1, 2, -1, 0, 0, 1}, {6, -1, -1, 2, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_4_uses)[] = {1, 2, 10, 11, 12, 13,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5_uses)[] = {14, 9, 15,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6_uses)[] = {12, 13, 16, 17,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_uses)[] = {1, 10, 16, 2, 11, 17, 18, 19,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_8_uses)[] = {15, 19, 20,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_9_uses)[] = {4, 7, 20, 21,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_10_uses)[] = {15, 19, 21, 18, 22, 23,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_11_uses)[] = {23, 24,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5_uses)[] = {12, 13, 15, 16,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6_uses)[] = {1, 10, 15, 2, 11, 16, 17, 18,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_uses)[] = {14, 9, 18, 19, 4, 7, 20, 17, 21, 22, 23,};
 static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 4, -1, 0}, {CELLGEN_AT_SAVED, 12, 1, 3, 0}, {CELLGEN_AT_SAVED, 14, 1, 4, 0},
     {CELLGEN_AT_SAVED, 16, 3, 8, 0}, {CELLGEN_AT_MEMORY, 9, 3, -1, 0}, {CELLGEN_AT_MEMBER, 8, 6, -1, 0},
@@ -1428,28 +1440,23 @@ static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_forward_forward
     {CELLGEN_AT_SAVED, 18, 2, 14, 0}, {CELLGEN_AT_MEMORY, 15, 2, -1, 0},
     {CELLGEN_AT_MEMORY, 17, 1, -1, 0}, {CELLGEN_AT_MEMORY, 18, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 19, 2, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 21, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 13, 2, 22, 0}, {CELLGEN_AT_SAVED, 15, 2, 23, 0},
-    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_MEMORY, 25, 1, -1, 0},
-    {CELLGEN_AT_SAVED, 19, 3, 26, 0}, {CELLGEN_AT_MEMORY, 27, 3, -1, 0},
-    {CELLGEN_AT_SERIES, 2, 0, -1, 0}, {CELLGEN_AT_MEMORY, 28, 3, -1, 0},
-    {CELLGEN_AT_SERIES, 1, 3, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 13, 2, 21, 0},
+    {CELLGEN_AT_SAVED, 15, 2, 22, 0}, {CELLGEN_AT_MEMORY, 23, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_SAVED, 19, 3, 25, 0},
+    {CELLGEN_AT_MEMORY, 26, 3, -1, 0}, {CELLGEN_AT_SERIES, 2, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 27, 3, -1, 0}, {CELLGEN_AT_SERIES, 1, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 1, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1), 3, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 2, 5, 1, 5, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_runs), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_weights), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2), 3, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2_uses), 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2_keeps), 0, 0, 1, 1, 4, 3, 10, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2_runs), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2_weights), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3), 6, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_keeps), 0, 0, 2, 2, 5, 2, 16, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_runs), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_weights), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_4), 6, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5), 3, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6), 4, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7), 8, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_8), 3, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_9), 4, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_10), 6, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_11), 2, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_11_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5), 4, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6), 8, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7), 11, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(gated_delta_net_sequence_forward_parts)[] = {
-    {25, 11, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_places), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_stages), 0},
+    {24, 7, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_forward_forward_places), CELLGEN_NAME(gated_delta_net_sequence_forward_forward_stages), 0},
 };
 static void CELLGEN_NAME(gated_delta_net_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
@@ -1462,7 +1469,7 @@ static const cg_function CELLGEN_NAME(gated_delta_net_sequence_forward_table) = 
     6, 7, 0, 1,
     CELLGEN_NAME(gated_delta_net_sequence_forward_extents), CELLGEN_NAME(gated_delta_net_sequence_forward_prologue), 0, CELLGEN_NAME(gated_delta_net_sequence_forward_parts),
     -1, 6, 0, -1,
-    20, 3, 1, 33, 0, 0, 0, 0, 0,
+    20, 3, 1, 32, 0, 0, 0, 0, 0,
     CELLGEN_NAME(gated_delta_net_sequence_forward_members),
     CELLGEN_NAME(gated_delta_net_sequence_forward_over_time),
     CELLGEN_NAME(gated_delta_net_sequence_forward_states),
@@ -1475,29 +1482,6 @@ CELLGEN_OVER_TIME(gated_delta_net_sequence_forward, cg_run_forward, (int64_t nT,
 /* ---- gated_delta_net_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_1)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_s_in = d_s + d_s_next */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-        real *d_s_in_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s + d_s_next;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1532,7 +1516,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_2)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     /* softplus_softplus_pre = softplus(softplus_pre)
@@ -1553,138 +1537,160 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_4)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_h_copy = d_h */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_h_row = frame->at[0].rows + row * frame->at[0].row + first;
-        real *d_h_copy_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h = d_h_row[unit];
-            d_h_copy_row[unit] = d_h;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_5)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[unit];
-            d_sum_s_reshaped_q_row[unit] = d_sum_s_reshaped_q_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_6)
+CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+    const real *d_h_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *d_sum_s_reshaped_q_view_row = frame->at[3].rows + row * (nD * nN);
+    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+    real *d_sum_s_reshaped_q_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_k_row = frame->at[5].rows + row * (nK * nN);
+    const real *reshaped_q_row = frame->at[6].rows + row * (nK * nN);
+    const real *d_v_beta_reshaped_sum_r_reshaped_k_view_2 = frame->at[8].rows + row * (nD * nN);
+    const real *beta_row = frame->at[9].rows + row * nN;
+    const real *d_sum_r_reshaped_k_view_row = frame->at[11].rows + row * (nD * nN);
+    real *d_s_total_row = frame->at[7].rows + row * (nD * nK * nN);
+    real *d_sum_r_reshaped_k_row = frame->at[12].rows + row * (nD * nN);
+    const real *reshaped_alpha_row = frame->at[13].rows + row * nN;
+    real *d_h_copy_row = frame->at[3].rows + row * (nD * nN);
+    real *d_reshaped_v_beta_reshaped_sum_r_reshape = frame->at[8].rows + row * (nD * nN);
+    real *d_v_beta_reshaped_sum_r_reshaped_k_row = frame->at[10].rows + row * (nD * nN);
+    real *d_reshaped_sum_r_reshaped_k_row = frame->at[11].rows + row * (nD * nN);
+    real *d_r_row = frame->at[14].rows + row * (nD * nK * nN);
+    real *d_s_prev_row = frame->at[15].rows + row * (nD * nK * nN);
+    /* d_h_copy = d_h */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_h = d_h_row[axis1 * nD + unit];
+            d_h_copy_row[axis1 * nD + unit] = d_h;
+        }
+    }
+    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[axis1 * nD + unit];
+            d_sum_s_reshaped_q_row[axis1 * nD + unit] = d_sum_s_reshaped_q_view;
+        }
+    }
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
      * d_reshaped_v_beta_reshaped_sum_r_reshape_2 = sum(d_reshaped_v_beta_reshaped_sum_r_reshape -> (B, N, D, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN);
-        const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
-        const real *reshaped_q_row = frame->at[3].rows + row * (nK * nN);
-        real *d_s_total_row = frame->at[4].rows + row * (nD * nK * nN);
-        real *d_reshaped_v_beta_reshaped_sum_r_reshape = frame->at[5].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + axis2];
-                real d_reshaped_v_beta_reshaped_sum_r_reshape_2 = 0;
-                CELLGEN_SUMS(d_reshaped_v_beta_reshaped_sum_r_reshape_2)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_in = d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit];
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector d_reshaped_v_beta_reshaped_sum_r_reshape_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_r_reshape_3[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
+                    d_reshaped_v_beta_reshaped_sum_r_reshape_3[turn] += d_s_total * reshaped_k;
+                }
+            }
+            real d_reshaped_v_beta_reshaped_sum_r_reshape_4[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_v_beta_reshaped_sum_r_reshape_3, turns, d_reshaped_v_beta_reshaped_sum_r_reshape_4);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
                     const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real d_s_in = d_s + d_s_next;
                     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total;
-                    d_reshaped_v_beta_reshaped_sum_r_reshape_2 += d_s_total * reshaped_k;
+                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
+                    d_reshaped_v_beta_reshaped_sum_r_reshape_4[turn] += d_s_total * reshaped_k;
                 }
-                d_reshaped_v_beta_reshaped_sum_r_reshape[axis1 * nD + axis2] = d_reshaped_v_beta_reshaped_sum_r_reshape_2;
             }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_r_reshape[axis1 * nD + (axis2 + turn)] = d_reshaped_v_beta_reshaped_sum_r_reshape_4[turn];
         }
     }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_7)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
     /* d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view
      * d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_v_beta_reshaped_sum_r_reshaped_k_view_2 = frame->at[0].rows + row * (nD * nN);
-        const real *beta_row = frame->at[1].rows + row * nN;
-        real *d_v_beta_reshaped_sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        real *d_reshaped_sum_r_reshaped_k_row = frame->at[3].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_v_beta_reshaped_sum_r_reshaped_k_view = d_v_beta_reshaped_sum_r_reshaped_k_view_2[axis1 * nD + unit];
             const real beta = beta_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_v_beta_reshaped_sum_r_reshaped_k_view = d_v_beta_reshaped_sum_r_reshaped_k_view_2[axis1 * nD + unit];
-                const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view;
-                d_v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_r_reshaped_k;
-                d_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = -d_v_beta_reshaped_sum_r_reshaped_k * beta;
+            const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view;
+            d_v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_r_reshaped_k;
+            d_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = -d_v_beta_reshaped_sum_r_reshaped_k * beta;
+        }
+    }
+    /* d_sum_r_reshaped_k = d_sum_r_reshaped_k_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_sum_r_reshaped_k_view = d_sum_r_reshaped_k_view_row[axis1 * nD + unit];
+            d_sum_r_reshaped_k_row[axis1 * nD + unit] = d_sum_r_reshaped_k_view;
+        }
+    }
+    /* d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
+     * d_s_prev = d_r * reshaped_alpha */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_r_reshaped_k_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_r_reshaped_k_of[turn] = cg_all(d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_r_reshaped_k = d_sum_r_reshaped_k_of[turn];
+                    const cg_vector d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
+                    cg_store(&d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_r);
+                    const cg_vector d_s_prev = d_r * reshaped_alpha;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
+                }
+            }
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_alpha = reshaped_alpha_row[axis1];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
+                    d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_r;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_r * reshaped_alpha;
+                }
             }
         }
     }
 }
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_8)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_sum_r_reshaped_k = d_sum_r_reshaped_k_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_r_reshaped_k_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_r_reshaped_k_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_r_reshaped_k_view = d_sum_r_reshaped_k_view_row[unit];
-            d_sum_r_reshaped_k_row[unit] = d_sum_r_reshaped_k_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_9)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
-     * d_s_prev = d_r * reshaped_alpha */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_total_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_r_reshaped_k_row = frame->at[1].rows + row * (nD * nN);
-        const real *reshaped_alpha_row = frame->at[2].rows + row * nN;
-        const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
-        real *d_r_row = frame->at[4].rows + row * (nD * nK * nN);
-        real *d_s_prev_row = frame->at[5].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_alpha = reshaped_alpha_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
-                    d_r_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_r;
-                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_r * reshaped_alpha;
-                }
-            }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1728,53 +1734,104 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_1)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_2)
+CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
+    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
+    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
+    const real *d_sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
+    const real *d_r_row = frame->at[3].rows + row * (nD * nK * nN);
+    const real *s_prev_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *s_row = frame->at[5].rows + row * frame->at[5].row;
+    const real *reshaped_alpha_row = frame->at[6].rows + row * nN;
+    const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[7].rows + row * (nD * nN);
+    real *d_reshaped_q_row = frame->at[8].rows + row * (nK * nN);
+    real *d_reshaped_k_row = frame->at[9].rows + row * (nK * nN);
+    real *d_reshaped_alpha_row = frame->at[10].rows + row * nN;
     /* r = s_prev * reshaped_alpha
      * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped
      * d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r
      * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
      * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K))
      * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, 1, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-        const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-        const real *d_sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-        const real *d_r_row = frame->at[3].rows + row * (nD * nK * nN);
-        const real *s_prev_row = frame->at[4].rows + row * frame->at[4].row;
-        const real *s_row = frame->at[5].rows + row * frame->at[5].row;
-        const real *reshaped_alpha_row = frame->at[6].rows + row * nN;
-        const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[7].rows + row * (nD * nN);
-        real *d_reshaped_q_row = frame->at[8].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0;
-        real *d_reshaped_k_row = frame->at[9].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0;
-        real *d_reshaped_alpha_row = frame->at[10].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_alpha = reshaped_alpha_row[axis1];
-            real d_reshaped_alpha = 0;
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + axis2];
-                const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + axis2];
-                const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + axis2];
-                CELLGEN_SUMS(d_reshaped_alpha)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_r = d_r_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + axis2 * nK + unit];
+    {
+        cg_vector d_reshaped_alpha_lanes = cg_all(0);
+        real d_reshaped_alpha_rest = 0;
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector d_sum_r_reshaped_k_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_r_reshaped_k_of[turn] = cg_all(d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
+                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_r_reshaped_k = d_sum_r_reshaped_k_of[turn];
+                    const cg_vector d_r = cg_load(&d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
+                    const cg_vector r = s_prev * reshaped_alpha;
+                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
+                    const cg_vector d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
+                    d_reshaped_q += d_sum_s_reshaped_q * s;
+                    d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
+                    d_reshaped_alpha_lanes += d_r * s_prev;
+                }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
+            }
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)];
+                    const real d_r = d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_alpha = reshaped_alpha_row[axis1];
+                    const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)];
                     const real r = s_prev * reshaped_alpha;
                     const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
                     const real d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
                     d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
                     d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms + d_reshaped_k_terms_2;
-                    d_reshaped_alpha += d_r * s_prev;
+                    d_reshaped_alpha_rest += d_r * s_prev;
                 }
             }
-            d_reshaped_alpha_row[axis1] = d_reshaped_alpha;
+        }
+        d_reshaped_alpha_row[axis1] += cg_sum_of(d_reshaped_alpha_lanes) + d_reshaped_alpha_rest;
+    }
+}
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_2)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_q_row = frame->at[8].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[9].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
+        { real *d_reshaped_alpha_row = frame->at[10].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_alpha_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1988,7 +2045,7 @@ static void CELLGEN_NAME(gated_delta_net_sequence_backward_epilogue)(const cg_fr
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[38] + row;
+        const real *d_exp_a_log_row = frame->memory[37] + row;
         const real *exp_a_log_row = frame->memory[0] + row;
         real *d_a_log_row = args->d_a_log + row;
         CELLGEN_VECTORIZE
@@ -2019,92 +2076,79 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_backward_membe
     {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 41},
-    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
-    {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 43, 44, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
-    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
-    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
-    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
-    {13, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
-    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
-    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
-    {16, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 52},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 40},
+    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
+    {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 42, 43, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
+    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 44},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
+    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
+    {13, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
+    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
+    {16, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
 };
 static const cellgen_link CELLGEN_NAME(gated_delta_net_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 19, 21, 3, -1, 39, -1, 40, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 19, 21, 3, -1, 38, -1, 39, 0},
 };
 static const cellgen_memory CELLGEN_NAME(gated_delta_net_sequence_backward_memory)[] = {
-    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1),
-    CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(gated_delta_net_sequence_backward_kept)[] = {
-    {2, 1, -1}, {4, 1, -1}, {6, 2, -1}, {7, 2, -1}, {9, 3, -1}, {10, 0, -1}, {12, 3, -1}, {14, 3, -1},
-    {15, 0, -1},
+    {1, 1, -1}, {3, 1, -1}, {5, 2, -1}, {6, 2, -1}, {8, 3, -1}, {9, 0, -1}, {11, 3, -1}, {13, 3, -1},
+    {14, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(gated_delta_net_sequence_backward_totals)[] = {
-    {22, -1, 4, 1, 0, 53}, {23, -1, 4, 1, 0, 54}, {24, -1, 5, 1, 0, 55}, {25, -1, 6, 1, 0, 56},
-    {26, -1, 6, 1, 0, 57}, {28, -1, 2, 0, 0, 58}, {-1, 38, 2, 0, 0, -1},
+    {22, -1, 4, 1, 0, 52}, {23, -1, 4, 1, 0, 53}, {24, -1, 5, 1, 0, 54}, {25, -1, 6, 1, 0, 55},
+    {26, -1, 6, 1, 0, 56}, {28, -1, 2, 0, 0, 57}, {-1, 37, 2, 0, 0, -1},
 };
-static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {{-1, 38, 2, 22}, {28, -1, 2, 23},};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses)[] = {11, 12, 13, 14,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4_uses)[] = {15, 16,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_5_uses)[] = {16, 17,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_6_uses)[] = {2, 17, 10, 8, 18, 19,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_7_uses)[] = {19, 20, 21, 22,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_8_uses)[] = {22, 23,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_9_uses)[] = {18, 23, 14, 10, 24, 25,};
+static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {{-1, 37, 2, 21}, {28, -1, 2, 22},};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses)[] = {10, 11, 12, 13,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses)[] = {0, 1, 14, 15, 16, 9, 7, 17, 18, 19, 20, 21, 22, 13, 23, 24,};
 static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 1, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0},
-    {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 4, 1, -1, 0}, {CELLGEN_AT_MEMORY, 5, 1, -1, 0}, {CELLGEN_AT_SAVED, 15, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_KEPT, 7, 2, -1, 0},
-    {CELLGEN_AT_STAGED, 2, 3, -1, 1}, {CELLGEN_AT_MEMORY, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 10, 0, -1, 0}, {CELLGEN_AT_MEMORY, 11, 3, -1, 0},
-    {CELLGEN_AT_SAVED, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 12, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0},
-    {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 10, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 2, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_SAVED, 15, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 5, 2, -1, 0}, {CELLGEN_AT_KEPT, 6, 2, -1, 0},
+    {CELLGEN_AT_STAGED, 2, 3, -1, 1}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 9, 0, -1, 0}, {CELLGEN_AT_MEMORY, 10, 3, -1, 0}, {CELLGEN_AT_SAVED, 14, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 13, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1), 3, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2), 8, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3), 4, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4), 2, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_5), 2, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_6), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_7), 4, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_8), 2, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_9), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1), 8, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2), 4, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3), 16, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13, 4, 14, 15, 16,};
@@ -2127,9 +2171,9 @@ static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_de
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses)[] = {24, 25, 5, 38, 39, 42,};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants)[] = {20,};
 static const cellgen_run CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 33, -1, 1, 1},
-    {2, -1, 3, 0, 1, 0, 34, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 35, -1, 1, 3},
-    {4, -1, 1, 0, 1, 0, 36, -1, 1, 4},
+    {0, -1, 2, 0, 1, 0, 31, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 32, -1, 1, 1},
+    {2, -1, 3, 0, 1, 0, 33, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 34, -1, 1, 3},
+    {4, -1, 1, 0, 1, 0, 35, -1, 1, 4},
 };
 static const cellgen_weight CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights)[] = {
     {6, -1, -1, 2, -1, 1, 0, 1}, {5, -1, -1, 2, -1, 1, 0, 0}, {4, -1, -1, 3, -1, 1, 0, 0},
@@ -2138,23 +2182,23 @@ static const cellgen_weight CELLGEN_NAME(gated_delta_net_sequence_backward_defer
 static const cellgen_chain CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains)[] = {{0, 5},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place)[] = {5, -1,};
 static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_ACROSS, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_ACROSS, 10, 2, -1, 0},
     {CELLGEN_AT_ACROSS, 9, 3, -1, 0}, {CELLGEN_AT_ACROSS, 12, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 16, 3, -1, 0}, {CELLGEN_AT_MEMORY, 17, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 10, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 14, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 7, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 20, 1, -1, 0}, {CELLGEN_AT_MEMORY, 21, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 15, 3, -1, 0}, {CELLGEN_AT_MEMORY, 16, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 18, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 19, 1, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
     {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 24, 3, -1, 0},
-    {CELLGEN_AT_SUMS, 22, 2, -1, 0}, {CELLGEN_AT_SUMS, 23, 2, -1, 0}, {CELLGEN_AT_ACROSS, 11, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_MEMORY, 24, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 25, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 26, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 27, 2, -1, 0}, {CELLGEN_AT_MEMBER, 26, 2, -1, 0},
-    {CELLGEN_AT_MEMBER, 25, 2, -1, 0}, {CELLGEN_AT_MEMORY, 28, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 29, 2, -1, 0}, {CELLGEN_AT_MEMORY, 30, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 31, 1, -1, 0}, {CELLGEN_AT_MEMBER, 23, 1, -1, 0},
+    {CELLGEN_AT_SUMS, 21, 2, -1, 0}, {CELLGEN_AT_SUMS, 22, 2, -1, 0}, {CELLGEN_AT_ACROSS, 11, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 25, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 26, 2, -1, 0}, {CELLGEN_AT_MEMBER, 26, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 25, 2, -1, 0}, {CELLGEN_AT_MEMORY, 27, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 28, 2, -1, 0}, {CELLGEN_AT_MEMORY, 29, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 30, 1, -1, 0}, {CELLGEN_AT_MEMBER, 23, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 22, 1, -1, 0}, {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages)[] = {
@@ -2167,13 +2211,13 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants), 1, 1, 10, 7, 37, 0, 10, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants), 1, 1, 10, 7, 36, 0, 10, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)[] = {
     {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
 };
 static const cg_part CELLGEN_NAME(gated_delta_net_sequence_backward_parts)[] = {
-    {26, 9, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places), CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages), 0},
+    {25, 3, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places), CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages), 0},
     {43, 10, 7, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(gated_delta_net_sequence_backward_made)[] = {
@@ -2192,7 +2236,7 @@ static const cg_function CELLGEN_NAME(gated_delta_net_sequence_backward_table) =
     6, 13, 1, 2,
     CELLGEN_NAME(gated_delta_net_sequence_backward_extents), CELLGEN_NAME(gated_delta_net_sequence_backward_prologue), CELLGEN_NAME(gated_delta_net_sequence_backward_epilogue), CELLGEN_NAME(gated_delta_net_sequence_backward_parts),
     11, 10, 1, 12,
-    29, 13, 1, 59, 9, 0, 7, 2, 0,
+    29, 13, 1, 58, 9, 0, 7, 2, 0,
     CELLGEN_NAME(gated_delta_net_sequence_backward_members),
     CELLGEN_NAME(gated_delta_net_sequence_backward_over_time),
     CELLGEN_NAME(gated_delta_net_sequence_backward_states),

@@ -47,6 +47,15 @@
 #define CELLGEN_OUTLINE static __attribute__((noinline, noclone, unused))
 #endif
 
+/* before a short loop: once for each of its turns, one after the other */
+#if !CELLGEN_GNU
+#define CELLGEN_UNROLL
+#elif defined(__clang__)
+#define CELLGEN_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define CELLGEN_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 /* a cache line, before the type of a variable */
 #if CELLGEN_GNU
 #define CELLGEN_ALIGNED __attribute__((aligned(64)))

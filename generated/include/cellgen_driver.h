@@ -66,7 +66,12 @@ typedef struct {
 } cellgen_series_row;
 
 /* One state. */
-enum { CELLGEN_STATE_OUTPUT = 1, CELLGEN_STATE_NOW = 2, CELLGEN_STATE_ACROSS = 4 };
+enum {
+    CELLGEN_STATE_OUTPUT = 1,
+    CELLGEN_STATE_NOW = 2,
+    CELLGEN_STATE_ACROSS = 4,
+    CELLGEN_STATE_IN_PLACE = 8 /* a step may write each entry over the one before */
+};
 typedef struct {
     int16_t width, flags;
     int16_t series;        /* of the state after each step; NONE: not kept */

@@ -13,7 +13,8 @@ CELLGEN_STATIC cg_rows cg_state_after(const cg_row_block *b, const cellgen_link 
         found.row = b->series[link->series].row;
     } else {
         real *const saved = link->saved == CELLGEN_NONE ? 0 : cg_member(b, link->saved);
-        found.rows = saved ? saved + (step - b->first) * b->B * width : b->memory[link->pair] + step % 2 * b->B * width;
+        const int64_t turn = cg_is_in_place(b, link) ? 0 : step % 2;
+        found.rows = saved ? saved + (step - b->first) * b->B * width : b->memory[link->pair] + turn * b->B * width;
     }
     return found;
 }

@@ -326,6 +326,26 @@ CELLGEN_INLINE cg_walk cg_in_turn(real *pair, int64_t B, int64_t width, int64_t 
     return walk;
 }
 
+/* Whether of an output over time one step alone is kept; where some are wanted, of those that are not. */
+#undef cg_is_of_last_step
+#define cg_is_of_last_step CELLGEN_NAME(cellgen_is_of_last_step)
+CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_series_row *row)
+{
+    if (row->only == CELLGEN_NONE || !b->memory[row->only]) return 0;
+    return b->every > 1 || b->options.last || !cg_member(b, row->member);
+}
+
+/* Whether the steps of a forward pass write a state where the one before is: all of them count, and nobody
+ * wants to see it. */
+#undef cg_is_in_place
+#define cg_is_in_place CELLGEN_NAME(cellgen_is_in_place)
+CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *link)
+{
+    if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->counts || b->fresh || b->every > 1) return 0;
+    if (link->flags & CELLGEN_STATE_OUTPUT) return b->guarded && cg_is_of_last_step(b, b->f->over_time + link->series);
+    return link->saved == CELLGEN_NONE || !cg_member(b, link->saved);
+}
+
 #undef cg_before
 #define cg_before CELLGEN_NAME(cellgen_before)
 CELLGEN_STATIC cg_walk cg_before(const cg_row_block *b, const cellgen_link *link, int deferred)
@@ -341,7 +361,8 @@ CELLGEN_STATIC cg_walk cg_before(const cg_row_block *b, const cellgen_link *link
         walk = cg_along_saved(b, link->saved, width);
         --walk.shift;
     } else {
-        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 1); /* of two, the one before is the one after */
+        walk = cg_is_in_place(b, link) ? cg_still(b->memory[link->pair], width)
+                                       : cg_in_turn(b->memory[link->pair], b->B, width, 2, 1); /* of two, the one before is the one after */
     }
     walk.edge = 0;
     walk.edge_rows = cg_member(b, link->initial);
@@ -389,6 +410,7 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *pl
         walk = cg_along_saved(b, place->of, width);
         return !walk.rows && place->other != CELLGEN_NONE ? cg_still(b->memory[place->other], width) : walk;
     case CELLGEN_AT_PAIR:
+        if (cg_is_in_place(b, link)) return cg_still(b->memory[b->guarded ? link->now : link->pair], width);
         if (link->saved == CELLGEN_NONE || !cg_member(b, link->saved))
             return cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
         return cg_along_saved(b, link->saved, width);
@@ -425,15 +447,6 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
     if (!cg_is_upstream(b->f, number)) return;
     if (b->sparse[number].rows) b->series[number] = all;
     *whole += steps * b->B * width;
-}
-
-/* Whether of an output over time one step alone is kept; where some are wanted, of those that are not. */
-#undef cg_is_of_last_step
-#define cg_is_of_last_step CELLGEN_NAME(cellgen_is_of_last_step)
-CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_series_row *row)
-{
-    if (row->only == CELLGEN_NONE || !b->memory[row->only]) return 0;
-    return b->every > 1 || b->options.last || !cg_member(b, row->member);
 }
 
 /* Where one array over time lies: at the caller's distances; the steps that are held one after the other. */
@@ -474,6 +487,11 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
                            ? cg_own(b->memory[row->stage], width)
                            : b->series[i];
         evenly_strided = evenly_strided && cg_is_evenly_strided(b->series[i], b->B);
+    }
+    for (int i = 0; i < f->links; ++i) {
+        const cellgen_link *link = f->link + i;
+        if (link->flags & CELLGEN_STATE_OUTPUT && cg_is_in_place(b, link))
+            b->series[link->series] = cg_own(b->memory[link->now], cg_length(b, link->width));
     }
     b->gather = b->counts || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a row block lie apart */
     for (int i = 0; i < f->series; ++i) {

@@ -132,7 +132,7 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
         else if (link->saved != CELLGEN_NONE)
             cg_copy_row(cg_member(b, link->saved) + at, from, count);
         else
-            cg_copy_row(b->memory[link->pair] + (step - 1) % 2 * b->B * width + at, from, count);
+            cg_copy_row(b->memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->B * width + at, from, count);
     }
     for (int i = 0; i < f->series && b->counts; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width), at = begin * width;

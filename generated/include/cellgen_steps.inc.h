@@ -100,6 +100,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
         real *const now = b->memory[link->now] + row * width;
+        if (cg_is_in_place(b, link)) continue;
         if (link->flags & CELLGEN_STATE_OUTPUT) {
             const cg_series series = b->series[link->series];
             real *const next = cg_at_step(series, step) + row * series.row;

@@ -24,6 +24,7 @@
 #include "mamba2.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- mamba2_forward: Compute one step. */
 
@@ -741,59 +742,89 @@ CELLGEN_EQUATIONS(mamba2_sequence_forward_forward_4)
     }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_exp_exp_pre_row = frame->at[1].rows + row * nN;
+    const real *reshaped_u_dt_row = frame->at[2].rows + row * (nD * nN);
+    const real *reshaped_b_row = frame->at[3].rows + row * nK;
+    const real *reshaped_c_row = frame->at[4].rows + row * nK;
+    const real *d_row = frame->at[7].rows;
+    const real *u_row = frame->at[8].rows + row * (nD * nN);
+    const real *reshaped_sum_s_reshaped_c_row = frame->at[6].rows + row * (nD * nN);
+    real *s_row = frame->at[5].rows + row * frame->at[5].row;
+    real *sum_s_reshaped_c_row = frame->at[6].rows + row * (nD * nN);
+    real *y_row = frame->at[9].rows + row * frame->at[9].row;
+    /* s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b
+     * sum_s_reshaped_c = sum(s_reshaped_c -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
+            cg_vector reshaped_u_dt_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_u_dt_of[turn] = cg_all(reshaped_u_dt_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector sum_s_reshaped_c_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_c_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_b = cg_load(&reshaped_b_row[unit]);
+                const cg_vector reshaped_c = cg_load(&reshaped_c_row[unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_u_dt = reshaped_u_dt_of[turn];
+                    const cg_vector s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b;
+                    cg_store(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], s);
+                    sum_s_reshaped_c_lanes[turn] += s * reshaped_c;
+                }
+            }
+            real sum_s_reshaped_c_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_reshaped_c_lanes, turns, sum_s_reshaped_c_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
+                    const real reshaped_u_dt = reshaped_u_dt_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_b = reshaped_b_row[unit];
+                    const real reshaped_c = reshaped_c_row[unit];
+                    const real s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b;
+                    s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = s;
+                    sum_s_reshaped_c_sums[turn] += s * reshaped_c;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)] = sum_s_reshaped_c_sums[turn];
+        }
+    }
+    /* y = d * u + reshaped_sum_s_reshaped_c */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d = d_row[axis1];
+            const real u = u_row[axis1 * nD + unit];
+            const real reshaped_sum_s_reshaped_c = reshaped_sum_s_reshaped_c_row[axis1 * nD + unit];
+            y_row[axis1 * nD + unit] = d * u + reshaped_sum_s_reshaped_c;
+        }
+    }
+}
 CELLGEN_EQUATIONS(mamba2_sequence_forward_forward_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b
-     * sum_s_reshaped_c = sum(s_reshaped_c -> (B, N, D, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_exp_exp_pre_row = frame->at[1].rows + row * nN;
-        const real *reshaped_u_dt_row = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_b_row = frame->at[3].rows + row * nK;
-        const real *reshaped_c_row = frame->at[4].rows + row * nK;
-        real *s_row = frame->at[5].rows + row * frame->at[5].row;
-        real *sum_s_reshaped_c_row = frame->at[6].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real reshaped_u_dt = reshaped_u_dt_row[axis1 * nD + axis2];
-                real sum_s_reshaped_c = 0;
-                CELLGEN_SUMS(sum_s_reshaped_c)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_b = reshaped_b_row[unit];
-                    const real reshaped_c = reshaped_c_row[unit];
-                    const real s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b;
-                    s_row[axis1 * (nD * nK) + axis2 * nK + unit] = s;
-                    sum_s_reshaped_c += s * reshaped_c;
-                }
-                sum_s_reshaped_c_row[axis1 * nD + axis2] = sum_s_reshaped_c;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mamba2_sequence_forward_forward_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* y = d * u + reshaped_sum_s_reshaped_c */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_row = frame->at[0].rows;
-        const real *u_row = frame->at[1].rows + row * (nD * nN);
-        const real *reshaped_sum_s_reshaped_c_row = frame->at[2].rows + row * (nD * nN);
-        real *y_row = frame->at[3].rows + row * frame->at[3].row;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real d = d_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real u = u_row[axis1 * nD + unit];
-                const real reshaped_sum_s_reshaped_c = reshaped_sum_s_reshaped_c_row[axis1 * nD + unit];
-                y_row[axis1 * nD + unit] = d * u + reshaped_sum_s_reshaped_c;
-            }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -833,7 +864,7 @@ static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_forward_over_time)[
     {10, 0, 4, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 21, -1},
 };
 static const cellgen_link CELLGEN_NAME(mamba2_sequence_forward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 11, -1, -1, -1, -1, 18, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 1, 11, -1, -1, -1, -1, 18, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(mamba2_sequence_forward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1},
@@ -865,8 +896,7 @@ static const cellgen_run CELLGEN_NAME(mamba2_sequence_forward_forward_3_runs)[] 
 static const cellgen_weight CELLGEN_NAME(mamba2_sequence_forward_forward_3_weights)[] = {{3, -1, -1, 3, -1, 0, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(mamba2_sequence_forward_forward_3_chains)[] = {{0, 1},};
 static const int16_t CELLGEN_NAME(mamba2_sequence_forward_forward_4_uses)[] = {1, 7, 9,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_forward_forward_5_uses)[] = {10, 8, 9, 2, 3, 11, 12,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_forward_forward_6_uses)[] = {13, 1, 12, 14,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_forward_forward_5_uses)[] = {10, 8, 9, 2, 3, 11, 12, 13, 1, 14,};
 static const cellgen_place CELLGEN_NAME(mamba2_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 4, -1, 0}, {CELLGEN_AT_SAVED, 12, 1, 3, 0}, {CELLGEN_AT_SAVED, 13, 2, 7, 0},
     {CELLGEN_AT_SAVED, 14, 2, 8, 0}, {CELLGEN_AT_MEMBER, 7, 6, -1, 0}, {CELLGEN_AT_MEMORY, 0, 6, -1, 0},
@@ -881,11 +911,10 @@ static const cg_stage CELLGEN_NAME(mamba2_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(mamba2_sequence_forward_forward_2), 3, CELLGEN_NAME(mamba2_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 2, 5, 2, 9, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(mamba2_sequence_forward_forward_2_runs), CELLGEN_NAME(mamba2_sequence_forward_forward_2_weights), CELLGEN_NAME(mamba2_sequence_forward_forward_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(mamba2_sequence_forward_forward_3), 6, CELLGEN_NAME(mamba2_sequence_forward_forward_3_uses), 1, CELLGEN_NAME(mamba2_sequence_forward_forward_3_keeps), 0, 0, 1, 1, 4, 3, 15, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(mamba2_sequence_forward_forward_3_runs), CELLGEN_NAME(mamba2_sequence_forward_forward_3_weights), CELLGEN_NAME(mamba2_sequence_forward_forward_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(mamba2_sequence_forward_forward_4), 3, CELLGEN_NAME(mamba2_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(mamba2_sequence_forward_forward_5), 7, CELLGEN_NAME(mamba2_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(mamba2_sequence_forward_forward_6), 4, CELLGEN_NAME(mamba2_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_forward_forward_5), 10, CELLGEN_NAME(mamba2_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(mamba2_sequence_forward_parts)[] = {
-    {15, 6, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_forward_forward_places), CELLGEN_NAME(mamba2_sequence_forward_forward_stages), 0},
+    {15, 5, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_forward_forward_places), CELLGEN_NAME(mamba2_sequence_forward_forward_stages), 0},
 };
 static void CELLGEN_NAME(mamba2_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
@@ -912,29 +941,6 @@ CELLGEN_OVER_TIME(mamba2_sequence_forward, cg_run_forward, (int64_t nT, int64_t 
 CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_1)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_s_in = d_s + d_s_next */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-        real *d_s_in_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s + d_s_next;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
-{
-    const int64_t nN = frame->n[3];
     /* dt = softplus(dt_pre)
      * exp_exp_pre = exp(-dt * exp_a_log) */
     for (int64_t row = begin; row < end; ++row) {
@@ -953,65 +959,91 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
     }
 }
 
-CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_y_copy = d_y */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row + first;
-        real *d_y_copy_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_y = d_y_row[unit];
-            d_y_copy_row[unit] = d_y;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_4)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_c_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_s_reshaped_c_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_s_reshaped_c_view = d_sum_s_reshaped_c_view_row[unit];
-            d_sum_s_reshaped_c_row[unit] = d_sum_s_reshaped_c_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_5)
+CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+    const real *d_y_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *d_sum_s_reshaped_c_view_row = frame->at[3].rows + row * (nD * nN);
+    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+    real *d_sum_s_reshaped_c_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_exp_exp_pre_row = frame->at[5].rows + row * nN;
+    const real *reshaped_c_row = frame->at[6].rows + row * nK;
+    real *d_y_copy_row = frame->at[3].rows + row * (nD * nN);
+    real *d_s_total_row = frame->at[7].rows + row * (nD * nK * nN);
+    real *d_s_prev_row = frame->at[8].rows + row * (nD * nK * nN);
+    /* d_y_copy = d_y */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_y = d_y_row[axis1 * nD + unit];
+            d_y_copy_row[axis1 * nD + unit] = d_y;
+        }
+    }
+    /* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_sum_s_reshaped_c_view = d_sum_s_reshaped_c_view_row[axis1 * nD + unit];
+            d_sum_s_reshaped_c_row[axis1 * nD + unit] = d_sum_s_reshaped_c_view;
+        }
+    }
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
      * d_s_prev = d_s_total * reshaped_exp_exp_pre */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_reshaped_c_row = frame->at[1].rows + row * (nD * nN);
-        const real *reshaped_exp_exp_pre_row = frame->at[2].rows + row * nN;
-        const real *reshaped_c_row = frame->at[3].rows + row * nK;
-        real *d_s_total_row = frame->at[4].rows + row * (nD * nK * nN);
-        real *d_s_prev_row = frame->at[5].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_in = d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_c = reshaped_c_row[unit];
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-                    d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total;
-                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total * reshaped_exp_exp_pre;
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_c = cg_load(&reshaped_c_row[unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
+                    const cg_vector d_s_prev = d_s_total * reshaped_exp_exp_pre;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
                 }
             }
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
+                    const real reshaped_c = reshaped_c_row[unit];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total * reshaped_exp_exp_pre;
+                }
+            }
+        }
+    }
+}
+CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1042,48 +1074,97 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_1)
     }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *d_sum_s_reshaped_c_row = frame->at[0].rows + row * (nD * nN);
+    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
+    const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *s_row = frame->at[3].rows + row * frame->at[3].row;
+    const real *reshaped_u_dt_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_b_row = frame->at[5].rows + row * frame->at[5].row;
+    real *d_reshaped_c_row = frame->at[6].rows + row * nK;
+    real *d_reshaped_b_row = frame->at[7].rows + row * nK;
+    real *d_reshaped_u_dt_row = frame->at[8].rows + row * (nD * nN);
+    real *d_reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN;
+    /* d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
+     * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, 1, K))
+     * d_reshaped_u_dt = sum(d_reshaped_u_dt_terms -> (B, N, D, 1))
+     * d_reshaped_exp_exp_pre = sum(d_reshaped_exp_exp_pre_terms -> (B, N, 1, 1)) */
+    {
+        cg_vector d_reshaped_exp_exp_pre_lanes = cg_all(0);
+        real d_reshaped_exp_exp_pre_rest = 0;
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_u_dt_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_u_dt_of[turn] = cg_all(reshaped_u_dt_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector d_reshaped_u_dt_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_u_dt_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_b = cg_load(&reshaped_b_row[unit]);
+                cg_vector d_reshaped_c = cg_load(&d_reshaped_c_row[unit]);
+                cg_vector d_reshaped_b = cg_load(&d_reshaped_b_row[unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
+                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_u_dt = reshaped_u_dt_of[turn];
+                    d_reshaped_c += d_sum_s_reshaped_c * s;
+                    d_reshaped_b += d_s_total * reshaped_u_dt;
+                    d_reshaped_u_dt_lanes[turn] += d_s_total * reshaped_b;
+                    d_reshaped_exp_exp_pre_lanes += d_s_total * s_prev;
+                }
+                cg_store(&d_reshaped_c_row[unit], d_reshaped_c);
+                cg_store(&d_reshaped_b_row[unit], d_reshaped_b);
+            }
+            real d_reshaped_u_dt_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_u_dt_lanes, turns, d_reshaped_u_dt_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)];
+                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_u_dt = reshaped_u_dt_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_b = reshaped_b_row[unit];
+                    d_reshaped_c_row[unit] += d_sum_s_reshaped_c * s;
+                    d_reshaped_b_row[unit] += d_s_total * reshaped_u_dt;
+                    d_reshaped_u_dt_sums[turn] += d_s_total * reshaped_b;
+                    d_reshaped_exp_exp_pre_rest += d_s_total * s_prev;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_u_dt_row[axis1 * nD + (axis2 + turn)] = d_reshaped_u_dt_sums[turn];
+        }
+        d_reshaped_exp_exp_pre_row[axis1] += cg_sum_of(d_reshaped_exp_exp_pre_lanes) + d_reshaped_exp_exp_pre_rest;
+    }
+}
 CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
-     * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, 1, K))
-     * d_reshaped_u_dt = sum(d_reshaped_u_dt_terms -> (B, N, D, 1))
-     * d_reshaped_exp_exp_pre = sum(d_reshaped_exp_exp_pre_terms -> (B, N, 1, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_c_row = frame->at[0].rows + row * (nD * nN);
-        const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-        const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *s_row = frame->at[3].rows + row * frame->at[3].row;
-        const real *reshaped_u_dt_row = frame->at[4].rows + row * (nD * nN);
-        const real *reshaped_b_row = frame->at[5].rows + row * frame->at[5].row;
-        real *d_reshaped_c_row = frame->at[6].rows + row * nK;
-        for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0;
-        real *d_reshaped_b_row = frame->at[7].rows + row * nK;
-        for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0;
-        real *d_reshaped_u_dt_row = frame->at[8].rows + row * (nD * nN);
-        real *d_reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            real d_reshaped_exp_exp_pre = 0;
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + axis2];
-                const real reshaped_u_dt = reshaped_u_dt_row[axis1 * nD + axis2];
-                real d_reshaped_u_dt = 0;
-                CELLGEN_SUMS(d_reshaped_u_dt, d_reshaped_exp_exp_pre)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_b = reshaped_b_row[unit];
-                    d_reshaped_c_row[unit] += d_sum_s_reshaped_c * s;
-                    d_reshaped_b_row[unit] += d_s_total * reshaped_u_dt;
-                    d_reshaped_u_dt += d_s_total * reshaped_b;
-                    d_reshaped_exp_exp_pre += d_s_total * s_prev;
-                }
-                d_reshaped_u_dt_row[axis1 * nD + axis2] = d_reshaped_u_dt;
-            }
-            d_reshaped_exp_exp_pre_row[axis1] = d_reshaped_exp_exp_pre;
+        { real *d_reshaped_c_row = frame->at[6].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0; }
+        { real *d_reshaped_b_row = frame->at[7].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0; }
+        { real *d_reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_exp_exp_pre_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1112,33 +1193,74 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_3)
     }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const real *d_y_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_u_dt_row = frame->at[1].rows + row * (nD * nN);
+    const real *d_row = frame->at[2].rows;
+    const real *u_row = frame->at[3].rows + row * frame->at[3].row;
+    const real *dt_row = frame->at[4].rows + row * nN;
+    real *d_u_row = frame->at[5].rows + row * (nD * nN);
+    real *d_dt_1_row = frame->at[6].rows + row * nN;
+    /* d_u = d_y * d + d_u_dt * dt
+     * d_dt_1 = sum(d_dt_terms -> (B, N, 1)) */
+    {
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector d_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_of[turn] = cg_all(d_row[(axis1 + turn)]);
+            cg_vector dt_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) dt_of[turn] = cg_all(dt_row[(axis1 + turn)]);
+            cg_vector d_dt_1_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_dt_1_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_y = cg_load(&d_y_row[(axis1 + turn) * nD + unit]);
+                    const cg_vector d_u_dt = cg_load(&d_u_dt_row[(axis1 + turn) * nD + unit]);
+                    const cg_vector d = d_of[turn];
+                    const cg_vector u = cg_load(&u_row[(axis1 + turn) * nD + unit]);
+                    const cg_vector dt = dt_of[turn];
+                    const cg_vector d_u = d_y * d + d_u_dt * dt;
+                    cg_store(&d_u_row[(axis1 + turn) * nD + unit], d_u);
+                    d_dt_1_lanes[turn] += d_u_dt * u;
+                }
+            }
+            real d_dt_1_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_dt_1_lanes, turns, d_dt_1_sums);
+            for (; unit < nD; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_y = d_y_row[(axis1 + turn) * nD + unit];
+                    const real d_u_dt = d_u_dt_row[(axis1 + turn) * nD + unit];
+                    const real d = d_row[(axis1 + turn)];
+                    const real u = u_row[(axis1 + turn) * nD + unit];
+                    const real dt = dt_row[(axis1 + turn)];
+                    d_u_row[(axis1 + turn) * nD + unit] = d_y * d + d_u_dt * dt;
+                    d_dt_1_sums[turn] += d_u_dt * u;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_dt_1_row[(axis1 + turn)] = d_dt_1_sums[turn];
+        }
+    }
+}
 CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_4)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
-    /* d_u = d_y * d + d_u_dt * dt
-     * d_dt_1 = sum(d_dt_terms -> (B, N, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_u_dt_row = frame->at[1].rows + row * (nD * nN);
-        const real *d_row = frame->at[2].rows;
-        const real *u_row = frame->at[3].rows + row * frame->at[3].row;
-        const real *dt_row = frame->at[4].rows + row * nN;
-        real *d_u_row = frame->at[5].rows + row * (nD * nN);
-        real *d_dt_1_row = frame->at[6].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real d = d_row[axis1];
-            const real dt = dt_row[axis1];
-            real d_dt_1 = 0;
-            CELLGEN_SUMS(d_dt_1)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_y = d_y_row[axis1 * nD + unit];
-                const real d_u_dt = d_u_dt_row[axis1 * nD + unit];
-                const real u = u_row[axis1 * nD + unit];
-                d_u_row[axis1 * nD + unit] = d_y * d + d_u_dt * dt;
-                d_dt_1 += d_u_dt * u;
-            }
-            d_dt_1_row[axis1] = d_dt_1;
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(frame, row, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(frame, row, strip, last, 1);
         }
     }
 }
@@ -1214,7 +1336,7 @@ static void CELLGEN_NAME(mamba2_sequence_backward_epilogue)(const cg_frame *fram
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[24] + row;
+        const real *d_exp_a_log_row = frame->memory[23] + row;
         const real *exp_a_log_row = frame->memory[0] + row;
         real *d_a_log_row = args->d_a_log + row;
         CELLGEN_VECTORIZE
@@ -1226,7 +1348,7 @@ static void CELLGEN_NAME(mamba2_sequence_backward_epilogue)(const cg_frame *fram
     }
     /* d_d = sum(d_d_units -> (N, 1)) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_d_units_row = frame->memory[25] + row * nD;
+        const real *d_d_units_row = frame->memory[24] + row * nD;
         real d_d = 0;
         CELLGEN_SUMS(d_d)
         for (int64_t unit = 0; unit < nD; ++unit) {
@@ -1252,63 +1374,56 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 28},
-    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 29},
-    {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 30, 31, -1, 32},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 27},
+    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 28},
+    {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 29, 30, -1, 31},
     {14, 0, 6, 0, -1, -1, -1, -1}, {16, 7, 8, 0, -1, -1, -1, -1},
-    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
-    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 35},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 32},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
+    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
 };
 static const cellgen_link CELLGEN_NAME(mamba2_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 26, -1, 27, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 25, -1, 26, 0},
 };
 static const cellgen_memory CELLGEN_NAME(mamba2_sequence_backward_memory)[] = {
-    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 7, 1, -1),
-    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3),
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 1), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
+    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 1),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
 };
-static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {{2, 3, -1}, {3, 3, -1}, {5, 1, -1}, {6, 0, -1},};
+static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {{1, 3, -1}, {2, 3, -1}, {4, 1, -1}, {5, 0, -1},};
 static const cellgen_total CELLGEN_NAME(mamba2_sequence_backward_totals)[] = {
-    {18, -1, 4, 1, 0, 36}, {19, -1, 5, 1, 0, 37}, {20, -1, 6, 1, 0, 38}, {21, -1, 6, 1, 0, 39},
-    {23, -1, 3, 0, 0, 40}, {-1, 24, 3, 0, 0, -1}, {-1, 25, 1, 0, 0, -1},
+    {18, -1, 4, 1, 0, 35}, {19, -1, 5, 1, 0, 36}, {20, -1, 6, 1, 0, 37}, {21, -1, 6, 1, 0, 38},
+    {23, -1, 3, 0, 0, 39}, {-1, 23, 3, 0, 0, -1}, {-1, 24, 1, 0, 0, -1},
 };
-static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {{-1, 25, 1, 7}, {-1, 24, 3, 13}, {23, -1, 3, 17},};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_3_uses)[] = {7, 8,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_4_uses)[] = {8, 9,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_5_uses)[] = {2, 9, 6, 10, 11, 12,};
+static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {{-1, 24, 1, 6}, {-1, 23, 3, 12}, {23, -1, 3, 16},};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses)[] = {0, 1, 6, 7, 8, 5, 9, 10, 11,};
 static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 1, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 3, -1, 0}, {CELLGEN_AT_STAGED, 2, 1, -1, 1}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 1, -1, 0}, {CELLGEN_AT_SAVED, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 6, 0, -1, 0},
-    {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 12, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
+    {CELLGEN_AT_STAGED, 2, 1, -1, 1}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_1), 3, CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_2), 4, CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_3), 2, CELLGEN_NAME(mamba2_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_4), 2, CELLGEN_NAME(mamba2_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_5), 6, CELLGEN_NAME(mamba2_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_1), 4, CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_2), 9, CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses)[] = {5, 6, 7, 8, 4, 9, 10, 11, 12, 13,};
@@ -1328,8 +1443,8 @@ static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses)[] = {27, 10, 11, 18, 29,};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants)[] = {16,};
 static const cellgen_run CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 19, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 20, -1, 1, 1},
-    {2, -1, 2, 0, 1, 0, 21, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 22, -1, 1, 3},
+    {0, -1, 3, 0, 1, 0, 18, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 19, -1, 1, 1},
+    {2, -1, 2, 0, 1, 0, 20, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 21, -1, 1, 3},
 };
 static const cellgen_weight CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights)[] = {
     {3, -1, -1, 3, -1, 1, 0, 1}, {5, -1, -1, 2, -1, 1, 0, 0}, {4, -1, -1, 2, -1, 1, 0, 0},
@@ -1338,33 +1453,33 @@ static const cellgen_weight CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wei
 static const cellgen_chain CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains)[] = {{0, 4},};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place)[] = {4, -1,};
 static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 7, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 1}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 2, 3, -1, 0}, {CELLGEN_AT_MEMORY, 8, 1, -1, 0}, {CELLGEN_AT_KEPT, 5, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 6, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 9, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 2, -1, 0}, {CELLGEN_AT_MEMORY, 11, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_SUMS, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 14, 3, -1, 0}, {CELLGEN_AT_MEMBER, 7, 8, -1, 0},
-    {CELLGEN_AT_MEMORY, 15, 1, -1, 0}, {CELLGEN_AT_MEMORY, 16, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 6, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 1}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
+    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 10, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 3, -1, 0}, {CELLGEN_AT_SUMS, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 13, 3, -1, 0}, {CELLGEN_AT_MEMBER, 7, 8, -1, 0},
+    {CELLGEN_AT_MEMORY, 14, 1, -1, 0}, {CELLGEN_AT_MEMORY, 15, 3, -1, 0},
     {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 21, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 2, -1, 0}, {CELLGEN_AT_MEMBER, 18, 1, -1, 0},
-    {CELLGEN_AT_SUMS, 17, 3, -1, 0}, {CELLGEN_AT_ACROSS, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0},
-    {CELLGEN_AT_MEMORY, 18, 3, -1, 0}, {CELLGEN_AT_MEMBER, 19, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 16, 3, -1, 0}, {CELLGEN_AT_ACROSS, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0},
+    {CELLGEN_AT_MEMORY, 17, 3, -1, 0}, {CELLGEN_AT_MEMBER, 19, 3, -1, 0},
     {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] = {
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_1), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_2), 10, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_2), 10, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_3), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_4), 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_outers)},
     {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_6), 6, CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants), 1, 1, 9, 7, 23, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants), 1, 1, 9, 7, 22, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 1, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(mamba2_sequence_backward_parts)[] = {
-    {13, 5, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_places), CELLGEN_NAME(mamba2_sequence_backward_reverse_stages), 0},
+    {12, 2, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_places), CELLGEN_NAME(mamba2_sequence_backward_reverse_stages), 0},
     {30, 8, 5, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_places), CELLGEN_NAME(mamba2_sequence_backward_deferred_stages), CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(mamba2_sequence_backward_made)[] = {{8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15},};
@@ -1380,7 +1495,7 @@ static const cg_function CELLGEN_NAME(mamba2_sequence_backward_table) = {
     6, 12, 1, 2,
     CELLGEN_NAME(mamba2_sequence_backward_extents), CELLGEN_NAME(mamba2_sequence_backward_prologue), CELLGEN_NAME(mamba2_sequence_backward_epilogue), CELLGEN_NAME(mamba2_sequence_backward_parts),
     10, 10, 1, 11,
-    25, 8, 1, 41, 4, 0, 7, 3, 0,
+    25, 8, 1, 40, 4, 0, 7, 3, 0,
     CELLGEN_NAME(mamba2_sequence_backward_members), CELLGEN_NAME(mamba2_sequence_backward_over_time),
     CELLGEN_NAME(mamba2_sequence_backward_states), CELLGEN_NAME(mamba2_sequence_backward_memory),
     CELLGEN_NAME(mamba2_sequence_backward_kept), 0, CELLGEN_NAME(mamba2_sequence_backward_totals),

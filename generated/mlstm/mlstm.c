@@ -32,6 +32,7 @@
 #include "mlstm.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- mlstm_forward: Compute one step. */
 
@@ -1028,21 +1029,27 @@ CELLGEN_TILE_EQUATIONS(mlstm_sequence_forward_forward_3)
 }
 CELLGEN_TILE(mlstm_sequence_forward_forward_3, 2)
 
-CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_4)
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
+    const real *b_q_row = frame->at[0].rows;
+    const real *b_k_row = frame->at[1].rows;
+    const real *x_w_q_row = frame->at[2].rows + row * (nK * nN);
+    const real *x_w_k_row = frame->at[3].rows + row * (nK * nN);
+    const real *n_prev_row = frame->at[6].rows + row * frame->at[6].row;
+    real *q_row = frame->at[4].rows + row * (nK * nN);
+    real *k_row = frame->at[5].rows + row * (nK * nN);
+    const real *i_row = frame->at[7].rows + row * nN;
+    const real *f_row = frame->at[8].rows + row * nN;
+    real *n_row = frame->at[9].rows + row * frame->at[9].row;
+    real *sum_q_n_row = frame->at[10].rows + row * nN;
     /* q = b_q + x_w_q
      * k = b_k + x_w_k / sqrt(K) */
-    for (int64_t row = begin; row < end; ++row) {
+    {
         const real inverse1 = 1 / cg_sqrt((real)nK);
-        const real *b_q_row = frame->at[0].rows;
-        const real *b_k_row = frame->at[1].rows;
-        const real *x_w_q_row = frame->at[2].rows + row * (nK * nN);
-        const real *x_w_k_row = frame->at[3].rows + row * (nK * nN);
-        real *q_row = frame->at[4].rows + row * (nK * nN);
-        real *k_row = frame->at[5].rows + row * (nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+        for (int64_t axis1 = first; axis1 < last; ++axis1) {
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < nK; ++unit) {
                 const real b_q = b_q_row[axis1 * nK + unit];
@@ -1054,97 +1061,155 @@ CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_4)
             }
         }
     }
+    /* n = n_prev * f + k * i
+     * sum_q_n = sum(q_n -> (B, N, 1)) */
+    {
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector i_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) i_of[turn] = cg_all(i_row[(axis1 + turn)]);
+            cg_vector f_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) f_of[turn] = cg_all(f_row[(axis1 + turn)]);
+            cg_vector sum_q_n_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_q_n_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector n_prev = cg_load(&n_prev_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector q = cg_load(&q_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector k = cg_load(&k_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector i = i_of[turn];
+                    const cg_vector f = f_of[turn];
+                    const cg_vector n = n_prev * f + k * i;
+                    cg_store(&n_row[(axis1 + turn) * nK + unit], n);
+                    sum_q_n_lanes[turn] += q * n;
+                }
+            }
+            real sum_q_n_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_q_n_lanes, turns, sum_q_n_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real n_prev = n_prev_row[(axis1 + turn) * nK + unit];
+                    const real q = q_row[(axis1 + turn) * nK + unit];
+                    const real k = k_row[(axis1 + turn) * nK + unit];
+                    const real i = i_row[(axis1 + turn)];
+                    const real f = f_row[(axis1 + turn)];
+                    const real n = n_prev * f + k * i;
+                    n_row[(axis1 + turn) * nK + unit] = n;
+                    sum_q_n_sums[turn] += q * n;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_q_n_row[(axis1 + turn)] = sum_q_n_sums[turn];
+        }
+    }
+}
+CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_4)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mlstm_sequence_forward_forward_4_strip)(frame, row, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mlstm_sequence_forward_forward_4_strip)(frame, row, strip, last, 1);
+        }
+    }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *c_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_f_row = frame->at[1].rows + row * nN;
+    const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[3].rows + row * (nD * nN);
+    const real *reshaped_i_row = frame->at[4].rows + row * nN;
+    const real *reshaped_q_row = frame->at[5].rows + row * (nK * nN);
+    const real *o_row = frame->at[8].rows + row * (nD * nN);
+    const real *sum_q_n_row = frame->at[9].rows + row * nN;
+    const real *exp_exp_pre_row = frame->at[10].rows + row * nN;
+    const real *reshaped_sum_c_reshaped_q_row = frame->at[7].rows + row * (nD * nN);
+    real *c_row = frame->at[6].rows + row * frame->at[6].row;
+    real *sum_c_reshaped_q_row = frame->at[7].rows + row * (nD * nN);
+    real *h_row = frame->at[11].rows + row * frame->at[11].row;
+    /* c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i
+     * sum_c_reshaped_q = sum(c_reshaped_q -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            const cg_vector reshaped_f = cg_all(reshaped_f_row[axis1]);
+            cg_vector reshaped_v_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
+            cg_vector sum_c_reshaped_q_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_c_reshaped_q_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector c_prev = cg_load(&c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
+                    cg_store(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], c);
+                    sum_c_reshaped_q_lanes[turn] += c * reshaped_q;
+                }
+            }
+            real sum_c_reshaped_q_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_c_reshaped_q_lanes, turns, sum_c_reshaped_q_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real c_prev = c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_f = reshaped_f_row[axis1];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_i = reshaped_i_row[axis1];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
+                    c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = c;
+                    sum_c_reshaped_q_sums[turn] += c * reshaped_q;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)] = sum_c_reshaped_q_sums[turn];
+        }
+    }
+    /* h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre) */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real o = o_row[axis1 * nD + unit];
+            const real sum_q_n = sum_q_n_row[axis1];
+            const real exp_exp_pre = exp_exp_pre_row[axis1];
+            const real reshaped_sum_c_reshaped_q = reshaped_sum_c_reshaped_q_row[axis1 * nD + unit];
+            h_row[axis1 * nD + unit] = o * reshaped_sum_c_reshaped_q / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
+        }
+    }
+}
 CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i
-     * sum_c_reshaped_q = sum(c_reshaped_q -> (B, N, D, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *c_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_f_row = frame->at[1].rows + row * nN;
-        const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[3].rows + row * (nD * nN);
-        const real *reshaped_i_row = frame->at[4].rows + row * nN;
-        const real *reshaped_q_row = frame->at[5].rows + row * (nK * nN);
-        real *c_row = frame->at[6].rows + row * frame->at[6].row;
-        real *sum_c_reshaped_q_row = frame->at[7].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_f = reshaped_f_row[axis1];
-            const real reshaped_i = reshaped_i_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real reshaped_v = reshaped_v_row[axis1 * nD + axis2];
-                real sum_c_reshaped_q = 0;
-                CELLGEN_SUMS(sum_c_reshaped_q)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real c_prev = c_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
-                    const real c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
-                    c_row[axis1 * (nD * nK) + axis2 * nK + unit] = c;
-                    sum_c_reshaped_q += c * reshaped_q;
-                }
-                sum_c_reshaped_q_row[axis1 * nD + axis2] = sum_c_reshaped_q;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[5];
-    /* n = n_prev * f + k * i
-     * sum_q_n = sum(q_n -> (B, N, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *n_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *q_row = frame->at[1].rows + row * (nK * nN);
-        const real *k_row = frame->at[2].rows + row * (nK * nN);
-        const real *i_row = frame->at[3].rows + row * nN;
-        const real *f_row = frame->at[4].rows + row * nN;
-        real *n_row = frame->at[5].rows + row * frame->at[5].row;
-        real *sum_q_n_row = frame->at[6].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real i = i_row[axis1];
-            const real f = f_row[axis1];
-            real sum_q_n = 0;
-            CELLGEN_SUMS(sum_q_n)
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real n_prev = n_prev_row[axis1 * nK + unit];
-                const real q = q_row[axis1 * nK + unit];
-                const real k = k_row[axis1 * nK + unit];
-                const real n = n_prev * f + k * i;
-                n_row[axis1 * nK + unit] = n;
-                sum_q_n += q * n;
-            }
-            sum_q_n_row[axis1] = sum_q_n;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_7)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *o_row = frame->at[0].rows + row * (nD * nN);
-        const real *sum_q_n_row = frame->at[1].rows + row * nN;
-        const real *exp_exp_pre_row = frame->at[2].rows + row * nN;
-        const real *reshaped_sum_c_reshaped_q_row = frame->at[3].rows + row * (nD * nN);
-        real *h_row = frame->at[4].rows + row * frame->at[4].row;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real sum_q_n = sum_q_n_row[axis1];
-            const real exp_exp_pre = exp_exp_pre_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real o = o_row[axis1 * nD + unit];
-                const real reshaped_sum_c_reshaped_q = reshaped_sum_c_reshaped_q_row[axis1 * nD + unit];
-                h_row[axis1 * nD + unit] = o * reshaped_sum_c_reshaped_q / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
-            }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1174,8 +1239,8 @@ static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_forward_over_time)[]
     {19, 2, 8, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 29, -1},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_forward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 1, 20, -1, -1, -1, -1, 22, -1, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 2, 21, -1, -1, -1, -1, 23, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 1, 20, -1, -1, -1, -1, 22, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 3, 2, 21, -1, -1, -1, -1, 23, -1, 0},
     {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 4, 3, 22, -1, -1, -1, -1, 24, -1, -(real)INFINITY},
 };
 static const cellgen_memory CELLGEN_NAME(mlstm_sequence_forward_memory)[] = {
@@ -1210,10 +1275,8 @@ static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_3_keeps)[] = {2
 static const cellgen_run CELLGEN_NAME(mlstm_sequence_forward_forward_3_runs)[] = {{0, -1, 4, 0, 2, 0, 11, 10, 2, 0},};
 static const cellgen_weight CELLGEN_NAME(mlstm_sequence_forward_forward_3_weights)[] = {{12, -1, -1, 2, -1, 0, 0, 1}, {13, -1, -1, 2, -1, 0, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(mlstm_sequence_forward_forward_3_chains)[] = {{0, 1},};
-static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_4_uses)[] = {16, 17, 1, 2, 18, 19,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_5_uses)[] = {20, 14, 19, 5, 13, 18, 21, 22,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_6_uses)[] = {23, 18, 19, 13, 14, 24, 25,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_7_uses)[] = {6, 25, 15, 22, 26,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_4_uses)[] = {16, 17, 1, 2, 18, 19, 23, 13, 14, 24, 25,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_forward_forward_5_uses)[] = {20, 14, 19, 5, 13, 18, 21, 22, 6, 25, 15, 26,};
 static const cellgen_place CELLGEN_NAME(mlstm_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 4, -1, 0}, {CELLGEN_AT_MEMORY, 2, 1, -1, 0},
     {CELLGEN_AT_MEMORY, 3, 1, -1, 0}, {CELLGEN_AT_MEMBER, 10, 6, -1, 0},
@@ -1233,13 +1296,11 @@ static const cg_stage CELLGEN_NAME(mlstm_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 1, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_1), 3, CELLGEN_NAME(mlstm_sequence_forward_forward_1_uses), 0, 0, 0, 0, 2, 2, 5, 1, 4, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_1_runs), CELLGEN_NAME(mlstm_sequence_forward_forward_1_weights), CELLGEN_NAME(mlstm_sequence_forward_forward_1_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 3, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_2), 5, CELLGEN_NAME(mlstm_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 2, 5, 3, 9, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_2_runs), CELLGEN_NAME(mlstm_sequence_forward_forward_2_weights), CELLGEN_NAME(mlstm_sequence_forward_forward_2_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 2, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_3), 10, CELLGEN_NAME(mlstm_sequence_forward_forward_3_uses), 2, CELLGEN_NAME(mlstm_sequence_forward_forward_3_keeps), 0, 0, 2, 2, 5, 2, 17, 1, 4, 1, 1, 0, 0, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_3_runs), CELLGEN_NAME(mlstm_sequence_forward_forward_3_weights), CELLGEN_NAME(mlstm_sequence_forward_forward_3_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_4), 6, CELLGEN_NAME(mlstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_5), 8, CELLGEN_NAME(mlstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_6), 7, CELLGEN_NAME(mlstm_sequence_forward_forward_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 2, CELLGEN_NAME(mlstm_sequence_forward_forward_7), 5, CELLGEN_NAME(mlstm_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_4), 11, CELLGEN_NAME(mlstm_sequence_forward_forward_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_5), 12, CELLGEN_NAME(mlstm_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(mlstm_sequence_forward_parts)[] = {
-    {27, 7, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_places), CELLGEN_NAME(mlstm_sequence_forward_forward_stages), 0},
+    {27, 5, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_forward_forward_places), CELLGEN_NAME(mlstm_sequence_forward_forward_stages), 0},
 };
 static void CELLGEN_NAME(mlstm_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
@@ -1266,29 +1327,6 @@ CELLGEN_OVER_TIME(mlstm_sequence_forward, cg_run_forward, (int64_t nT, int64_t n
 CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_1)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_c_in = d_c + d_c_next */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_c_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_c_next_row = frame->at[1].rows + row * frame->at[1].row;
-        real *d_c_in_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_c = d_c_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_c_next = d_c_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    d_c_in_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_c + d_c_next;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_2)
-{
-    const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
     /* d_n_in = d_n + d_n_next */
     for (int64_t row = begin; row < end; ++row) {
@@ -1304,7 +1342,7 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_2)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_3)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     /* d_m_in = d_m + d_m_next
@@ -1344,7 +1382,7 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_3)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1360,7 +1398,7 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
@@ -1401,70 +1439,7 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_sum_c_reshaped_q = d_sum_c_reshaped_q_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_c_reshaped_q_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_c_reshaped_q_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_c_reshaped_q_view = d_sum_c_reshaped_q_view_row[unit];
-            d_sum_c_reshaped_q_row[unit] = d_sum_c_reshaped_q_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_7)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
-     * d_c_prev = d_c_total * reshaped_f
-     * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
-     * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_c_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_c_reshaped_q_row = frame->at[1].rows + row * (nD * nN);
-        const real *c_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *reshaped_f_row = frame->at[3].rows + row * nN;
-        const real *reshaped_k_row = frame->at[4].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[5].rows + row * (nD * nN);
-        const real *reshaped_q_row = frame->at[6].rows + row * (nK * nN);
-        real *d_c_total_row = frame->at[7].rows + row * (nD * nK * nN);
-        real *d_c_prev_row = frame->at[8].rows + row * (nD * nK * nN);
-        real *d_reshaped_i_row = frame->at[9].rows + row * nN;
-        real *d_reshaped_f_row = frame->at[10].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_f = reshaped_f_row[axis1];
-            real d_reshaped_i = 0;
-            real d_reshaped_f = 0;
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + axis2];
-                const real reshaped_v = reshaped_v_row[axis1 * nD + axis2];
-                CELLGEN_SUMS(d_reshaped_i, d_reshaped_f)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_c_in = d_c_in_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real c_prev = c_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
-                    const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
-                    d_c_total_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_c_total;
-                    d_c_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_c_total * reshaped_f;
-                    d_reshaped_i += d_c_total * reshaped_k * reshaped_v;
-                    d_reshaped_f += d_c_total * c_prev;
-                }
-            }
-            d_reshaped_i_row[axis1] = d_reshaped_i;
-            d_reshaped_f_row[axis1] = d_reshaped_f;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_8)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
 {
     const int64_t nN = frame->n[3];
     /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
@@ -1481,51 +1456,200 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_8)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_9)
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_n_total = d_n_in + d_sum_q_n * q
-     * d_n_prev = d_n_total * f
-     * d_f_1 = sum(d_f_terms -> (B, N, 1))
-     * d_i_1 = sum(d_i_terms -> (B, N, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_n_in_row = frame->at[0].rows + row * (nK * nN);
-        const real *d_sum_q_n_row = frame->at[1].rows + row * nN;
-        const real *n_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *q_row = frame->at[3].rows + row * (nK * nN);
-        const real *k_row = frame->at[4].rows + row * (nK * nN);
-        const real *f_row = frame->at[5].rows + row * nN;
-        real *d_n_total_row = frame->at[6].rows + row * (nK * nN);
-        real *d_n_prev_row = frame->at[7].rows + row * (nK * nN);
-        real *d_f_1_row = frame->at[8].rows + row * nN;
-        real *d_i_1_row = frame->at[9].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real d_sum_q_n = d_sum_q_n_row[axis1];
-            const real f = f_row[axis1];
-            real d_f_1 = 0;
-            real d_i_1 = 0;
-            CELLGEN_SUMS(d_f_1, d_i_1)
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real d_n_in = d_n_in_row[axis1 * nK + unit];
-                const real n_prev = n_prev_row[axis1 * nK + unit];
-                const real q = q_row[axis1 * nK + unit];
-                const real k = k_row[axis1 * nK + unit];
-                const real d_n_total = d_n_in + d_sum_q_n * q;
-                d_n_total_row[axis1 * nK + unit] = d_n_total;
-                d_n_prev_row[axis1 * nK + unit] = d_n_total * f;
-                d_f_1 += d_n_total * n_prev;
-                d_i_1 += d_n_total * k;
+    const real *d_sum_c_reshaped_q_view_row = frame->at[2].rows + row * (nD * nN);
+    const real *d_c_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_c_next_row = frame->at[1].rows + row * frame->at[1].row;
+    real *d_sum_c_reshaped_q_row = frame->at[3].rows + row * (nD * nN);
+    const real *c_prev_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *reshaped_f_row = frame->at[5].rows + row * nN;
+    const real *reshaped_k_row = frame->at[6].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[7].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[8].rows + row * (nK * nN);
+    real *d_c_total_row = frame->at[9].rows + row * (nD * nK * nN);
+    real *d_c_prev_row = frame->at[10].rows + row * (nD * nK * nN);
+    real *d_reshaped_i_row = frame->at[11].rows + row * nN;
+    real *d_reshaped_f_row = frame->at[12].rows + row * nN;
+    /* d_sum_c_reshaped_q = d_sum_c_reshaped_q_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_sum_c_reshaped_q_view = d_sum_c_reshaped_q_view_row[axis1 * nD + unit];
+            d_sum_c_reshaped_q_row[axis1 * nD + unit] = d_sum_c_reshaped_q_view;
+        }
+    }
+    /* d_c_in = d_c + d_c_next
+     * d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
+     * d_c_prev = d_c_total * reshaped_f
+     * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
+     * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
+    {
+        cg_vector d_reshaped_i_lanes = cg_all(0);
+        real d_reshaped_i_rest = 0;
+        cg_vector d_reshaped_f_lanes = cg_all(0);
+        real d_reshaped_f_rest = 0;
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_c_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_c_reshaped_q_of[turn] = cg_all(d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_f = cg_all(reshaped_f_row[axis1]);
+            cg_vector reshaped_v_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_c = cg_load(&d_c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_c_next = cg_load(&d_c_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_c_reshaped_q = d_sum_c_reshaped_q_of[turn];
+                    const cg_vector c_prev = cg_load(&c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector d_c_in = d_c + d_c_next;
+                    const cg_vector d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
+                    cg_store(&d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_c_total);
+                    const cg_vector d_c_prev = d_c_total * reshaped_f;
+                    cg_store(&d_c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_c_prev);
+                    d_reshaped_i_lanes += d_c_total * reshaped_k * reshaped_v;
+                    d_reshaped_f_lanes += d_c_total * c_prev;
+                }
             }
-            d_f_1_row[axis1] = d_f_1;
-            d_i_1_row[axis1] = d_i_1;
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_c = d_c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_c_next = d_c_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real c_prev = c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_f = reshaped_f_row[axis1];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real d_c_in = d_c + d_c_next;
+                    const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
+                    d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_c_total;
+                    d_c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_c_total * reshaped_f;
+                    d_reshaped_i_rest += d_c_total * reshaped_k * reshaped_v;
+                    d_reshaped_f_rest += d_c_total * c_prev;
+                }
+            }
+        }
+        d_reshaped_i_row[axis1] += cg_sum_of(d_reshaped_i_lanes) + d_reshaped_i_rest;
+        d_reshaped_f_row[axis1] += cg_sum_of(d_reshaped_f_lanes) + d_reshaped_f_rest;
+    }
+}
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_6)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_i_row = frame->at[11].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_i_row[unit] = 0; }
+        { real *d_reshaped_f_row = frame->at[12].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_f_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_10)
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    const real *d_n_in_row = frame->at[0].rows + row * (nK * nN);
+    const real *d_sum_q_n_row = frame->at[1].rows + row * nN;
+    const real *n_prev_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *q_row = frame->at[3].rows + row * (nK * nN);
+    const real *k_row = frame->at[4].rows + row * (nK * nN);
+    const real *f_row = frame->at[5].rows + row * nN;
+    const real *d_m_in_row = frame->at[10].rows + row * nN;
+    const real *d_exp_pre_row = frame->at[11].rows + row * nN;
+    real *d_f_1_row = frame->at[8].rows + row * nN;
+    const real *d_f_2_row = frame->at[12].rows + row * nN;
+    real *d_i_1_row = frame->at[9].rows + row * nN;
+    const real *d_i_2_row = frame->at[13].rows + row * nN;
+    const real *i_bar_row = frame->at[14].rows + row * nN;
+    const real *f_bar_row = frame->at[15].rows + row * nN;
+    const real *log_f_row = frame->at[16].rows + row * nN;
+    const real *i_row = frame->at[17].rows + row * nN;
+    real *d_n_total_row = frame->at[6].rows + row * (nK * nN);
+    real *d_n_prev_row = frame->at[7].rows + row * (nK * nN);
+    real *d_f_bar_row = frame->at[18].rows + row * nN;
+    real *d_i_bar_row = frame->at[19].rows + row * nN;
+    real *d_m_prev_row = frame->at[20].rows + row * nN;
+    /* d_n_total = d_n_in + d_sum_q_n * q
+     * d_n_prev = d_n_total * f
+     * d_f_1 = sum(d_f_terms -> (B, N, 1))
+     * d_i_1 = sum(d_i_terms -> (B, N, 1)) */
+    {
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector d_sum_q_n_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_q_n_of[turn] = cg_all(d_sum_q_n_row[(axis1 + turn)]);
+            cg_vector f_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) f_of[turn] = cg_all(f_row[(axis1 + turn)]);
+            cg_vector d_f_1_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_f_1_lanes[turn] = cg_all(0);
+            cg_vector d_i_1_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_i_1_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_n_in = cg_load(&d_n_in_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector d_sum_q_n = d_sum_q_n_of[turn];
+                    const cg_vector n_prev = cg_load(&n_prev_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector q = cg_load(&q_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector k = cg_load(&k_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector f = f_of[turn];
+                    const cg_vector d_n_total = d_n_in + d_sum_q_n * q;
+                    cg_store(&d_n_total_row[(axis1 + turn) * nK + unit], d_n_total);
+                    const cg_vector d_n_prev = d_n_total * f;
+                    cg_store(&d_n_prev_row[(axis1 + turn) * nK + unit], d_n_prev);
+                    d_f_1_lanes[turn] += d_n_total * n_prev;
+                    d_i_1_lanes[turn] += d_n_total * k;
+                }
+            }
+            real d_f_1_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_f_1_lanes, turns, d_f_1_sums);
+            real d_i_1_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_i_1_lanes, turns, d_i_1_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_n_in = d_n_in_row[(axis1 + turn) * nK + unit];
+                    const real d_sum_q_n = d_sum_q_n_row[(axis1 + turn)];
+                    const real n_prev = n_prev_row[(axis1 + turn) * nK + unit];
+                    const real q = q_row[(axis1 + turn) * nK + unit];
+                    const real k = k_row[(axis1 + turn) * nK + unit];
+                    const real f = f_row[(axis1 + turn)];
+                    const real d_n_total = d_n_in + d_sum_q_n * q;
+                    d_n_total_row[(axis1 + turn) * nK + unit] = d_n_total;
+                    d_n_prev_row[(axis1 + turn) * nK + unit] = d_n_total * f;
+                    d_f_1_sums[turn] += d_n_total * n_prev;
+                    d_i_1_sums[turn] += d_n_total * k;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_f_1_row[(axis1 + turn)] = d_f_1_sums[turn];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_i_1_row[(axis1 + turn)] = d_i_1_sums[turn];
+        }
+    }
     /* d_f = d_f_1 + d_f_2
      * d_f_pre = d_f * f
      * d_i = d_i_1 + d_i_2
@@ -1535,23 +1659,9 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_10)
      * d_f_bar = d_m_prev_step * sigmoid(-f_bar)
      * d_i_bar = d_i_pre + where((log_f < i_bar), d_m_total, 0)
      * d_m_prev = d_m_prev_step */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_m_in_row = frame->at[0].rows + row * nN + first;
-        const real *d_exp_pre_row = frame->at[1].rows + row * nN + first;
-        const real *d_f_1_row = frame->at[2].rows + row * nN + first;
-        const real *d_f_2_row = frame->at[3].rows + row * nN + first;
-        const real *d_i_1_row = frame->at[4].rows + row * nN + first;
-        const real *d_i_2_row = frame->at[5].rows + row * nN + first;
-        const real *i_bar_row = frame->at[6].rows + row * nN + first;
-        const real *f_bar_row = frame->at[7].rows + row * nN + first;
-        const real *log_f_row = frame->at[8].rows + row * nN + first;
-        const real *i_row = frame->at[9].rows + row * nN + first;
-        const real *f_row = frame->at[10].rows + row * nN + first;
-        real *d_f_bar_row = frame->at[11].rows + row * nN + first;
-        real *d_i_bar_row = frame->at[12].rows + row * nN + first;
-        real *d_m_prev_row = frame->at[13].rows + row * nN + first;
+    {
         CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
+        for (int64_t unit = first; unit < last; ++unit) {
             const real d_m_in = d_m_in_row[unit];
             const real d_exp_pre = d_exp_pre_row[unit];
             const real d_f_1 = d_f_1_row[unit];
@@ -1575,44 +1685,104 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_10)
         }
     }
 }
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_7)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(frame, row, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(frame, row, strip, last, 1);
+        }
+    }
+}
 
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *d_sum_c_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
+    const real *d_c_total_row = frame->at[1].rows + row * (nD * nK * nN);
+    const real *c_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *reshaped_i_row = frame->at[5].rows + row * nN;
+    real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[7].rows + row * (nD * nN);
+    real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN);
+    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
+     * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
+     * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_c_reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_c_reshaped_q_of[turn] = cg_all(d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_v_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
+            cg_vector d_reshaped_v_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_sum_c_reshaped_q = d_sum_c_reshaped_q_of[turn];
+                    const cg_vector d_c_total = cg_load(&d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector c = cg_load(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v = reshaped_v_of[turn];
+                    d_reshaped_q += d_sum_c_reshaped_q * c;
+                    d_reshaped_v_lanes[turn] += d_c_total * reshaped_k * reshaped_i;
+                    d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
+                }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
+            }
+            real d_reshaped_v_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_v_lanes, turns, d_reshaped_v_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real d_c_total = d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real c = c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_i = reshaped_i_row[axis1];
+                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_c_reshaped_q * c;
+                    d_reshaped_v_sums[turn] += d_c_total * reshaped_k * reshaped_i;
+                    d_reshaped_k_row[axis1 * nK + unit] += d_c_total * reshaped_v * reshaped_i;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_row[axis1 * nD + (axis2 + turn)] = d_reshaped_v_sums[turn];
+        }
+    }
+}
 CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
-     * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
-     * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_c_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-        const real *d_c_total_row = frame->at[1].rows + row * (nD * nK * nN);
-        const real *c_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[4].rows + row * frame->at[4].row;
-        const real *reshaped_i_row = frame->at[5].rows + row * nN;
-        real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0;
-        real *d_reshaped_v_row = frame->at[7].rows + row * (nD * nN);
-        real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real reshaped_i = reshaped_i_row[axis1];
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + axis2];
-                const real reshaped_v = reshaped_v_row[axis1 * nD + axis2];
-                real d_reshaped_v = 0;
-                CELLGEN_SUMS(d_reshaped_v)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_c_total = d_c_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real c = c_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_c_reshaped_q * c;
-                    d_reshaped_v += d_c_total * reshaped_k * reshaped_i;
-                    d_reshaped_k_row[axis1 * nK + unit] += d_c_total * reshaped_v * reshaped_i;
-                }
-                d_reshaped_v_row[axis1 * nD + axis2] = d_reshaped_v;
-            }
+        { real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1758,39 +1928,39 @@ static const cellgen_member CELLGEN_NAME(mlstm_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 46},
-    {10, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
-    {11, 1, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 45},
+    {10, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
+    {11, 1, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
     {12, 2, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
-    {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 49, 50, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
+    {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 48, 49, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
     {23, 1, 12, 0, -1, -1, -1, -1}, {24, 2, 14, 0, -1, -1, -1, -1}, {28, 7, 16, 0, -1, -1, -1, -1},
-    {15, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
+    {15, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 25, 29, 5, -1, 40, 41, -1, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 26, 30, 6, -1, 42, 43, -1, 0},
-    {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 3, 27, 31, 7, -1, 44, 45, -1, -(real)INFINITY},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 25, 29, 5, -1, 39, 40, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 26, 30, 6, -1, 41, 42, -1, 0},
+    {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 3, 27, 31, 7, -1, 43, 44, -1, -(real)INFINITY},
 };
 static const cellgen_memory CELLGEN_NAME(mlstm_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
-    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
+    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 2),
@@ -1805,58 +1975,54 @@ static const cellgen_memory CELLGEN_NAME(mlstm_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
-    {4, 2, -1}, {7, 1, -1}, {12, 3, -1}, {11, 2, -1}, {17, 1, -1}, {13, 0, -1}, {9, 3, -1}, {20, 2, -1},
-    {21, 2, -1},
+    {3, 2, -1}, {6, 1, -1}, {11, 3, -1}, {10, 2, -1}, {16, 1, -1}, {12, 0, -1}, {8, 3, -1}, {19, 2, -1},
+    {20, 2, -1},
 };
 static const cellgen_total CELLGEN_NAME(mlstm_sequence_backward_totals)[] = {
-    {32, -1, 4, 1, 0, 52}, {33, -1, 4, 1, 0, 53}, {34, -1, 5, 1, 0, 54}, {35, -1, 5, 1, 0, 55},
-    {36, -1, 1, 0, 0, 56}, {37, -1, 1, 0, 0, 57}, {38, -1, 3, 0, 0, 58}, {39, -1, 3, 0, 0, 59},
-    {40, -1, 6, 1, 0, 60}, {41, -1, 6, 1, 0, 61}, {42, -1, 2, 0, 0, 62}, {43, -1, 2, 0, 0, 63},
+    {32, -1, 4, 1, 0, 51}, {33, -1, 4, 1, 0, 52}, {34, -1, 5, 1, 0, 53}, {35, -1, 5, 1, 0, 54},
+    {36, -1, 1, 0, 0, 55}, {37, -1, 1, 0, 0, 56}, {38, -1, 3, 0, 0, 57}, {39, -1, 3, 0, 0, 58},
+    {40, -1, 6, 1, 0, 59}, {41, -1, 6, 1, 0, 60}, {42, -1, 2, 0, 0, 61}, {43, -1, 2, 0, 0, 62},
 };
 static const cellgen_sum CELLGEN_NAME(mlstm_sequence_backward_sums)[] = {
-    {43, -1, 2, 25}, {42, -1, 2, 26}, {39, -1, 3, 27}, {37, -1, 1, 28}, {36, -1, 1, 29},
-    {38, -1, 3, 32},
+    {43, -1, 2, 24}, {42, -1, 2, 25}, {39, -1, 3, 26}, {37, -1, 1, 27}, {36, -1, 1, 28},
+    {38, -1, 3, 31},
 };
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses)[] = {3, 4, 5,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses)[] = {6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses)[] = {17, 18,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses)[] = {19, 20, 21, 16, 22, 23, 24, 25, 26,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses)[] = {23, 27,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses)[] = {2, 27, 28, 15, 18, 29, 30, 31, 32, 33, 34,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_8_uses)[] = {25, 16, 35,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_9_uses)[] = {5, 26, 36, 30, 17, 15, 37, 38, 39, 40,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_10_uses)[] = {12, 35, 39, 34, 40, 33, 9, 10, 13, 14, 15, 41, 42, 43,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses)[] = {2, 3, 4,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses)[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses)[] = {16, 17,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses)[] = {18, 19, 20, 15, 21, 22, 23, 24, 25,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses)[] = {24, 15, 34,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses)[] = {0, 1, 22, 26, 27, 14, 17, 28, 29, 30, 31, 32, 33,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses)[] = {
+    4, 25, 35, 29, 16, 14, 36, 37, 38, 39, 11, 34, 33, 32, 8, 9, 12, 13, 40, 41, 42,
+};
 static const cellgen_place CELLGEN_NAME(mlstm_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 0, 0, -1, 0},
-    {CELLGEN_AT_SERIES, 6, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 1, 1, -1, 0},
-    {CELLGEN_AT_SERIES, 7, 2, -1, 1}, {CELLGEN_AT_CARRY, 2, 2, -1, 0}, {CELLGEN_AT_BEFORE, 2, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 16, 2, -1, 0}, {CELLGEN_AT_SAVED, 17, 2, -1, 0},
-    {CELLGEN_AT_SERIES, 3, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 3, 2, -1, 0}, {CELLGEN_AT_KEPT, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 6, 2, -1, 0}, {CELLGEN_AT_SAVED, 14, 1, -1, 0}, {CELLGEN_AT_KEPT, 7, 1, -1, 0},
-    {CELLGEN_AT_STAGED, 4, 3, -1, 1}, {CELLGEN_AT_SAVED, 18, 3, -1, 0},
-    {CELLGEN_AT_SAVED, 19, 2, -1, 0}, {CELLGEN_AT_SAVED, 20, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_MEMORY, 10, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_SAVED, 15, 3, -1, 0}, {CELLGEN_AT_SAVED, 13, 1, -1, 0}, {CELLGEN_AT_KEPT, 13, 0, -1, 0},
-    {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 14, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 15, 2, -1, 0}, {CELLGEN_AT_MEMORY, 16, 2, -1, 0},
-    {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 17, 1, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_KEPT, 21, 2, -1, 0}, {CELLGEN_AT_PASSED, 2, 2, -1, 0},
+    {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 1, -1, 1},
+    {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_SERIES, 7, 2, -1, 1},
+    {CELLGEN_AT_CARRY, 2, 2, -1, 0}, {CELLGEN_AT_BEFORE, 2, 2, -1, 0}, {CELLGEN_AT_SAVED, 16, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 17, 2, -1, 0}, {CELLGEN_AT_SERIES, 3, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 2, -1, 0}, {CELLGEN_AT_KEPT, 3, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 14, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_STAGED, 4, 3, -1, 1},
+    {CELLGEN_AT_SAVED, 18, 3, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 20, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_KEPT, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 3, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 15, 3, -1, 0},
+    {CELLGEN_AT_SAVED, 13, 1, -1, 0}, {CELLGEN_AT_KEPT, 12, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 13, 2, -1, 0}, {CELLGEN_AT_MEMORY, 14, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 15, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 1, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_MEMORY, 18, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 19, 2, -1, 0}, {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_PASSED, 2, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_1), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_2), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_3), 11, CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_4), 2, CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_5), 9, CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_6), 2, CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_7), 11, CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_8), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_9), 10, CELLGEN_NAME(mlstm_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_10), 14, CELLGEN_NAME(mlstm_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_1), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_2), 11, CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_4), 9, CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_6), 13, CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_7), 21, CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses)[] = {11, 12, 9, 10,};
@@ -1881,9 +2047,9 @@ static const cellgen_outer_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_o
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses)[] = {14, 11, 12, 7, 24, 25, 30,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants)[] = {28,};
 static const cellgen_run CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 33, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 34, -1, 1, 1},
-    {2, -1, 2, 0, 1, 0, 35, -1, 1, 2}, {3, -1, 3, 0, 1, 0, 36, -1, 1, 3},
-    {4, -1, 1, 0, 1, 0, 37, -1, 1, 4}, {5, -1, 1, 0, 1, 0, 38, -1, 1, 5},
+    {0, -1, 3, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 33, -1, 1, 1},
+    {2, -1, 2, 0, 1, 0, 34, -1, 1, 2}, {3, -1, 3, 0, 1, 0, 35, -1, 1, 3},
+    {4, -1, 1, 0, 1, 0, 36, -1, 1, 4}, {5, -1, 1, 0, 1, 0, 37, -1, 1, 5},
 };
 static const cellgen_weight CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights)[] = {
     {7, -1, -1, 3, -1, 1, 0, 1}, {9, -1, -1, 2, -1, 1, 0, 0}, {8, -1, -1, 2, -1, 1, 0, 0},
@@ -1892,33 +2058,33 @@ static const cellgen_weight CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weig
 static const cellgen_chain CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains)[] = {{0, 6},};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place)[] = {6, -1,};
 static const cellgen_place CELLGEN_NAME(mlstm_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 13, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_ACROSS, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 4, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 22, 1, -1, 0}, {CELLGEN_AT_MEMORY, 23, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_SUMS, 25, 2, -1, 0}, {CELLGEN_AT_SUMS, 26, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_KEPT, 21, 2, -1, 0}, {CELLGEN_AT_SUMS, 27, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 9, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 41, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_KEPT, 12, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_ACROSS, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 21, 1, -1, 0}, {CELLGEN_AT_MEMORY, 22, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 23, 1, -1, 0}, {CELLGEN_AT_SUMS, 24, 2, -1, 0}, {CELLGEN_AT_SUMS, 25, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 19, 2, -1, 0}, {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_SUMS, 26, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 41, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 40, 2, -1, 0}, {CELLGEN_AT_MEMBER, 35, 3, -1, 0},
-    {CELLGEN_AT_SUMS, 28, 1, -1, 0}, {CELLGEN_AT_SUMS, 29, 1, -1, 0}, {CELLGEN_AT_KEPT, 11, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 17, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 30, 1, -1, 0}, {CELLGEN_AT_MEMORY, 31, 1, -1, 0},
-    {CELLGEN_AT_SUMS, 32, 3, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 27, 1, -1, 0}, {CELLGEN_AT_SUMS, 28, 1, -1, 0}, {CELLGEN_AT_KEPT, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 29, 1, -1, 0}, {CELLGEN_AT_MEMORY, 30, 1, -1, 0},
+    {CELLGEN_AT_SUMS, 31, 3, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 1, -1, 0}, {CELLGEN_AT_MEMBER, 32, 1, -1, 0},
     {CELLGEN_IN_PLACE, 8, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_1), 9, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_1), 9, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_2), 4, CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses), 0, 0, 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_3), 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_outers)},
     {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_5), 10, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_6), 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants), 1, 1, 8, 7, 39, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants), 1, 1, 8, 7, 38, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
 static const cellgen_stage_rows CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(mlstm_sequence_backward_parts)[] = {
-    {44, 10, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_places), CELLGEN_NAME(mlstm_sequence_backward_reverse_stages), 0},
+    {43, 7, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_places), CELLGEN_NAME(mlstm_sequence_backward_reverse_stages), 0},
     {31, 8, 5, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_places), CELLGEN_NAME(mlstm_sequence_backward_deferred_stages), CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(mlstm_sequence_backward_made)[] = {
@@ -1938,7 +2104,7 @@ static const cg_function CELLGEN_NAME(mlstm_sequence_backward_table) = {
     6, 11, 1, 2,
     CELLGEN_NAME(mlstm_sequence_backward_extents), 0, 0, CELLGEN_NAME(mlstm_sequence_backward_parts),
     9, 18, 0, 10,
-    44, 10, 3, 64, 9, 0, 12, 6, 0,
+    44, 10, 3, 63, 9, 0, 12, 6, 0,
     CELLGEN_NAME(mlstm_sequence_backward_members), CELLGEN_NAME(mlstm_sequence_backward_over_time),
     CELLGEN_NAME(mlstm_sequence_backward_states), CELLGEN_NAME(mlstm_sequence_backward_memory),
     CELLGEN_NAME(mlstm_sequence_backward_kept), 0, CELLGEN_NAME(mlstm_sequence_backward_totals),

@@ -28,6 +28,7 @@
 #include "rwkv6.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- rwkv6_forward: Compute one step. */
 
@@ -949,36 +950,77 @@ CELLGEN_TILE_EQUATIONS(rwkv6_sequence_forward_forward_4)
 }
 CELLGEN_TILE(rwkv6_sequence_forward_forward_4, 1)
 
+CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[2].rows + row * (nD * nN);
+    const real *reshaped_u_row = frame->at[3].rows;
+    const real *reshaped_r_row = frame->at[4].rows + row * (nK * nN);
+    real *kv_row = frame->at[5].rows + row * (nD * nK * nN);
+    real *sum_s_prev_kv_reshaped_u_reshaped_r_row = frame->at[6].rows + row * (nD * nN);
+    /* kv = reshaped_k * reshaped_v
+     * sum_s_prev_kv_reshaped_u_reshaped_r = sum(s_prev_kv_reshaped_u_reshaped_r -> (B, N, 1, D)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector reshaped_k_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_u_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_u_of[turn] = cg_all(reshaped_u_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_r_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_r_of[turn] = cg_all(reshaped_r_row[axis1 * nK + (axis2 + turn)]);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_v = cg_load(&reshaped_v_row[axis1 * nD + unit]);
+                cg_vector sum_s_prev_kv_reshaped_u_reshaped_r = cg_load(&sum_s_prev_kv_reshaped_u_reshaped_r_row[axis1 * nD + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector reshaped_k = reshaped_k_of[turn];
+                    const cg_vector reshaped_u = reshaped_u_of[turn];
+                    const cg_vector reshaped_r = reshaped_r_of[turn];
+                    const cg_vector kv = reshaped_k * reshaped_v;
+                    cg_store(&kv_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], kv);
+                    sum_s_prev_kv_reshaped_u_reshaped_r += (s_prev + kv * reshaped_u) * reshaped_r;
+                }
+                cg_store(&sum_s_prev_kv_reshaped_u_reshaped_r_row[axis1 * nD + unit], sum_s_prev_kv_reshaped_u_reshaped_r);
+            }
+            for (; unit < nD; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + (axis2 + turn)];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
+                    const real reshaped_u = reshaped_u_row[axis1 * nK + (axis2 + turn)];
+                    const real reshaped_r = reshaped_r_row[axis1 * nK + (axis2 + turn)];
+                    const real kv = reshaped_k * reshaped_v;
+                    kv_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = kv;
+                    sum_s_prev_kv_reshaped_u_reshaped_r_row[axis1 * nD + unit] += (s_prev + kv * reshaped_u) * reshaped_r;
+                }
+            }
+        }
+    }
+}
 CELLGEN_EQUATIONS(rwkv6_sequence_forward_forward_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
     const int64_t nD = frame->n[5];
-    /* kv = reshaped_k * reshaped_v
-     * sum_s_prev_kv_reshaped_u_reshaped_r = sum(s_prev_kv_reshaped_u_reshaped_r -> (B, N, 1, D)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_u_row = frame->at[3].rows;
-        const real *reshaped_r_row = frame->at[4].rows + row * (nK * nN);
-        real *kv_row = frame->at[5].rows + row * (nD * nK * nN);
-        real *sum_s_prev_kv_reshaped_u_reshaped_r_row = frame->at[6].rows + row * (nD * nN);
-        for (int64_t unit = 0; unit < nN * nD; ++unit) sum_s_prev_kv_reshaped_u_reshaped_r_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                const real reshaped_k = reshaped_k_row[axis1 * nK + axis2];
-                const real reshaped_u = reshaped_u_row[axis1 * nK + axis2];
-                const real reshaped_r = reshaped_r_row[axis1 * nK + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nD; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
-                    const real kv = reshaped_k * reshaped_v;
-                    kv_row[axis1 * (nD * nK) + axis2 * nD + unit] = kv;
-                    sum_s_prev_kv_reshaped_u_reshaped_r_row[axis1 * nD + unit] += (s_prev + kv * reshaped_u) * reshaped_r;
-                }
-            }
+        { real *sum_s_prev_kv_reshaped_u_reshaped_r_row = frame->at[6].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) sum_s_prev_kv_reshaped_u_reshaped_r_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nK; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nK);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(rwkv6_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(rwkv6_sequence_forward_forward_5_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1157,7 +1199,7 @@ static const cg_stage CELLGEN_NAME(rwkv6_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_2), 4, CELLGEN_NAME(rwkv6_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 5, 2, 9, 0, 5, 2, 2, 3, 0, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_2_runs), CELLGEN_NAME(rwkv6_sequence_forward_forward_2_weights), CELLGEN_NAME(rwkv6_sequence_forward_forward_2_chains), CELLGEN_NAME(rwkv6_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(rwkv6_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_3), 2, CELLGEN_NAME(rwkv6_sequence_forward_forward_3_uses), 0, 0, 0, 0, 1, 1, 0, 3, 12, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(rwkv6_sequence_forward_forward_3_runs), CELLGEN_NAME(rwkv6_sequence_forward_forward_3_weights), CELLGEN_NAME(rwkv6_sequence_forward_forward_3_chains), CELLGEN_NAME(rwkv6_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_4), 2, CELLGEN_NAME(rwkv6_sequence_forward_forward_4_uses), 0, 0, 0, 0, 1, 1, 0, 4, 15, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(rwkv6_sequence_forward_forward_4_runs), CELLGEN_NAME(rwkv6_sequence_forward_forward_4_weights), CELLGEN_NAME(rwkv6_sequence_forward_forward_4_chains), CELLGEN_NAME(rwkv6_sequence_forward_forward_4_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_5), 7, CELLGEN_NAME(rwkv6_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv6_sequence_forward_forward_5), 7, CELLGEN_NAME(rwkv6_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_6), 4, CELLGEN_NAME(rwkv6_sequence_forward_forward_6_uses), 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_6_keeps), 0, 0, 1, 1, 4, 2, 21, 0, 4, 1, 1, 3, 0, 0, CELLGEN_NAME(rwkv6_sequence_forward_forward_6_runs), CELLGEN_NAME(rwkv6_sequence_forward_forward_6_weights), CELLGEN_NAME(rwkv6_sequence_forward_forward_6_chains), CELLGEN_NAME(rwkv6_sequence_forward_forward_6_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_7), 4, CELLGEN_NAME(rwkv6_sequence_forward_forward_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_forward_forward_8), 2, CELLGEN_NAME(rwkv6_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
@@ -1207,60 +1249,6 @@ CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_1)
 CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    /* d_s_in = d_s + d_s_next
-     * kv = reshaped_k * reshaped_v
-     * d_reshaped_w = sum(d_reshaped_w_terms -> (B, N, K, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-        const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[4].rows + row * (nD * nN);
-        real *d_s_in_row = frame->at[5].rows + row * (nD * nK * nN);
-        real *kv_row = frame->at[6].rows + row * (nD * nK * nN);
-        real *d_reshaped_w_row = frame->at[7].rows + row * (nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                const real reshaped_k = reshaped_k_row[axis1 * nK + axis2];
-                real d_reshaped_w = 0;
-                CELLGEN_SUMS(d_reshaped_w)
-                for (int64_t unit = 0; unit < nD; ++unit) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
-                    const real d_s_in = d_s + d_s_next;
-                    d_s_in_row[axis1 * (nD * nK) + axis2 * nD + unit] = d_s_in;
-                    kv_row[axis1 * (nD * nK) + axis2 * nD + unit] = reshaped_k * reshaped_v;
-                    d_reshaped_w += d_s_in * s_prev;
-                }
-                d_reshaped_w_row[axis1 * nK + axis2] = d_reshaped_w;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    /* w = exp(-exp_exp_pre) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *exp_exp_pre_row = frame->at[0].rows + row * (nK * nN) + first;
-        real *w_row = frame->at[1].rows + row * (nK * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real exp_exp_pre = exp_exp_pre_row[unit];
-            w_row[unit] = cg_exp(-exp_exp_pre);
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_4)
-{
-    const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[5];
     /* d_o_copy = d_o */
     for (int64_t row = begin; row < end; ++row) {
@@ -1274,7 +1262,7 @@ CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_4)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_5)
+CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[5];
@@ -1290,94 +1278,174 @@ CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_5)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_6)
+CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
     const int64_t nD = frame->n[5];
-    /* d_kv = d_s_in + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_u * reshaped_r
+    const real *exp_exp_pre_row = frame->at[6].rows + row * (nK * nN);
+    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+    const real *d_sum_s_prev_kv_reshaped_u_reshaped_r_ro = frame->at[8].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_w_row = frame->at[7].rows + row * (nK * nN);
+    const real *reshaped_u_row = frame->at[9].rows;
+    const real *reshaped_r_row = frame->at[10].rows + row * (nK * nN);
+    const real *d_w_row = frame->at[5].rows + row * (nK * nN);
+    const real *d_k_view_row = frame->at[14].rows + row * (nK * nN);
+    const real *d_r_view_row = frame->at[12].rows + row * (nK * nN);
+    real *w_row = frame->at[7].rows + row * (nK * nN);
+    real *d_reshaped_w_row = frame->at[5].rows + row * (nK * nN);
+    real *d_s_prev_row = frame->at[11].rows + row * (nD * nK * nN);
+    real *d_reshaped_r_row = frame->at[12].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[13].rows + row * (nD * nN);
+    real *d_reshaped_k_row = frame->at[14].rows + row * (nK * nN);
+    real *d_exp_pre_row = frame->at[15].rows + row * (nK * nN);
+    real *d_k_row = frame->at[16].rows + row * (nK * nN);
+    real *d_r_row = frame->at[17].rows + row * (nK * nN);
+    /* w = exp(-exp_exp_pre) */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real exp_exp_pre = exp_exp_pre_row[axis1 * nK + unit];
+            w_row[axis1 * nK + unit] = cg_exp(-exp_exp_pre);
+        }
+    }
+    /* d_s_in = d_s + d_s_next
+     * kv = reshaped_k * reshaped_v
+     * d_reshaped_w = sum(d_reshaped_w_terms -> (B, N, K, 1))
+     * d_kv = d_s_in + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_u * reshaped_r
      * d_s_prev = d_s_in * reshaped_w + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_r
      * d_reshaped_r = sum(d_reshaped_r_terms -> (B, N, K, 1))
      * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D))
      * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_prev_kv_reshaped_u_reshaped_r_ro = frame->at[1].rows + row * (nD * nN);
-        const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *kv_row = frame->at[3].rows + row * (nD * nK * nN);
-        const real *reshaped_k_row = frame->at[4].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[5].rows + row * (nD * nN);
-        const real *reshaped_w_row = frame->at[6].rows + row * (nK * nN);
-        const real *reshaped_u_row = frame->at[7].rows;
-        const real *reshaped_r_row = frame->at[8].rows + row * (nK * nN);
-        real *d_s_prev_row = frame->at[9].rows + row * (nD * nK * nN);
-        real *d_reshaped_r_row = frame->at[10].rows + row * (nK * nN);
-        real *d_reshaped_v_row = frame->at[11].rows + row * (nD * nN);
-        for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0;
-        real *d_reshaped_k_row = frame->at[12].rows + row * (nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-                const real reshaped_k = reshaped_k_row[axis1 * nK + axis2];
-                const real reshaped_w = reshaped_w_row[axis1 * nK + axis2];
-                const real reshaped_u = reshaped_u_row[axis1 * nK + axis2];
-                const real reshaped_r = reshaped_r_row[axis1 * nK + axis2];
-                real d_reshaped_r = 0;
-                real d_reshaped_k = 0;
-                CELLGEN_SUMS(d_reshaped_r, d_reshaped_k)
-                for (int64_t unit = 0; unit < nD; ++unit) {
-                    const real d_s_in = d_s_in_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real d_sum_s_prev_kv_reshaped_u_reshaped_r = d_sum_s_prev_kv_reshaped_u_reshaped_r_ro[axis1 * nD + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real kv = kv_row[axis1 * (nD * nK) + axis2 * nD + unit];
-                    const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
-                    const real d_kv = d_s_in + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_u * reshaped_r;
-                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nD + unit] = d_s_in * reshaped_w + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_r;
-                    d_reshaped_r += d_sum_s_prev_kv_reshaped_u_reshaped_r * (s_prev + kv * reshaped_u);
-                    d_reshaped_v_row[axis1 * nD + unit] += d_kv * reshaped_k;
-                    d_reshaped_k += d_kv * reshaped_v;
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector reshaped_k_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_w_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_w_of[turn] = cg_all(reshaped_w_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_u_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_u_of[turn] = cg_all(reshaped_u_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_r_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_r_of[turn] = cg_all(reshaped_r_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector d_reshaped_w_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_w_lanes[turn] = cg_all(0);
+            cg_vector d_reshaped_r_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_r_lanes[turn] = cg_all(0);
+            cg_vector d_reshaped_k_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_k_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
+                const cg_vector d_sum_s_prev_kv_reshaped_u_reshaped_r = cg_load(&d_sum_s_prev_kv_reshaped_u_reshaped_r_ro[axis1 * nD + unit]);
+                const cg_vector reshaped_v = cg_load(&reshaped_v_row[axis1 * nD + unit]);
+                cg_vector d_reshaped_v = cg_load(&d_reshaped_v_row[axis1 * nD + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector reshaped_k = reshaped_k_of[turn];
+                    const cg_vector reshaped_w = reshaped_w_of[turn];
+                    const cg_vector reshaped_u = reshaped_u_of[turn];
+                    const cg_vector reshaped_r = reshaped_r_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector kv = reshaped_k * reshaped_v;
+                    d_reshaped_w_lanes[turn] += d_s_in * s_prev;
+                    const cg_vector d_kv = d_s_in + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_u * reshaped_r;
+                    const cg_vector d_s_prev = d_s_in * reshaped_w + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_r;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_prev);
+                    d_reshaped_r_lanes[turn] += d_sum_s_prev_kv_reshaped_u_reshaped_r * (s_prev + kv * reshaped_u);
+                    d_reshaped_v += d_kv * reshaped_k;
+                    d_reshaped_k_lanes[turn] += d_kv * reshaped_v;
                 }
-                d_reshaped_r_row[axis1 * nK + axis2] = d_reshaped_r;
-                d_reshaped_k_row[axis1 * nK + axis2] = d_reshaped_k;
+                cg_store(&d_reshaped_v_row[axis1 * nD + unit], d_reshaped_v);
             }
+            real d_reshaped_w_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_w_lanes, turns, d_reshaped_w_sums);
+            real d_reshaped_r_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_r_lanes, turns, d_reshaped_r_sums);
+            real d_reshaped_k_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_k_lanes, turns, d_reshaped_k_sums);
+            for (; unit < nD; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real d_sum_s_prev_kv_reshaped_u_reshaped_r = d_sum_s_prev_kv_reshaped_u_reshaped_r_ro[axis1 * nD + unit];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real reshaped_k = reshaped_k_row[axis1 * nK + (axis2 + turn)];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
+                    const real reshaped_w = reshaped_w_row[axis1 * nK + (axis2 + turn)];
+                    const real reshaped_u = reshaped_u_row[axis1 * nK + (axis2 + turn)];
+                    const real reshaped_r = reshaped_r_row[axis1 * nK + (axis2 + turn)];
+                    const real d_s_in = d_s + d_s_next;
+                    const real kv = reshaped_k * reshaped_v;
+                    d_reshaped_w_sums[turn] += d_s_in * s_prev;
+                    const real d_kv = d_s_in + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_u * reshaped_r;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_in * reshaped_w + d_sum_s_prev_kv_reshaped_u_reshaped_r * reshaped_r;
+                    d_reshaped_r_sums[turn] += d_sum_s_prev_kv_reshaped_u_reshaped_r * (s_prev + kv * reshaped_u);
+                    d_reshaped_v_row[axis1 * nD + unit] += d_kv * reshaped_k;
+                    d_reshaped_k_sums[turn] += d_kv * reshaped_v;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_w_row[axis1 * nK + (axis2 + turn)] = d_reshaped_w_sums[turn];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_r_row[axis1 * nK + (axis2 + turn)] = d_reshaped_r_sums[turn];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_k_row[axis1 * nK + (axis2 + turn)] = d_reshaped_k_sums[turn];
         }
     }
-}
-
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_7)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
     /* d_w_pre = d_w * w
      * d_exp_exp_pre = -d_w_pre
      * d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre)
      * d_k = d_k_view
      * d_r = d_r_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_w_row = frame->at[0].rows + row * (nK * nN) + first;
-        const real *d_k_view_row = frame->at[1].rows + row * (nK * nN) + first;
-        const real *d_r_view_row = frame->at[2].rows + row * (nK * nN) + first;
-        const real *w_row = frame->at[3].rows + row * (nK * nN) + first;
-        const real *exp_exp_pre_row = frame->at[4].rows + row * (nK * nN) + first;
-        real *d_exp_pre_row = frame->at[5].rows + row * (nK * nN) + first;
-        real *d_k_row = frame->at[6].rows + row * (nK * nN) + first;
-        real *d_r_row = frame->at[7].rows + row * (nK * nN) + first;
+    {
         CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_w = d_w_row[unit];
-            const real d_k_view = d_k_view_row[unit];
-            const real d_r_view = d_r_view_row[unit];
-            const real w = w_row[unit];
-            const real exp_exp_pre = exp_exp_pre_row[unit];
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_w = d_w_row[axis1 * nK + unit];
+            const real d_k_view = d_k_view_row[axis1 * nK + unit];
+            const real d_r_view = d_r_view_row[axis1 * nK + unit];
+            const real w = w_row[axis1 * nK + unit];
+            const real exp_exp_pre = exp_exp_pre_row[axis1 * nK + unit];
             const real d_w_pre = d_w * w;
             const real d_exp_exp_pre = -d_w_pre;
-            d_exp_pre_row[unit] = cg_strong_product(d_exp_exp_pre, exp_exp_pre);
-            d_k_row[unit] = d_k_view;
-            d_r_row[unit] = d_r_view;
+            d_exp_pre_row[axis1 * nK + unit] = cg_strong_product(d_exp_exp_pre, exp_exp_pre);
+            d_k_row[axis1 * nK + unit] = d_k_view;
+            d_r_row[axis1 * nK + unit] = d_r_view;
+        }
+    }
+}
+CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_4)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_v_row = frame->at[13].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nK; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nK);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_8)
+CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[5];
@@ -1393,7 +1461,7 @@ CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_8)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_9)
+CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_6)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nR = frame->n[6];
@@ -1410,9 +1478,9 @@ CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_9)
         }
     }
 }
-CELLGEN_TILE(rwkv6_sequence_backward_reverse_9, 1)
+CELLGEN_TILE(rwkv6_sequence_backward_reverse_6, 1)
 
-CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_10)
+CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_7)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
@@ -1434,9 +1502,9 @@ CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_10)
         }
     }
 }
-CELLGEN_TILE(rwkv6_sequence_backward_reverse_10, 1)
+CELLGEN_TILE(rwkv6_sequence_backward_reverse_7, 1)
 
-CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_11)
+CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_8)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
@@ -1474,7 +1542,7 @@ CELLGEN_TILE_EQUATIONS(rwkv6_sequence_backward_reverse_11)
         }
     }
 }
-CELLGEN_TILE(rwkv6_sequence_backward_reverse_11, 1)
+CELLGEN_TILE(rwkv6_sequence_backward_reverse_8, 1)
 
 CELLGEN_EQUATIONS(rwkv6_sequence_backward_deferred_1)
 {
@@ -1610,8 +1678,8 @@ static void CELLGEN_NAME(rwkv6_sequence_backward_epilogue)(const cg_frame *frame
     (void)args;
     /* d_reshaped_u = sum(d_reshaped_u_units -> (N, K, 1)) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_reshaped_u_units_row = frame->memory[38] + row * (nD * nK);
-        real *d_reshaped_u_row = frame->memory[39] + row * nK;
+        const real *d_reshaped_u_units_row = frame->memory[36] + row * (nD * nK);
+        real *d_reshaped_u_row = frame->memory[37] + row * nK;
         for (int64_t axis1 = 0; axis1 < nK; ++axis1) {
             real d_reshaped_u = 0;
             CELLGEN_SUMS(d_reshaped_u)
@@ -1624,7 +1692,7 @@ static void CELLGEN_NAME(rwkv6_sequence_backward_epilogue)(const cg_frame *frame
     }
     /* d_u = d_u_view */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_u_view_row = frame->memory[39] + row * nK;
+        const real *d_u_view_row = frame->memory[37] + row * nK;
         real *d_u_row = args->d_u + row * nK;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nK; ++unit) {
@@ -1655,22 +1723,21 @@ static const cellgen_member CELLGEN_NAME(rwkv6_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 44}, {13, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 42}, {13, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {14, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1},
-    {20, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 45, 46, -1, -1}, {21, 1, 8, 0, -1, -1, -1, -1},
-    {22, 0, 10, 0, -1, -1, -1, -1}, {25, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 47},
-    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
-    {16, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
-    {17, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
-    {18, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
+    {20, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 43, 44, -1, -1}, {21, 1, 8, 0, -1, -1, -1, -1},
+    {22, 0, 10, 0, -1, -1, -1, -1}, {25, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 45},
+    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
+    {16, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
+    {17, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
+    {18, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
 };
 static const cellgen_link CELLGEN_NAME(rwkv6_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 23, 26, 5, -1, 40, -1, 41, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 24, 27, 4, -1, 42, 43, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 23, 26, 5, -1, 38, -1, 39, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 24, 27, 4, -1, 40, 41, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(rwkv6_sequence_backward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
@@ -1704,45 +1771,44 @@ static const cellgen_memory CELLGEN_NAME(rwkv6_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 7), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 8),
 };
 static const cellgen_kept CELLGEN_NAME(rwkv6_sequence_backward_kept)[] = {
-    {1, 0, -1}, {7, 3, -1}, {11, 2, -1}, {16, 4, -1}, {26, 0, -1}, {14, 3, -1}, {21, 0, -1},
-    {12, 2, -1}, {22, 0, -1}, {13, 2, -1}, {23, 0, -1},
+    {1, 0, -1}, {5, 3, -1}, {9, 2, -1}, {14, 4, -1}, {24, 0, -1}, {12, 3, -1}, {19, 0, -1}, {10, 2, -1},
+    {20, 0, -1}, {11, 2, -1}, {21, 0, -1},
 };
 static const cellgen_total CELLGEN_NAME(rwkv6_sequence_backward_totals)[] = {
-    {28, -1, 0, 0, 0, 52}, {29, -1, 0, 0, 0, 53}, {30, -1, 0, 0, 0, 54}, {31, -1, 0, 0, 0, 55},
-    {32, -1, 5, 1, 0, 56}, {33, -1, 5, 1, 0, 57}, {34, -1, 6, 1, 0, 58}, {35, -1, 2, 0, 0, 59},
-    {36, -1, 7, 1, 0, 60}, {37, -1, 8, 1, 0, 61}, {-1, 38, 1, 0, 0, -1},
+    {28, -1, 0, 0, 0, 50}, {29, -1, 0, 0, 0, 51}, {30, -1, 0, 0, 0, 52}, {31, -1, 0, 0, 0, 53},
+    {32, -1, 5, 1, 0, 54}, {33, -1, 5, 1, 0, 55}, {34, -1, 6, 1, 0, 56}, {35, -1, 2, 0, 0, 57},
+    {36, -1, 7, 1, 0, 58}, {37, -1, 8, 1, 0, 59}, {-1, 36, 1, 0, 0, -1},
 };
 static const cellgen_sum CELLGEN_NAME(rwkv6_sequence_backward_sums)[] = {
-    {31, -1, 0, 28}, {30, -1, 0, 29}, {29, -1, 0, 30}, {28, -1, 0, 31}, {-1, 38, 1, 36},
-    {35, -1, 2, 37},
+    {31, -1, 0, 26}, {30, -1, 0, 27}, {29, -1, 0, 28}, {28, -1, 0, 29}, {-1, 36, 1, 34},
+    {35, -1, 2, 35},
 };
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8, 9, 10,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_3_uses)[] = {11, 12,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_uses)[] = {13, 14,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_5_uses)[] = {14, 15,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_uses)[] = {8, 15, 5, 9, 6, 7, 12, 16, 17, 18, 19, 20, 21,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_uses)[] = {10, 21, 19, 12, 11, 22, 23, 24,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_uses)[] = {20, 25,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_uses)[] = {22, 26, 27,};
-static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_runs)[] = {{0, -1, 2, 0, 1, 0, 15, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_weights)[] = {{11, -1, -1, 2, -1, 1, 0, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_chains)[] = {{0, 1},};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_uses)[] = {25, 23, 24, 28, 29, 30,};
-static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 18, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 19, -1, 1, 1},
-    {2, -1, 2, 0, 1, 2, 20, -1, 1, 2},
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_2_uses)[] = {11, 12,};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_3_uses)[] = {12, 13,};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_uses)[] = {
+    3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
 };
-static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_weights)[] = {
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_5_uses)[] = {18, 23,};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_uses)[] = {20, 24, 25,};
+static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_runs)[] = {{0, -1, 2, 0, 1, 0, 13, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_weights)[] = {{11, -1, -1, 2, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_uses)[] = {23, 21, 22, 26, 27, 28,};
+static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_runs)[] = {
+    {0, -1, 3, 0, 1, 0, 16, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 17, -1, 1, 1},
+    {2, -1, 2, 0, 1, 2, 18, -1, 1, 2},
+};
+static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_weights)[] = {
     {9, -1, -1, 3, -1, 1, 0, 1}, {8, -1, -1, 2, -1, 1, 1, 1}, {7, -1, -1, 2, -1, 1, 2, 1},
 };
-static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_chains)[] = {{0, 1}, {1, 1}, {2, 1},};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_zeroed)[] = {1, 2,};
-static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_uses)[] = {27, 31, 28, 29, 30, 32, 33, 34, 35, 36,};
-static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_runs)[] = {{0, -1, 4, 0, 1, 0, 25, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_weights)[] = {{10, -1, -1, 4, -1, 1, 0, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_chains)[] = {{0, 1},};
-static const cellgen_prefetch_row CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_prefetch)[] = {
+static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_chains)[] = {{0, 1}, {1, 1}, {2, 1},};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_zeroed)[] = {1, 2,};
+static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_uses)[] = {25, 29, 26, 27, 28, 30, 31, 32, 33, 34,};
+static const cellgen_run CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_runs)[] = {{0, -1, 4, 0, 1, 0, 23, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_weights)[] = {{10, -1, -1, 4, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_chains)[] = {{0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_prefetch)[] = {
     {5, -1, 0, -1}, {4, -1, 1, -1}, {1, -1, 1, -2}, {-1, 16, 2, -1}, {-1, 17, 3, -1}, {-1, 19, 2, -1},
     {3, -1, 3, -1}, {-1, 15, 2, -1}, {-1, 18, 4, -1}, {0, -1, 0, 0}, {2, -1, 0, -1},
 };
@@ -1750,31 +1816,27 @@ static const cellgen_place CELLGEN_NAME(rwkv6_sequence_backward_reverse_places)[
     {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
     {CELLGEN_AT_SERIES, 4, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
     {CELLGEN_AT_SAVED, 16, 2, -1, 0}, {CELLGEN_AT_SAVED, 17, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 5, 2, -1, 0}, {CELLGEN_AT_STAGED, 3, 3, -1, 1},
-    {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_KEPT, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 10, -1, 0},
+    {CELLGEN_AT_MEMORY, 2, 2, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 3, 2, -1, 0}, {CELLGEN_AT_STAGED, 3, 3, -1, 1},
+    {CELLGEN_AT_MEMORY, 4, 3, -1, 0}, {CELLGEN_AT_KEPT, 5, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 10, -1, 0},
     {CELLGEN_AT_SAVED, 15, 2, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 9, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 12, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0}, {CELLGEN_AT_SAVED, 18, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 16, 4, -1, 0}, {CELLGEN_AT_KEPT, 21, 0, -1, 0}, {CELLGEN_AT_KEPT, 22, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 23, 0, -1, 0}, {CELLGEN_AT_KEPT, 26, 0, -1, 0}, {CELLGEN_AT_MEMBER, 3, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 8, 2, -1, 0}, {CELLGEN_AT_KEPT, 9, 2, -1, 0}, {CELLGEN_AT_KEPT, 10, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_SAVED, 18, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 14, 4, -1, 0}, {CELLGEN_AT_KEPT, 19, 0, -1, 0}, {CELLGEN_AT_KEPT, 20, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 21, 0, -1, 0}, {CELLGEN_AT_KEPT, 24, 0, -1, 0}, {CELLGEN_AT_MEMBER, 3, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rwkv6_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_1), 3, CELLGEN_NAME(rwkv6_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_2), 8, CELLGEN_NAME(rwkv6_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_3), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_4), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_2), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_3), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_4), 18, CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_5), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_6), 13, CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7), 8, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_8), 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_9), 3, CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 1, 1, 2, 4, 17, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_9_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_10), 6, CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 3, 1, 9, 0, 24, 0, 9, 3, 3, 0, 0, 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_chains), 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_10_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_11), 10, CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_uses), 0, 0, 0, 0, 1, 1, 4, 0, 27, 0, 4, 1, 1, 11, 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_chains), CELLGEN_NAME(rwkv6_sequence_backward_reverse_11_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_6), 3, CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 1, 1, 2, 4, 15, 0, 2, 1, 1, 0, 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7), 6, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 3, 1, 9, 0, 22, 0, 9, 3, 3, 0, 0, 2, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_chains), 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_7_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv6_sequence_backward_reverse_8), 10, CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 1, 1, 4, 0, 25, 0, 4, 1, 1, 11, 0, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_runs), CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_weights), CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_chains), CELLGEN_NAME(rwkv6_sequence_backward_reverse_8_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(rwkv6_sequence_backward_deferred_1_uses)[] = {
     4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 0, 1, 2, 3,
@@ -1794,19 +1856,19 @@ static const cellgen_outer_row CELLGEN_NAME(rwkv6_sequence_backward_deferred_4_o
     {3, 3, 13, -1, 2, -1, 1}, {4, 4, 14, -1, 2, -1, 1},
 };
 static const cellgen_place CELLGEN_NAME(rwkv6_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 28, 0, -1, 0}, {CELLGEN_AT_SUMS, 29, 0, -1, 0}, {CELLGEN_AT_SUMS, 30, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 31, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 26, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 21, 0, -1, 0}, {CELLGEN_AT_KEPT, 22, 0, -1, 0}, {CELLGEN_AT_KEPT, 23, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 26, 0, -1, 0}, {CELLGEN_AT_SUMS, 27, 0, -1, 0}, {CELLGEN_AT_SUMS, 28, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 29, 0, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 24, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 19, 0, -1, 0}, {CELLGEN_AT_KEPT, 20, 0, -1, 0}, {CELLGEN_AT_KEPT, 21, 0, -1, 0},
     {CELLGEN_AT_ACROSS, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 30, 0, -1, 0}, {CELLGEN_AT_MEMORY, 31, 0, -1, 0},
     {CELLGEN_AT_MEMORY, 32, 0, -1, 0}, {CELLGEN_AT_MEMORY, 33, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 34, 0, -1, 0}, {CELLGEN_AT_MEMORY, 35, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 0, -1, 0}, {CELLGEN_AT_SUMS, 36, 1, -1, 0}, {CELLGEN_AT_KEPT, 7, 3, -1, 0},
+    {CELLGEN_AT_ACROSS, 6, 0, -1, 0}, {CELLGEN_AT_SUMS, 34, 1, -1, 0}, {CELLGEN_AT_KEPT, 5, 3, -1, 0},
     {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_ACROSS, 9, 3, -1, 0},
-    {CELLGEN_AT_ACROSS, 7, 2, -1, 0}, {CELLGEN_AT_SUMS, 37, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 10, 4, -1, 0}, {CELLGEN_AT_KEPT, 16, 4, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 12, 2, -1, 0}, {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_MEMBER, 37, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 7, 2, -1, 0}, {CELLGEN_AT_SUMS, 35, 2, -1, 0}, {CELLGEN_AT_KEPT, 9, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 10, 4, -1, 0}, {CELLGEN_AT_KEPT, 14, 4, -1, 0}, {CELLGEN_AT_KEPT, 12, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 2, -1, 0}, {CELLGEN_AT_MEMBER, 37, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 36, 4, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 2, -1, 0}, {CELLGEN_AT_MEMBER, 32, 2, -1, 0},
 };
@@ -1818,7 +1880,7 @@ static const cg_stage CELLGEN_NAME(rwkv6_sequence_backward_deferred_stages)[] = 
 };
 static const cellgen_stage_rows CELLGEN_NAME(rwkv6_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0},};
 static const cg_part CELLGEN_NAME(rwkv6_sequence_backward_parts)[] = {
-    {37, 11, 0, 0, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_places), CELLGEN_NAME(rwkv6_sequence_backward_reverse_stages), 0},
+    {35, 8, 0, 0, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_reverse_places), CELLGEN_NAME(rwkv6_sequence_backward_reverse_stages), 0},
     {37, 4, 2, 0, -1, 0, CELLGEN_NAME(rwkv6_sequence_backward_deferred_places), CELLGEN_NAME(rwkv6_sequence_backward_deferred_stages), CELLGEN_NAME(rwkv6_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(rwkv6_sequence_backward_made)[] = {
@@ -1837,7 +1899,7 @@ static const cg_function CELLGEN_NAME(rwkv6_sequence_backward_table) = {
     7, 16, 1, 2,
     CELLGEN_NAME(rwkv6_sequence_backward_extents), CELLGEN_NAME(rwkv6_sequence_backward_prologue), CELLGEN_NAME(rwkv6_sequence_backward_epilogue), CELLGEN_NAME(rwkv6_sequence_backward_parts),
     14, 14, 1, 15,
-    39, 11, 2, 62, 11, 0, 11, 6, 0,
+    39, 11, 2, 60, 11, 0, 11, 6, 0,
     CELLGEN_NAME(rwkv6_sequence_backward_members), CELLGEN_NAME(rwkv6_sequence_backward_over_time),
     CELLGEN_NAME(rwkv6_sequence_backward_states), CELLGEN_NAME(rwkv6_sequence_backward_memory),
     CELLGEN_NAME(rwkv6_sequence_backward_kept), 0, CELLGEN_NAME(rwkv6_sequence_backward_totals),

@@ -31,6 +31,7 @@
 #include "rwkv7.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
+#include "cellgen_vectors.h"
 
 /* ---- rwkv7_forward: Compute one step. */
 
@@ -1422,24 +1423,54 @@ CELLGEN_TILE_EQUATIONS(rwkv7_sequence_forward_forward_4)
 }
 CELLGEN_TILE(rwkv7_sequence_forward_forward_4, 1)
 
+CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    const real *xi_row = frame->at[0].rows;
+    const real *k_row = frame->at[1].rows + row * (nK * nN);
+    real *sum_xi_k_row = frame->at[2].rows + row * nN;
+    /* sum_xi_k = sum(xi_k -> (B, N, 1)) */
+    {
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector sum_xi_k_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_xi_k_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector xi = cg_load(&xi_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector k = cg_load(&k_row[(axis1 + turn) * nK + unit]);
+                    sum_xi_k_lanes[turn] += xi * xi * (k * k);
+                }
+            }
+            real sum_xi_k_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_xi_k_lanes, turns, sum_xi_k_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real xi = xi_row[(axis1 + turn) * nK + unit];
+                    const real k = k_row[(axis1 + turn) * nK + unit];
+                    sum_xi_k_sums[turn] += xi * xi * (k * k);
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_xi_k_row[(axis1 + turn)] = sum_xi_k_sums[turn];
+        }
+    }
+}
 CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
-    /* sum_xi_k = sum(xi_k -> (B, N, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *xi_row = frame->at[0].rows;
-        const real *k_row = frame->at[1].rows + row * (nK * nN);
-        real *sum_xi_k_row = frame->at[2].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            real sum_xi_k = 0;
-            CELLGEN_SUMS(sum_xi_k)
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real xi = xi_row[axis1 * nK + unit];
-                const real k = k_row[axis1 * nK + unit];
-                sum_xi_k += xi * xi * (k * k);
-            }
-            sum_xi_k_row[axis1] = sum_xi_k;
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(rwkv7_sequence_forward_forward_5_strip)(frame, row, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(rwkv7_sequence_forward_forward_5_strip)(frame, row, strip, last, 1);
         }
     }
 }
@@ -1550,82 +1581,124 @@ CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_9)
     }
 }
 
+CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_10_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *reshaped_removed_row = frame->at[1].rows + row * (nK * nN);
+    const real *reshaped_w_row = frame->at[3].rows + row * (nK * nN);
+    const real *reshaped_reshaped_sum_s_prev_reshaped_re_2 = frame->at[2].rows + row * (nD * nN);
+    const real *reshaped_a_removed_row = frame->at[4].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[5].rows + row * (nD * nN);
+    const real *reshaped_kept_row = frame->at[6].rows + row * (nK * nN);
+    const real *reshaped_r_row = frame->at[7].rows + row * (nK * nN);
+    const real *o_view_row = frame->at[9].rows + row * (nD * nN);
+    real *sum_s_prev_reshaped_removed_row = frame->at[2].rows + row * (nD * nN);
+    real *s_row = frame->at[8].rows + row * frame->at[8].row;
+    real *sum_s_reshaped_r_row = frame->at[9].rows + row * (nD * nN);
+    real *o_row = frame->at[10].rows + row * frame->at[10].row;
+    /* sum_s_prev_reshaped_removed = sum(s_prev_reshaped_removed -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector sum_s_prev_reshaped_removed_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_prev_reshaped_removed_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_removed = cg_load(&reshaped_removed_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    sum_s_prev_reshaped_removed_lanes[turn] += s_prev * reshaped_removed;
+                }
+            }
+            real sum_s_prev_reshaped_removed_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_prev_reshaped_removed_lanes, turns, sum_s_prev_reshaped_removed_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_removed = reshaped_removed_row[axis1 * nK + unit];
+                    sum_s_prev_reshaped_removed_sums[turn] += s_prev * reshaped_removed;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_prev_reshaped_removed_row[axis1 * nD + (axis2 + turn)] = sum_s_prev_reshaped_removed_sums[turn];
+        }
+    }
+    /* s = s_prev * reshaped_w + reshaped_v * reshaped_kept - reshaped_reshaped_sum_s_prev_reshaped_re * reshaped_a_removed
+     * sum_s_reshaped_r = sum(s_reshaped_r -> (B, N, D, 1)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector reshaped_reshaped_sum_s_prev_reshaped_re_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_reshaped_sum_s_prev_reshaped_re_3[turn] = cg_all(reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_v_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector sum_s_reshaped_r_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_r_lanes[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_w = cg_load(&reshaped_w_row[axis1 * nK + unit]);
+                const cg_vector reshaped_a_removed = cg_load(&reshaped_a_removed_row[axis1 * nK + unit]);
+                const cg_vector reshaped_kept = cg_load(&reshaped_kept_row[axis1 * nK + unit]);
+                const cg_vector reshaped_r = cg_load(&reshaped_r_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_3[turn];
+                    const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector s = s_prev * reshaped_w + reshaped_v * reshaped_kept - reshaped_reshaped_sum_s_prev_reshaped_re * reshaped_a_removed;
+                    cg_store(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], s);
+                    sum_s_reshaped_r_lanes[turn] += s * reshaped_r;
+                }
+            }
+            real sum_s_reshaped_r_sums[CELLGEN_TURNS];
+            cg_add_lanes(sum_s_reshaped_r_lanes, turns, sum_s_reshaped_r_sums);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_w = reshaped_w_row[axis1 * nK + unit];
+                    const real reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_a_removed = reshaped_a_removed_row[axis1 * nK + unit];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_kept = reshaped_kept_row[axis1 * nK + unit];
+                    const real reshaped_r = reshaped_r_row[axis1 * nK + unit];
+                    const real s = s_prev * reshaped_w + reshaped_v * reshaped_kept - reshaped_reshaped_sum_s_prev_reshaped_re * reshaped_a_removed;
+                    s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = s;
+                    sum_s_reshaped_r_sums[turn] += s * reshaped_r;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) sum_s_reshaped_r_row[axis1 * nD + (axis2 + turn)] = sum_s_reshaped_r_sums[turn];
+        }
+    }
+    /* o = o_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real o_view = o_view_row[axis1 * nD + unit];
+            o_row[axis1 * nD + unit] = o_view;
+        }
+    }
+}
 CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_10)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* sum_s_prev_reshaped_removed = sum(s_prev_reshaped_removed -> (B, N, D, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_removed_row = frame->at[1].rows + row * (nK * nN);
-        real *sum_s_prev_reshaped_removed_row = frame->at[2].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                real sum_s_prev_reshaped_removed = 0;
-                CELLGEN_SUMS(sum_s_prev_reshaped_removed)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_removed = reshaped_removed_row[axis1 * nK + unit];
-                    sum_s_prev_reshaped_removed += s_prev * reshaped_removed;
-                }
-                sum_s_prev_reshaped_removed_row[axis1 * nD + axis2] = sum_s_prev_reshaped_removed;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_11)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* s = s_prev * reshaped_w + reshaped_v * reshaped_kept - reshaped_reshaped_sum_s_prev_reshaped_re * reshaped_a_removed
-     * sum_s_reshaped_r = sum(s_reshaped_r -> (B, N, D, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *reshaped_w_row = frame->at[1].rows + row * (nK * nN);
-        const real *reshaped_reshaped_sum_s_prev_reshaped_re_2 = frame->at[2].rows + row * (nD * nN);
-        const real *reshaped_a_removed_row = frame->at[3].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[4].rows + row * (nD * nN);
-        const real *reshaped_kept_row = frame->at[5].rows + row * (nK * nN);
-        const real *reshaped_r_row = frame->at[6].rows + row * (nK * nN);
-        real *s_row = frame->at[7].rows + row * frame->at[7].row;
-        real *sum_s_reshaped_r_row = frame->at[8].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + axis2];
-                const real reshaped_v = reshaped_v_row[axis1 * nD + axis2];
-                real sum_s_reshaped_r = 0;
-                CELLGEN_SUMS(sum_s_reshaped_r)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_w = reshaped_w_row[axis1 * nK + unit];
-                    const real reshaped_a_removed = reshaped_a_removed_row[axis1 * nK + unit];
-                    const real reshaped_kept = reshaped_kept_row[axis1 * nK + unit];
-                    const real reshaped_r = reshaped_r_row[axis1 * nK + unit];
-                    const real s = s_prev * reshaped_w + reshaped_v * reshaped_kept - reshaped_reshaped_sum_s_prev_reshaped_re * reshaped_a_removed;
-                    s_row[axis1 * (nD * nK) + axis2 * nK + unit] = s;
-                    sum_s_reshaped_r += s * reshaped_r;
-                }
-                sum_s_reshaped_r_row[axis1 * nD + axis2] = sum_s_reshaped_r;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_12)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* o = o_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *o_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *o_row = frame->at[1].rows + row * frame->at[1].row + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real o_view = o_view_row[unit];
-            o_row[unit] = o_view;
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(rwkv7_sequence_forward_forward_10_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(rwkv7_sequence_forward_forward_10_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
@@ -1656,7 +1729,7 @@ static const cellgen_series_row CELLGEN_NAME(rwkv7_sequence_forward_over_time)[]
 };
 static const cellgen_link CELLGEN_NAME(rwkv7_sequence_forward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 1, 22, -1, -1, -1, -1, 33, -1, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 23, -1, -1, -1, -1, 34, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 2, 23, -1, -1, -1, -1, 34, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(rwkv7_sequence_forward_memory)[] = {
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
@@ -1718,9 +1791,7 @@ static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_7_uses)[] = {22
 static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_7_keeps)[] = {28,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_8_uses)[] = {19, 29,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_9_uses)[] = {18, 14, 27, 19, 29, 30, 31,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_10_uses)[] = {32, 30, 33,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_11_uses)[] = {32, 26, 33, 31, 15, 28, 13, 34, 35,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_12_uses)[] = {35, 36,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_forward_forward_10_uses)[] = {32, 30, 33, 26, 31, 15, 28, 13, 34, 35, 36,};
 static const cellgen_place CELLGEN_NAME(rwkv7_sequence_forward_forward_places)[] = {
     {CELLGEN_AT_STAGED, 0, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
@@ -1746,17 +1817,15 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_forward_forward_stages)[] = {
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_2), 4, CELLGEN_NAME(rwkv7_sequence_forward_forward_2_uses), 0, 0, 0, 0, 2, 1, 6, 2, 9, 0, 6, 2, 2, 3, 0, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_2_runs), CELLGEN_NAME(rwkv7_sequence_forward_forward_2_weights), CELLGEN_NAME(rwkv7_sequence_forward_forward_2_chains), CELLGEN_NAME(rwkv7_sequence_forward_forward_2_prefetch), 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_2_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 3, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_3), 2, CELLGEN_NAME(rwkv7_sequence_forward_forward_3_uses), 0, 0, 0, 0, 1, 1, 0, 3, 12, 0, 0, 1, 1, 1, 0, 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_3_runs), CELLGEN_NAME(rwkv7_sequence_forward_forward_3_weights), CELLGEN_NAME(rwkv7_sequence_forward_forward_3_chains), CELLGEN_NAME(rwkv7_sequence_forward_forward_3_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_4), 4, CELLGEN_NAME(rwkv7_sequence_forward_forward_4_uses), 0, 0, 0, 0, 2, 1, 6, 4, 17, 0, 6, 2, 2, 3, 0, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_4_runs), CELLGEN_NAME(rwkv7_sequence_forward_forward_4_weights), CELLGEN_NAME(rwkv7_sequence_forward_forward_4_chains), CELLGEN_NAME(rwkv7_sequence_forward_forward_4_prefetch), 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_4_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_5), 3, CELLGEN_NAME(rwkv7_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_5), 3, CELLGEN_NAME(rwkv7_sequence_forward_forward_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_6), 4, CELLGEN_NAME(rwkv7_sequence_forward_forward_6_uses), 0, 0, 0, 0, 2, 1, 7, 2, 23, 0, 7, 2, 2, 5, 0, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_6_runs), CELLGEN_NAME(rwkv7_sequence_forward_forward_6_weights), CELLGEN_NAME(rwkv7_sequence_forward_forward_6_chains), CELLGEN_NAME(rwkv7_sequence_forward_forward_6_prefetch), 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_6_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_7), 10, CELLGEN_NAME(rwkv7_sequence_forward_forward_7_uses), 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_7_keeps), 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_8), 2, CELLGEN_NAME(rwkv7_sequence_forward_forward_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_9), 7, CELLGEN_NAME(rwkv7_sequence_forward_forward_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_10), 3, CELLGEN_NAME(rwkv7_sequence_forward_forward_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_11), 9, CELLGEN_NAME(rwkv7_sequence_forward_forward_11_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv7_sequence_forward_forward_12), 2, CELLGEN_NAME(rwkv7_sequence_forward_forward_12_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_10), 11, CELLGEN_NAME(rwkv7_sequence_forward_forward_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const cg_part CELLGEN_NAME(rwkv7_sequence_forward_parts)[] = {
-    {37, 12, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_places), CELLGEN_NAME(rwkv7_sequence_forward_forward_stages), 0},
+    {37, 10, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_forward_forward_places), CELLGEN_NAME(rwkv7_sequence_forward_forward_stages), 0},
 };
 static void CELLGEN_NAME(rwkv7_sequence_forward_extents)(const int64_t *n, int64_t *extent)
 {
@@ -1800,29 +1869,6 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_1)
 CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_s_in = d_s + d_s_next */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-        real *d_s_in_row = frame->at[2].rows + row * (nD * nK * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s + d_s_next;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
     /* w = exp(-0.6065306597126334 * sigmoid_sigmoid_pre)
      * kept = (alpha * (a - 1) + 1) * k */
@@ -1847,7 +1893,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_3)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_4)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
     /* sqrt_sum_xi_k = sqrt(sum_xi_k) */
@@ -1862,7 +1908,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_4)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_5)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_4)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1892,87 +1938,185 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_5)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_o_copy = d_o */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_o_row = frame->at[0].rows + row * frame->at[0].row + first;
-        real *d_o_copy_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_o = d_o_row[unit];
-            d_o_copy_row[unit] = d_o;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_7)
+CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
+    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    /* d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r
+    const real *d_o_row = frame->at[2].rows + row * frame->at[2].row;
+    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+    const real *d_sum_s_reshaped_r_row = frame->at[3].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *s_row = frame->at[5].rows + row * frame->at[5].row;
+    const real *reshaped_reshaped_sum_s_prev_reshaped_re_2 = frame->at[6].rows + row * (nD * nN);
+    const real *reshaped_a_removed_row = frame->at[7].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[8].rows + row * (nD * nN);
+    const real *reshaped_kept_row = frame->at[9].rows + row * (nK * nN);
+    const real *reshaped_r_row = frame->at[10].rows + row * (nK * nN);
+    const real *d_v_view_row = frame->at[14].rows + row * (nD * nN);
+    real *d_s_total_row = frame->at[11].rows + row * (nD * nK * nN);
+    const real *d_sum_s_prev_reshaped_removed_row = frame->at[16].rows + row * (nD * nN);
+    const real *reshaped_w_row = frame->at[19].rows + row * (nK * nN);
+    const real *reshaped_removed_row = frame->at[20].rows + row * (nK * nN);
+    real *d_o_copy_row = frame->at[3].rows + row * (nD * nN);
+    real *d_reshaped_r_row = frame->at[12].rows + row * (nK * nN);
+    real *d_reshaped_kept_row = frame->at[13].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[14].rows + row * (nD * nN);
+    real *d_reshaped_a_removed_row = frame->at[15].rows + row * (nK * nN);
+    real *d_reshaped_reshaped_sum_s_prev_reshaped = frame->at[16].rows + row * (nD * nN);
+    real *d_reshaped_w_row = frame->at[17].rows + row * (nK * nN);
+    real *d_v_row = frame->at[18].rows + row * (nD * nN);
+    real *d_s_prev_row = frame->at[21].rows + row * (nD * nK * nN);
+    real *d_reshaped_removed_row = frame->at[22].rows + row * (nK * nN);
+    /* d_o_copy = d_o */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_o = d_o_row[axis1 * nD + unit];
+            d_o_copy_row[axis1 * nD + unit] = d_o;
+        }
+    }
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r
      * d_reshaped_r = sum(d_reshaped_r_terms -> (B, N, 1, K))
      * d_reshaped_kept = sum(d_reshaped_kept_terms -> (B, N, 1, K))
      * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
      * d_reshaped_a_removed = sum(d_reshaped_a_removed_terms -> (B, N, 1, K))
      * d_reshaped_reshaped_sum_s_prev_reshaped_2 = sum(d_reshaped_reshaped_sum_s_prev_reshaped -> (B, N, D, 1))
      * d_reshaped_w = sum(d_reshaped_w_terms -> (B, N, 1, K)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_in_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_reshaped_r_row = frame->at[1].rows + row * (nD * nN);
-        const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *s_row = frame->at[3].rows + row * frame->at[3].row;
-        const real *reshaped_reshaped_sum_s_prev_reshaped_re_2 = frame->at[4].rows + row * (nD * nN);
-        const real *reshaped_a_removed_row = frame->at[5].rows + row * (nK * nN);
-        const real *reshaped_v_row = frame->at[6].rows + row * (nD * nN);
-        const real *reshaped_kept_row = frame->at[7].rows + row * (nK * nN);
-        const real *reshaped_r_row = frame->at[8].rows + row * (nK * nN);
-        real *d_s_total_row = frame->at[9].rows + row * (nD * nK * nN);
-        real *d_reshaped_r_row = frame->at[10].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_r_row[unit] = 0;
-        real *d_reshaped_kept_row = frame->at[11].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_kept_row[unit] = 0;
-        real *d_reshaped_v_row = frame->at[12].rows + row * (nD * nN);
-        real *d_reshaped_a_removed_row = frame->at[13].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_a_removed_row[unit] = 0;
-        real *d_reshaped_reshaped_sum_s_prev_reshaped = frame->at[14].rows + row * (nD * nN);
-        real *d_reshaped_w_row = frame->at[15].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_w_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_reshaped_r = d_sum_s_reshaped_r_row[axis1 * nD + axis2];
-                const real reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + axis2];
-                const real reshaped_v = reshaped_v_row[axis1 * nD + axis2];
-                real d_reshaped_v = 0;
-                real d_reshaped_reshaped_sum_s_prev_reshaped_2 = 0;
-                CELLGEN_SUMS(d_reshaped_v, d_reshaped_reshaped_sum_s_prev_reshaped_2)
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_in = d_s_in_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + axis2 * nK + unit];
+    {
+        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_r_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_r_of[turn] = cg_all(d_sum_s_reshaped_r_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_reshaped_sum_s_prev_reshaped_re_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_reshaped_sum_s_prev_reshaped_re_3[turn] = cg_all(reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_v_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector d_reshaped_v_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_lanes[turn] = cg_all(0);
+            cg_vector d_reshaped_reshaped_sum_s_prev_reshaped_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_reshaped_sum_s_prev_reshaped_3[turn] = cg_all(0);
+            int64_t unit = 0;
+            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
+                const cg_vector reshaped_a_removed = cg_load(&reshaped_a_removed_row[axis1 * nK + unit]);
+                const cg_vector reshaped_kept = cg_load(&reshaped_kept_row[axis1 * nK + unit]);
+                const cg_vector reshaped_r = cg_load(&reshaped_r_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_r = cg_load(&d_reshaped_r_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_kept = cg_load(&d_reshaped_kept_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_a_removed = cg_load(&d_reshaped_a_removed_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_w = cg_load(&d_reshaped_w_row[axis1 * nK + unit]);
+                CELLGEN_UNROLL
+                for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_r = d_sum_s_reshaped_r_of[turn];
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_3[turn];
+                    const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r;
+                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
+                    d_reshaped_r += d_sum_s_reshaped_r * s;
+                    d_reshaped_kept += d_s_total * reshaped_v;
+                    d_reshaped_v_lanes[turn] += d_s_total * reshaped_kept;
+                    d_reshaped_a_removed += -d_s_total * reshaped_reshaped_sum_s_prev_reshaped_re;
+                    d_reshaped_reshaped_sum_s_prev_reshaped_3[turn] += -d_s_total * reshaped_a_removed;
+                    d_reshaped_w += d_s_total * s_prev;
+                }
+                cg_store(&d_reshaped_r_row[axis1 * nK + unit], d_reshaped_r);
+                cg_store(&d_reshaped_kept_row[axis1 * nK + unit], d_reshaped_kept);
+                cg_store(&d_reshaped_a_removed_row[axis1 * nK + unit], d_reshaped_a_removed);
+                cg_store(&d_reshaped_w_row[axis1 * nK + unit], d_reshaped_w);
+            }
+            real d_reshaped_v_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_v_lanes, turns, d_reshaped_v_sums);
+            real d_reshaped_reshaped_sum_s_prev_reshaped_4[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_reshaped_sum_s_prev_reshaped_3, turns, d_reshaped_reshaped_sum_s_prev_reshaped_4);
+            for (; unit < nK; ++unit) {
+                for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_r = d_sum_s_reshaped_r_row[axis1 * nD + (axis2 + turn)];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_reshaped_sum_s_prev_reshaped_re = reshaped_reshaped_sum_s_prev_reshaped_re_2[axis1 * nD + (axis2 + turn)];
                     const real reshaped_a_removed = reshaped_a_removed_row[axis1 * nK + unit];
+                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
                     const real reshaped_kept = reshaped_kept_row[axis1 * nK + unit];
                     const real reshaped_r = reshaped_r_row[axis1 * nK + unit];
+                    const real d_s_in = d_s + d_s_next;
                     const real d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r;
-                    d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total;
+                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
                     d_reshaped_r_row[axis1 * nK + unit] += d_sum_s_reshaped_r * s;
                     d_reshaped_kept_row[axis1 * nK + unit] += d_s_total * reshaped_v;
-                    d_reshaped_v += d_s_total * reshaped_kept;
+                    d_reshaped_v_sums[turn] += d_s_total * reshaped_kept;
                     d_reshaped_a_removed_row[axis1 * nK + unit] += -d_s_total * reshaped_reshaped_sum_s_prev_reshaped_re;
-                    d_reshaped_reshaped_sum_s_prev_reshaped_2 += -d_s_total * reshaped_a_removed;
+                    d_reshaped_reshaped_sum_s_prev_reshaped_4[turn] += -d_s_total * reshaped_a_removed;
                     d_reshaped_w_row[axis1 * nK + unit] += d_s_total * s_prev;
                 }
-                d_reshaped_v_row[axis1 * nD + axis2] = d_reshaped_v;
-                d_reshaped_reshaped_sum_s_prev_reshaped[axis1 * nD + axis2] = d_reshaped_reshaped_sum_s_prev_reshaped_2;
+            }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_row[axis1 * nD + (axis2 + turn)] = d_reshaped_v_sums[turn];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_reshaped_sum_s_prev_reshaped[axis1 * nD + (axis2 + turn)] = d_reshaped_reshaped_sum_s_prev_reshaped_4[turn];
+        }
+    }
+    /* d_v = d_v_view */
+    {
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_v_view = d_v_view_row[axis1 * nD + unit];
+            d_v_row[axis1 * nD + unit] = d_v_view;
+        }
+    }
+    /* d_s_prev = d_s_total * reshaped_w + strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed)
+     * d_reshaped_removed = sum(d_reshaped_removed_terms -> (B, N, 1, K)) */
+    {
+        for (int64_t axis2 = first; axis2 < last; ++axis2) {
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                const real d_sum_s_prev_reshaped_removed = d_sum_s_prev_reshaped_removed_row[axis1 * nD + axis2];
+                const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                const real reshaped_w = reshaped_w_row[axis1 * nK + unit];
+                const real reshaped_removed = reshaped_removed_row[axis1 * nK + unit];
+                d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total * reshaped_w + cg_strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed);
+                d_reshaped_removed_row[axis1 * nK + unit] += d_sum_s_prev_reshaped_removed * s_prev;
             }
         }
     }
 }
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_5)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_r_row = frame->at[12].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_r_row[unit] = 0; }
+        { real *d_reshaped_kept_row = frame->at[13].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_kept_row[unit] = 0; }
+        { real *d_reshaped_a_removed_row = frame->at[15].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_a_removed_row[unit] = 0; }
+        { real *d_reshaped_w_row = frame->at[17].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_w_row[unit] = 0; }
+        { real *d_reshaped_removed_row = frame->at[22].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_removed_row[unit] = 0; }
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
+        for (int64_t strip = 0, last; strip < nD; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nD);
+            if (last - strip >= CELLGEN_TURNS)
+                CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+            else
+                CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(frame, row, axis1, strip, last, 1);
+        }
+    }
+}
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_8)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_6)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -2021,56 +2165,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_8)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_9)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_v = d_v_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_v_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_v_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_v_view = d_v_view_row[unit];
-            d_v_row[unit] = d_v_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_10)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    /* d_s_prev = d_s_total * reshaped_w + strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed)
-     * d_reshaped_removed = sum(d_reshaped_removed_terms -> (B, N, 1, K)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_s_total_row = frame->at[0].rows + row * (nD * nK * nN);
-        const real *d_sum_s_prev_reshaped_removed_row = frame->at[1].rows + row * (nD * nN);
-        const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *reshaped_w_row = frame->at[3].rows + row * (nK * nN);
-        const real *reshaped_removed_row = frame->at[4].rows + row * (nK * nN);
-        real *d_s_prev_row = frame->at[5].rows + row * (nD * nK * nN);
-        real *d_reshaped_removed_row = frame->at[6].rows + row * (nK * nN);
-        for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_removed_row[unit] = 0;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-                const real d_sum_s_prev_reshaped_removed = d_sum_s_prev_reshaped_removed_row[axis1 * nD + axis2];
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < nK; ++unit) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
-                    const real reshaped_w = reshaped_w_row[axis1 * nK + unit];
-                    const real reshaped_removed = reshaped_removed_row[axis1 * nK + unit];
-                    d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total * reshaped_w + cg_strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed);
-                    d_reshaped_removed_row[axis1 * nK + unit] += d_sum_s_prev_reshaped_removed * s_prev;
-                }
-            }
-        }
-    }
-}
-
-CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_11)
+CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_7)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nR = frame->n[6];
@@ -2096,9 +2191,9 @@ CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_11)
         }
     }
 }
-CELLGEN_TILE(rwkv7_sequence_backward_reverse_11, 1)
+CELLGEN_TILE(rwkv7_sequence_backward_reverse_7, 1)
 
-CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_12)
+CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_8)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
@@ -2116,9 +2211,9 @@ CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_12)
         }
     }
 }
-CELLGEN_TILE(rwkv7_sequence_backward_reverse_12, 1)
+CELLGEN_TILE(rwkv7_sequence_backward_reverse_8, 1)
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_13)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_9)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -2157,7 +2252,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_13)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_14)
+CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_10)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
@@ -2175,9 +2270,9 @@ CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_14)
         }
     }
 }
-CELLGEN_TILE(rwkv7_sequence_backward_reverse_14, 1)
+CELLGEN_TILE(rwkv7_sequence_backward_reverse_10, 1)
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_15)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_11)
 {
     const int64_t nN = frame->n[3];
     /* d_sum_xi_k = strong_product(d_sqrt_sum_xi_k, 0.5 / sqrt_sum_xi_k) */
@@ -2194,7 +2289,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_15)
     }
 }
 
-CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_16)
+CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_12)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -2235,7 +2330,7 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_16)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_17)
+CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_13)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nH = frame->n[2];
@@ -2277,7 +2372,7 @@ CELLGEN_TILE_EQUATIONS(rwkv7_sequence_backward_reverse_17)
         }
     }
 }
-CELLGEN_TILE(rwkv7_sequence_backward_reverse_17, 1)
+CELLGEN_TILE(rwkv7_sequence_backward_reverse_13, 1)
 
 CELLGEN_EQUATIONS(rwkv7_sequence_backward_deferred_1)
 {
@@ -2408,29 +2503,29 @@ static const cellgen_member CELLGEN_NAME(rwkv7_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv7_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 63}, {17, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 62}, {17, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {18, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1},
-    {28, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 64, 65, -1, -1}, {29, 1, 8, 0, -1, -1, -1, -1},
-    {30, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 66},
-    {22, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 67},
-    {24, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 68},
+    {28, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 63, 64, -1, -1}, {29, 1, 8, 0, -1, -1, -1, -1},
+    {30, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 65},
+    {22, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 66},
+    {24, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 67},
 };
 static const cellgen_link CELLGEN_NAME(rwkv7_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 31, 34, 5, -1, 59, -1, 60, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 32, 35, 4, -1, 61, 62, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 31, 34, 5, -1, 58, -1, 59, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 32, 35, 4, -1, 60, 61, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(rwkv7_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 5),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 5), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 4, 0, -1}, CELLGEN_PANEL(3, 1, 0, 1, -1),
     CELLGEN_PANEL(2, 1, 0, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
@@ -2466,110 +2561,102 @@ static const cellgen_memory CELLGEN_NAME(rwkv7_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(rwkv7_sequence_backward_kept)[] = {
-    {0, 0, -1}, {15, 2, -1}, {16, 2, -1}, {24, 4, -1}, {36, 0, -1}, {17, 2, -1}, {23, 4, -1},
-    {37, 0, -1}, {19, 3, -1}, {28, 0, -1}, {40, 2, -1}, {43, 0, -1}, {18, 2, -1}, {29, 0, -1},
-    {41, 2, -1},
+    {0, 0, -1}, {14, 2, -1}, {15, 2, -1}, {23, 4, -1}, {35, 0, -1}, {16, 2, -1}, {22, 4, -1},
+    {36, 0, -1}, {18, 3, -1}, {27, 0, -1}, {39, 2, -1}, {42, 0, -1}, {17, 2, -1}, {28, 0, -1},
+    {40, 2, -1},
 };
 static const cellgen_total CELLGEN_NAME(rwkv7_sequence_backward_totals)[] = {
-    {36, -1, 0, 0, 0, 69}, {37, -1, 0, 0, 0, 70}, {38, -1, 0, 0, 0, 71}, {39, -1, 0, 0, 0, 72},
-    {40, -1, 0, 0, 0, 73}, {41, -1, 6, 1, 0, 74}, {42, -1, 6, 1, 0, 75}, {43, -1, 7, 1, 0, 76},
-    {44, -1, 2, 0, 0, 77}, {45, -1, 8, 1, 0, 78}, {46, -1, 9, 1, 0, 79}, {47, -1, 2, 0, 0, 80},
-    {48, -1, 8, 1, 0, 81}, {49, -1, 9, 1, 0, 82}, {50, -1, 2, 0, 0, 83}, {51, -1, 2, 0, 0, 84},
+    {36, -1, 0, 0, 0, 68}, {37, -1, 0, 0, 0, 69}, {38, -1, 0, 0, 0, 70}, {39, -1, 0, 0, 0, 71},
+    {40, -1, 0, 0, 0, 72}, {41, -1, 6, 1, 0, 73}, {42, -1, 6, 1, 0, 74}, {43, -1, 7, 1, 0, 75},
+    {44, -1, 2, 0, 0, 76}, {45, -1, 8, 1, 0, 77}, {46, -1, 9, 1, 0, 78}, {47, -1, 2, 0, 0, 79},
+    {48, -1, 8, 1, 0, 80}, {49, -1, 9, 1, 0, 81}, {50, -1, 2, 0, 0, 82}, {51, -1, 2, 0, 0, 83},
 };
 static const cellgen_sum CELLGEN_NAME(rwkv7_sequence_backward_sums)[] = {
-    {40, -1, 0, 45}, {39, -1, 0, 46}, {38, -1, 0, 47}, {37, -1, 0, 48}, {36, -1, 0, 49},
-    {51, -1, 2, 55}, {50, -1, 2, 56}, {47, -1, 2, 57}, {44, -1, 2, 58},
+    {40, -1, 0, 44}, {39, -1, 0, 45}, {38, -1, 0, 46}, {37, -1, 0, 47}, {36, -1, 0, 48},
+    {51, -1, 2, 54}, {50, -1, 2, 55}, {47, -1, 2, 56}, {44, -1, 2, 57},
 };
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses)[] = {3, 4, 5,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses)[] = {6, 7, 8, 9, 10, 11,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses)[] = {12, 13,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses)[] = {14, 7, 8, 12, 13, 15, 16,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses)[] = {17, 18,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses)[] = {
-    5, 18, 19, 20, 21, 16, 22, 11, 23, 24, 25, 26, 27, 28, 29, 30,
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses)[] = {5, 6, 7, 8, 9, 10,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses)[] = {11, 12,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses)[] = {13, 6, 7, 11, 12, 14, 15,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses)[] = {
+    3, 4, 16, 17, 18, 19, 20, 15, 21, 10, 22, 23, 24, 25, 26, 27, 28, 29, 34, 9, 14, 35, 36,
 };
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses)[] = {28, 26, 30, 25, 6, 7, 10, 8, 15, 9, 31, 32, 33, 34,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses)[] = {27, 35,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses)[] = {24, 29, 19, 10, 15, 36, 37,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses)[] = {32, 33, 38, 39, 40,};
-static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 21, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 22, -1, 1, 1},
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses)[] = {27, 25, 29, 24, 5, 6, 9, 7, 14, 8, 30, 31, 32, 33,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses)[] = {31, 32, 37, 38, 39,};
+static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_runs)[] = {
+    {0, -1, 2, 0, 1, 0, 20, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 21, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_weights)[] = {{14, -1, -1, 2, -1, 1, 0, 1}, {12, -1, -1, 2, -1, 1, 1, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_chains)[] = {{0, 1}, {1, 1},};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses)[] = {35, 34, 41, 42,};
-static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 26, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 27, -1, 1, 1},
+static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_weights)[] = {{14, -1, -1, 2, -1, 1, 0, 1}, {12, -1, -1, 2, -1, 1, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_chains)[] = {{0, 1}, {1, 1},};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses)[] = {34, 33, 40, 41,};
+static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_runs)[] = {
+    {0, -1, 3, 0, 1, 0, 25, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 26, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_weights)[] = {{10, -1, -1, 3, -1, 1, 0, 1}, {8, -1, -1, 2, -1, 1, 1, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_chains)[] = {{0, 1}, {1, 1},};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses)[] = {28, 37, 14, 7, 8, 12, 13, 43, 44, 45,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_uses)[] = {40, 39, 46, 47,};
-static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_runs)[] = {
-    {0, -1, 4, 0, 1, 0, 34, -1, 1, 0}, {1, -1, 4, 0, 1, 1, 35, -1, 1, 1},
+static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_weights)[] = {{10, -1, -1, 3, -1, 1, 0, 1}, {8, -1, -1, 2, -1, 1, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_chains)[] = {{0, 1}, {1, 1},};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses)[] = {27, 36, 13, 6, 7, 11, 12, 42, 43, 44,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses)[] = {39, 38, 45, 46,};
+static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_runs)[] = {
+    {0, -1, 4, 0, 1, 0, 33, -1, 1, 0}, {1, -1, 4, 0, 1, 1, 34, -1, 1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_weights)[] = {{13, -1, -1, 4, -1, 1, 0, 1}, {11, -1, -1, 4, -1, 1, 1, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_chains)[] = {{0, 1}, {1, 1},};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_15_uses)[] = {45, 13, 48,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_16_uses)[] = {26, 43, 44, 48, 14, 6, 7, 8, 12, 13, 49, 50,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_uses)[] = {49, 46, 47, 41, 51, 42, 52, 53, 54, 55, 56, 57,};
-static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_runs)[] = {{0, -1, 2, 0, 1, 0, 42, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_weights)[] = {{9, -1, -1, 2, -1, 1, 0, 1},};
-static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_chains)[] = {{0, 1},};
-static const cellgen_prefetch_row CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_prefetch)[] = {
+static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_weights)[] = {{13, -1, -1, 4, -1, 1, 0, 1}, {11, -1, -1, 4, -1, 1, 1, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_chains)[] = {{0, 1}, {1, 1},};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_zeroed)[] = {1,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses)[] = {44, 12, 47,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses)[] = {25, 42, 43, 47, 13, 5, 6, 7, 11, 12, 48, 49,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses)[] = {48, 45, 46, 40, 50, 41, 51, 52, 53, 54, 55, 56,};
+static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs)[] = {{0, -1, 2, 0, 1, 0, 41, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_weights)[] = {{9, -1, -1, 2, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_chains)[] = {{0, 1},};
+static const cellgen_prefetch_row CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_prefetch)[] = {
     {5, -1, 0, -1}, {4, -1, 1, -1}, {-1, 20, 2, -1}, {-1, 25, 2, -1}, {-1, 23, 2, -1}, {-1, 26, 5, -1},
     {3, -1, 3, -1}, {1, -1, 1, -2}, {-1, 27, 3, -1}, {-1, 21, 3, -1}, {-1, 19, 2, -1}, {-1, 22, 4, -1},
     {0, -1, 0, 0}, {2, -1, 0, -1}, {-1, 24, 4, 0},
 };
 static const cellgen_place CELLGEN_NAME(rwkv7_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_SERIES, 4, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 1, 1, -1, 0},
+    {CELLGEN_AT_SERIES, 4, 1, -1, 1}, {CELLGEN_AT_CARRY, 1, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 16, 13, -1, 0}, {CELLGEN_AT_SAVED, 20, 2, -1, 0},
     {CELLGEN_AT_SAVED, 25, 2, -1, 0}, {CELLGEN_AT_SAVED, 23, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 2, 2, -1, 0}, {CELLGEN_AT_MEMORY, 3, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 26, 5, -1, 0}, {CELLGEN_AT_MEMORY, 4, 5, -1, 0},
-    {CELLGEN_AT_MEMBER, 15, 13, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 6, 2, -1, 0}, {CELLGEN_AT_STAGED, 3, 3, -1, 1},
-    {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 26, 5, -1, 0}, {CELLGEN_AT_MEMORY, 3, 5, -1, 0},
+    {CELLGEN_AT_MEMBER, 15, 13, -1, 0}, {CELLGEN_AT_MEMORY, 4, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 5, 2, -1, 0}, {CELLGEN_AT_STAGED, 3, 3, -1, 1},
+    {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
     {CELLGEN_AT_SERIES, 1, 1, -1, 0}, {CELLGEN_AT_SAVED, 27, 3, -1, 0},
     {CELLGEN_AT_SAVED, 21, 3, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 8, 1, -1, 0}, {CELLGEN_AT_MEMORY, 9, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 2, -1, 0}, {CELLGEN_AT_MEMORY, 11, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 12, 2, -1, 0}, {CELLGEN_AT_MEMORY, 13, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0}, {CELLGEN_AT_KEPT, 16, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 2, -1, 0}, {CELLGEN_AT_KEPT, 19, 3, -1, 0},
-    {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 23, 4, -1, 0}, {CELLGEN_AT_KEPT, 24, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 28, 0, -1, 0}, {CELLGEN_AT_KEPT, 29, 0, -1, 0}, {CELLGEN_AT_MEMORY, 31, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 32, 2, -1, 0}, {CELLGEN_AT_MEMORY, 33, 5, -1, 0},
-    {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0}, {CELLGEN_AT_MEMORY, 39, 5, -1, 0},
-    {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_KEPT, 41, 2, -1, 0}, {CELLGEN_AT_KEPT, 43, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 10, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 2, -1, 0}, {CELLGEN_AT_MEMORY, 12, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 3, -1, 0},
+    {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 23, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 27, 0, -1, 0}, {CELLGEN_AT_KEPT, 28, 0, -1, 0}, {CELLGEN_AT_MEMORY, 30, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 31, 2, -1, 0}, {CELLGEN_AT_MEMORY, 32, 5, -1, 0},
+    {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_MEMORY, 38, 5, -1, 0},
+    {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_KEPT, 42, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_1), 3, CELLGEN_NAME(rwkv7_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2), 3, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3), 6, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4), 2, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5), 7, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6), 2, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7), 16, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8), 14, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9), 2, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10), 7, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11), 5, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses), 0, 0, 0, 0, 2, 1, 10, 4, 25, 0, 10, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses), 0, 0, 0, 0, 2, 1, 11, 0, 30, 0, 11, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13), 10, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_14), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_uses), 0, 0, 0, 0, 2, 1, 12, 0, 38, 0, 12, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_14_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_15), 3, CELLGEN_NAME(rwkv7_sequence_backward_reverse_15_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_16), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_16_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_17), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_uses), 0, 0, 0, 0, 1, 1, 2, 0, 44, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_chains), CELLGEN_NAME(rwkv7_sequence_backward_reverse_17_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2), 6, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3), 2, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4), 7, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5), 23, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6), 14, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7), 5, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 2, 1, 10, 4, 24, 0, 10, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 2, 1, 11, 0, 29, 0, 11, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9), 10, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 2, 1, 12, 0, 37, 0, 12, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11), 3, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses), 0, 0, 0, 0, 1, 1, 2, 0, 43, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_chains), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_uses)[] = {
     5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4,
@@ -2593,21 +2680,21 @@ static const cellgen_outer_row CELLGEN_NAME(rwkv7_sequence_backward_deferred_3_o
     {6, 6, 20, -1, 2, -1, 1},
 };
 static const cellgen_place CELLGEN_NAME(rwkv7_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 45, 0, -1, 0}, {CELLGEN_AT_SUMS, 46, 0, -1, 0}, {CELLGEN_AT_SUMS, 47, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 48, 0, -1, 0}, {CELLGEN_AT_SUMS, 49, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_KEPT, 37, 0, -1, 0}, {CELLGEN_AT_KEPT, 28, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 43, 0, -1, 0}, {CELLGEN_AT_KEPT, 29, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 44, 0, -1, 0}, {CELLGEN_AT_SUMS, 45, 0, -1, 0}, {CELLGEN_AT_SUMS, 46, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 47, 0, -1, 0}, {CELLGEN_AT_SUMS, 48, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_KEPT, 27, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 42, 0, -1, 0}, {CELLGEN_AT_KEPT, 28, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 3, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_MEMBER, 7, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 50, 0, -1, 0}, {CELLGEN_AT_MEMORY, 51, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 52, 0, -1, 0}, {CELLGEN_AT_MEMORY, 53, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 54, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 55, 2, -1, 0}, {CELLGEN_AT_SUMS, 56, 2, -1, 0}, {CELLGEN_AT_SUMS, 57, 2, -1, 0},
-    {CELLGEN_AT_SUMS, 58, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0}, {CELLGEN_AT_KEPT, 16, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 41, 2, -1, 0}, {CELLGEN_AT_ACROSS, 8, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 24, 4, -1, 0}, {CELLGEN_AT_ACROSS, 7, 4, -1, 0}, {CELLGEN_AT_KEPT, 23, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 19, 3, -1, 0}, {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 49, 0, -1, 0}, {CELLGEN_AT_MEMORY, 50, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 51, 0, -1, 0}, {CELLGEN_AT_MEMORY, 52, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 53, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 54, 2, -1, 0}, {CELLGEN_AT_SUMS, 55, 2, -1, 0}, {CELLGEN_AT_SUMS, 56, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 57, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_ACROSS, 8, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 23, 4, -1, 0}, {CELLGEN_AT_ACROSS, 7, 4, -1, 0}, {CELLGEN_AT_KEPT, 22, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 18, 3, -1, 0}, {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_KEPT, 17, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 49, 2, -1, 0}, {CELLGEN_AT_MEMBER, 48, 4, -1, 0},
     {CELLGEN_AT_MEMBER, 46, 2, -1, 0}, {CELLGEN_AT_MEMBER, 45, 4, -1, 0},
     {CELLGEN_AT_MEMBER, 43, 3, -1, 0}, {CELLGEN_AT_MEMBER, 42, 2, -1, 0},
@@ -2620,7 +2707,7 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_deferred_stages)[] = 
 };
 static const cellgen_stage_rows CELLGEN_NAME(rwkv7_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(rwkv7_sequence_backward_parts)[] = {
-    {58, 17, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_places), CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages), 0},
+    {57, 13, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_places), CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages), 0},
     {46, 3, 2, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_deferred_places), CELLGEN_NAME(rwkv7_sequence_backward_deferred_stages), CELLGEN_NAME(rwkv7_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(rwkv7_sequence_backward_made)[] = {
@@ -2642,7 +2729,7 @@ static const cg_function CELLGEN_NAME(rwkv7_sequence_backward_table) = {
     7, 21, 1, 2,
     CELLGEN_NAME(rwkv7_sequence_backward_extents), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_parts),
     19, 14, 1, 20,
-    52, 9, 2, 85, 15, 0, 16, 9, 0,
+    52, 9, 2, 84, 15, 0, 16, 9, 0,
     CELLGEN_NAME(rwkv7_sequence_backward_members), CELLGEN_NAME(rwkv7_sequence_backward_over_time),
     CELLGEN_NAME(rwkv7_sequence_backward_states), CELLGEN_NAME(rwkv7_sequence_backward_memory),
     CELLGEN_NAME(rwkv7_sequence_backward_kept), 0, CELLGEN_NAME(rwkv7_sequence_backward_totals),

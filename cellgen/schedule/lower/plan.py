@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from sympy import Expr
 
-from cellgen.language.value import format_axis
+from cellgen.language.value import Shape, format_axis, format_shape
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group
 from cellgen.schedule.stage import Buffer, Loop, PlannedFunction, Routine
@@ -88,7 +88,8 @@ class State:
 
     ``series``: the array over time of its new value, if that is kept. ``pair``: memory of two
     steps, of the state, or of its gradient. ``upstream``: the gradient of the output, if it is one.
-    ``start``: the value of each unit where the state starts anew.
+    ``start``: the value of each unit where the state starts anew. ``in_place``: a step may write
+    each entry over the one before.
     """
 
     name: str
@@ -103,6 +104,7 @@ class State:
     pair: str
     upstream: str
     start: float
+    in_place: bool = False
 
 
 class How(Enum):
@@ -302,7 +304,24 @@ class OutersPlan:
     barrier: bool = False
 
 
-StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan
+@dataclass(frozen=True)
+class StripPlan:
+    """Loops through which a strip goes at a time: some neighbours along the last axis but one.
+
+    Each of them is a nest over all ``axes``, or runs once for each place along all but the last.
+    """
+
+    name: str
+    loops: tuple[Loop, ...]
+    axes: Shape
+    uses: tuple[Place, ...]
+    keeps: tuple[str, ...]
+    units: Expr
+    wants: tuple[str, ...] = ()
+    barrier: bool = False
+
+
+StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan | StripPlan
 
 
 @dataclass(frozen=True)
@@ -440,6 +459,11 @@ def _stage_lines(stage: StagePlan) -> Iterator[str]:
         return
     if isinstance(stage, RoutinePlan):
         yield f"{stage.name}: {str(stage.routine).strip()}{barrier}"
+        return
+    if isinstance(stage, StripPlan):
+        axes = format_shape(stage.axes)
+        yield f"{stage.name}: {len(stage.loops)} loops by strips of {axes}{barrier}"
+        yield from (f"  {line.origin}" for loop in stage.loops for line in loop.lines)
         return
     if isinstance(stage, LoopPlan):
         ways = [", from the last row"] if stage.down else []

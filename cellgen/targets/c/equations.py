@@ -22,6 +22,7 @@ from cellgen.schedule.lower.plan import (
     PartPlan,
     Place,
     RoutinePlan,
+    StripPlan,
 )
 from cellgen.schedule.stage import Access, Buffer, Line, Loop, Store, View, describe
 from cellgen.targets.c.loops import (
@@ -33,6 +34,7 @@ from cellgen.targets.c.loops import (
 )
 from cellgen.targets.c.nests import entries, read_lengths, zeroed
 from cellgen.targets.c.printer import c_factor
+from cellgen.targets.c.strips import StripContext, StripWriter
 
 TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
 
@@ -50,6 +52,7 @@ class EquationsContext:
     call: str = ""
     comment: str = ""
     widest: int = 0
+    strip: StripContext | None = None
 
 
 class EquationsWriter(LoopWriter):
@@ -62,6 +65,7 @@ class EquationsWriter(LoopWriter):
         for stage in part.stages:
             loops = stage.group.loops if isinstance(stage, GroupPlan) else ()
             loops = (stage.loop,) if isinstance(stage, LoopPlan) else loops
+            loops = stage.loops if isinstance(stage, StripPlan) else loops
             for loop in loops:
                 values |= {load.value for load in loop.loads}
                 values |= {line.statement.target for line in loop.lines}
@@ -69,6 +73,7 @@ class EquationsWriter(LoopWriter):
         names = Names([*LOCALS, *(str(value.name) for value in ordered)])
         self.dims, self.arguments = dims, arguments
         self.pointers = {v: names.fresh(f"{v.name}_row") for v in ordered}
+        self._names = names
         self._uses: dict[Buffer, tuple[int, Place]] = {}
         self._read: set[Dim] = set()
         self._keeps: frozenset[str] = frozenset()
@@ -77,13 +82,16 @@ class EquationsWriter(LoopWriter):
         """Spell a stage; None for weight gradients, which have no equations."""
         if isinstance(stage, OutersPlan):
             return None
-        assert isinstance(stage, GroupPlan | LoopPlan | RoutinePlan)
+        assert isinstance(stage, GroupPlan | LoopPlan | RoutinePlan | StripPlan)
         self._uses = {place.buffer: (n, place) for n, place in enumerate(numbered(stage.uses))}
         self._uses |= {p.buffer: (-1, p) for p in stage.uses if p.how is How.SCALAR}
         self._read = set()
         self._keeps = frozenset(() if isinstance(stage, RoutinePlan) else stage.keeps)
         if isinstance(stage, RoutinePlan):
             return self._routine(stage)
+        if isinstance(stage, StripPlan):
+            strip = StripWriter(self, stage, self._names.fresh).spell()
+            return EquationsContext(stage.name, self._prelude(stage, stage.loops), strip=strip)
         if isinstance(stage, LoopPlan):
             loop = self._of_loop(stage)
             return EquationsContext(stage.name, self._prelude(stage, (stage.loop,)), [loop])
@@ -143,7 +151,7 @@ class EquationsWriter(LoopWriter):
         return EquationsContext(stage.name, self._prelude(stage, ()), call=call, comment=comment)
 
     def _prelude(
-        self, stage: GroupPlan | LoopPlan | RoutinePlan, loops: Sequence[Loop]
+        self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan, loops: Sequence[Loop]
     ) -> list[str]:
         """Declare the dimensions and numbers of the call that equations read.
 
@@ -154,6 +162,8 @@ class EquationsWriter(LoopWriter):
             self._read.update(*(view.row_stride.atoms(Dim) for view in by_column))
             self._read.update(*(line.statement.expression.atoms(Dim) for line in loop.lines))
             self._read.update(*(length.atoms(Dim) for length in read_lengths(loop)))
+        if isinstance(stage, StripPlan):
+            self._read.update(*(length.atoms(Dim) for length in stage.axes))
         if isinstance(stage, RoutinePlan):
             routine = stage.routine
             lengths = (routine.heads, routine.units, routine.after)

@@ -146,17 +146,19 @@ class LoopWriter:
             self.sum_of_all(line, lines)
 
     def _expressions(self, loop: Loop, lines: LoopLines) -> list[Expr]:
-        """The expressions of a loop, with what divides all units of a row inverted before them."""
-        expressions = [line.statement.expression for line in loop.lines]
-        if loop.space and loop.space[-1] != 1:
-            fixed = {load.value for load in loop.loads if is_fixed(load)}
-            inverses = Inverses(fixed, expressions)
-            expressions = [inverses.used_in(expression) for expression in expressions]
-            lines.row_start.extend(
-                f"const real {name} = {c_expression(value)};"
-                for value, name in inverses.made.items()
-            )
+        expressions, inverses = self.inverted(loop)
+        lines.row_start.extend(inverses)
         return expressions
+
+    def inverted(self, loop: Loop) -> tuple[list[Expr], list[str]]:
+        """The expressions of a loop, and what divides all units of a row inverted before them."""
+        expressions = [line.statement.expression for line in loop.lines]
+        if not loop.space or loop.space[-1] == 1:
+            return expressions, []
+        fixed = {load.value for load in loop.loads if is_fixed(load)}
+        inverses = Inverses(fixed, expressions)
+        made = [f"const real {n} = {c_expression(value)};" for value, n in inverses.made.items()]
+        return [inverses.used_in(expression) for expression in expressions], made
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
         name, pointer = load.value.name, self.pointers[load.value]

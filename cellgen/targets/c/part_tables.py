@@ -17,6 +17,7 @@ from cellgen.schedule.lower.plan import (
     Prefetch,
     RoutinePlan,
     StagePlan,
+    StripPlan,
     Weights,
 )
 from cellgen.schedule.stage import Buffer
@@ -81,7 +82,7 @@ class PartTables:
         members = (str(self.tables.member[c_name(member)]) for member in keeps)
         return len(keeps), self.tables.table("int16_t", f"{name}_keeps", members)
 
-    def _wants(self, stage: GroupPlan | LoopPlan | RoutinePlan) -> tuple[int, str]:
+    def _wants(self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan) -> tuple[int, str]:
         members = (str(self.tables.member[c_name(member)]) for member in stage.wants)
         return len(stage.wants), self.tables.table("int16_t", f"{stage.name}_wants", members)
 

@@ -5,6 +5,7 @@ Input: ``PlannedCell``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cellgen.runtime.abi import (
@@ -15,7 +16,10 @@ from cellgen.runtime.abi import (
     size_parameters,
     struct_lines,
 )
-from cellgen.schedule.lower import lower
+from cellgen.runtime.abi import Function as Signature
+from cellgen.schedule.lower import TimePlan, lower
+from cellgen.schedule.lower.strips import with_strips
+from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.targets.c.descriptor import DescriptorContext, descriptor
 from cellgen.targets.c.sequence import SequenceContext, sequence_function
 from cellgen.targets.c.step import FunctionContext, step_function
@@ -38,7 +42,7 @@ class CTarget:
         steps = [
             step_function(f, signatures[f.name], interface) for f in spelled.schedule.functions
         ]
-        plans = lower(spelled.sequence, spelled.over_time) if spelled.sequence else ()
+        plans = time_plans(spelled.sequence, spelled.over_time)
         over_time = spelled.over_time
         sequences = [
             sequence_function(p, s, over_time[0]) for p, s in zip(plans, over_time, strict=True)
@@ -46,7 +50,8 @@ class CTarget:
         header = HeaderContext(
             head, _structs(interface), interface.has_team, interface.descriptor_symbol
         )
-        body = BodyContext(head, steps, sequences, descriptor(interface))
+        strips = any(item.strip for sequence in sequences for item in sequence.equations)
+        body = BodyContext(head, steps, sequences, descriptor(interface), strips)
         return {
             ".h": fill("c/cell.h.j2", header),
             ".c": fill("c/cell.c.j2", body),
@@ -54,12 +59,21 @@ class CTarget:
 
     def explain(self, cell: PlannedCell) -> list[str]:
         """The plan itself, which C spells as it is."""
-        plans = lower(cell.sequence, cell.over_time) if cell.sequence else ()
+        plans = time_plans(cell.sequence, cell.over_time)
         return [line for plan in plans for line in str(plan).splitlines()]
 
     def plans(self, cell: PlannedCell) -> list[str]:
-        """None of its own: the time plans are what C spells."""
-        return []
+        """Time plans with fused loops; those of other cells are what C spells."""
+        shared = lower(cell.sequence, cell.over_time) if cell.sequence else ()
+        own = map(with_strips, shared)
+        return [f"in C\n{new}" for old, new in zip(shared, own, strict=True) if new is not old]
+
+
+def time_plans(
+    sequence: SequenceSchedule | None, over_time: Sequence[Signature]
+) -> tuple[TimePlan, ...]:
+    """The plans of the functions over time that C spells."""
+    return tuple(map(with_strips, lower(sequence, over_time))) if sequence else ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,7 @@ class BodyContext:
     functions: list[FunctionContext]
     sequences: list[SequenceContext]
     descriptor: DescriptorContext
+    has_strips: bool
 
 
 def _structs(interface: Interface) -> list[StructContext]:

@@ -207,7 +207,12 @@ class PlanTables:
         last = f"d_{item.name}_last" if self.plan.backward else f"{item.name}_last"
         return row(
             self.length(item.width),
-            flags(STATE_OUTPUT=item.output, STATE_NOW=item.now, STATE_ACROSS=item.across),
+            flags(
+                STATE_OUTPUT=item.output,
+                STATE_NOW=item.now,
+                STATE_ACROSS=item.across,
+                STATE_IN_PLACE=item.in_place,
+            ),
             self.series.get(item.series, NONE),
             self.member.get(c_name(item.previous), NONE),
             self.member[c_name(last)],

@@ -1,0 +1,108 @@
+"""Strips of matrices: loops over the same rows of a state are one pass over it, in vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.memories import CELLS, GatedDelta, GatedLinear, drawn, step
+from cellgen import Cell, Dim, Input, State, api
+from cellgen.cells import MLSTM
+from cellgen.language.ops import outer, transpose
+from cellgen.pipeline import time_plans
+from cellgen.runtime.build.compiler import FLAGS_VARIABLE
+from cellgen.runtime.kernel import Kernel
+from cellgen.schedule.lower.plan import LoopPlan, PartPlan, StripPlan, TimePlan
+from cellgen.schedule.lower.strips import with_strips
+from cellgen.schedule.stage import Loop
+
+D, K = Dim("D"), Dim("K")
+
+
+def fused(cell: type[Cell]) -> tuple[TimePlan, ...]:
+    """The plans of C, forward and backward."""
+    return tuple(map(with_strips, time_plans(cell)))
+
+
+def passes(part: PartPlan) -> int:
+    """How many stages go through arrays that are as large as the state."""
+    loops = {n: _loops(stage) for n, stage in enumerate(part.stages)}
+    return sum(any(len(loop.axes) > 1 for loop in own) for own in loops.values())
+
+
+def _loops(stage: object) -> tuple[Loop, ...]:
+    if isinstance(stage, StripPlan):
+        return stage.loops
+    return (stage.loop,) if isinstance(stage, LoopPlan) else ()
+
+
+@pytest.mark.parametrize("cell", CELLS.values())
+def test_a_step_goes_through_a_matrix_state_once(cell: type[Cell]) -> None:
+    forward, backward = fused(cell)
+    assert [passes(part) for part in (forward.parts[0], backward.parts[0])] == [1, 1]
+
+
+def test_the_delta_rule_keeps_nothing_as_large_as_the_state_between_its_loops() -> None:
+    before, after = time_plans(GatedDelta)[0], fused(GatedDelta)[0]
+    wide = [
+        [m.name for m in plan.memory if m.name.startswith("forward_") and m.width == D * K]
+        for plan in (before, after)
+    ]
+    assert wide == [["forward_r"], []]
+    (stage,) = after.parts[0].stages
+    assert isinstance(stage, StripPlan)
+    assert [len(loop.axes) for loop in stage.loops] == [2, 0, 2, 0]
+    read = [str(load.value) for loop in stage.loops for load in loop.loads if len(loop.axes) == 2]
+    assert read.count("s_prev") == 2  # and r is formed of it twice
+
+
+def test_gradients_that_hand_on_entry_by_entry_are_one_loop() -> None:
+    (stage,) = [s for s in fused(GatedLinear)[1].parts[0].stages if isinstance(s, StripPlan)]
+    (loop,) = stage.loops
+    assert [str(line.statement.target) for line in loop.lines] == [
+        "d_s_in",
+        "d_s_total",
+        "d_s_prev",
+    ]
+
+
+class Turned(Cell):
+    """A state that is read across its rows has two places."""
+
+    k, v, s_prev = Input(D), Input(D), State(D, D)
+    s = transpose(s_prev) + outer(v, k)
+    h = s @ k
+    outputs = h, s
+
+
+def test_a_state_is_written_in_place_where_each_entry_is_read_before() -> None:
+    assert [fused(cell)[0].states[0].in_place for cell in CELLS.values()] == [True] * 3
+    assert [state.in_place for state in fused(MLSTM)[0].states] == [True, True, False]
+    assert [state.in_place for state in fused(Turned)[0].states] == [False]
+    assert not any(state.in_place for state in fused(GatedDelta)[1].states)
+
+
+@pytest.mark.parametrize("name", ["gated delta rule", "gated linear attention"])
+def test_rows_and_units_that_fill_no_vector_are_added_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+    kernel = api.compile(CELLS[name])
+    for shape in ((4, 3, 23, 37), (3, 2, 3, 5)):
+        _agrees_with_numpy(name, kernel, shape)
+
+
+def _agrees_with_numpy(name: str, kernel: Kernel, shape: tuple[int, ...]) -> None:
+    given = drawn(kernel, shape)
+    run = kernel.sequence_forward(**given)
+    s, shown = given["s_prev"].astype(float), []
+    for at in range(shape[0]):
+        s, h = step(
+            name, np, s, {n: a[at].astype(float) for n, a in given.items() if n != "s_prev"}
+        )
+        shown.append(h)
+    np.testing.assert_allclose(run.h, shown, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(run.s[-1], s, rtol=0, atol=2e-5)
+    last = kernel.sequence_forward(**given, last_only=True, threads=2)
+    np.testing.assert_array_equal(last.h, run.h[-1])
+    np.testing.assert_array_equal(last.s_last, run.s_last)
