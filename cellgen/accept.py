@@ -285,7 +285,7 @@ def float_dtype(where: str, value: object) -> np.dtype[np.floating]:
     except Exception:  # NumPy's own, or that of an object which says it is a dtype
         found = None
     for known in (np.dtype(np.float32), np.dtype(np.float64)):
-        if found == known:
+        if found is not None and found == known:  # to NumPy None is float64
             return known
     raise ArgumentError(
         f"{where}: dtype is {shown(value)}, expected np.float32 or np.float64 in native order"

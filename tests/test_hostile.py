@@ -1017,3 +1017,8 @@ def test_every_value_can_be_shown_in_a_line() -> None:
         text = accept.shown(value)
         assert "\n" not in text
         assert len(text) <= 2 * accept.SHOWN
+
+
+def test_a_word_that_is_no_dtype_is_none() -> None:
+    with pytest.raises(ArgumentError, match="dtype is 'junk', expected"):
+        cellgen.load("gru").sequence_forward.plan(T=2, B=2, I=2, H=2, dtype="junk")

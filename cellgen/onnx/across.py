@@ -14,7 +14,6 @@ from sympy import Integer
 from cellgen.errors import UsageError
 from cellgen.language.value import B, format_shape
 from cellgen.onnx.calls import NodeCall, Row, axis_text
-from cellgen.onnx.source import number
 from cellgen.onnx.terms import BodyTerm, StepText
 
 REDUCED = {
@@ -27,6 +26,9 @@ REDUCED = {
     "ReduceLogSumExp": "logsumexp({0}{1})",
 }
 """Reductions: an operand, and which axes."""
+
+SOFTMAX_ALONG_AN_AXIS = 13
+"""The opset from which on Softmax and LogSoftmax go along one axis, not all from one on."""
 
 
 def _matmul(call: NodeCall) -> list[BodyTerm]:
@@ -56,17 +58,18 @@ def _gemm(call: NodeCall) -> list[BodyTerm]:
     if call.options.get("transB"):
         w = _transposed(call.step, w)
     _require_weight(a, w)
-    alpha, beta = (call.options.get(n, 1.0) for n in ("alpha", "beta"))
-    text = f"{number(alpha)} * ({call.step.number(a)} @ {call.step.number(w)})"
+    alpha, beta = (call.number(name, 1.0) for name in ("alpha", "beta"))
+    text = f"{alpha} * ({call.step.number(a)} @ {call.step.number(w)})"
     for bias in call.terms[2:]:
-        text += f" + {number(beta)} * {call.step.number(bias)}"
+        text += f" + {beta} * {call.step.number(bias)}"
     return [call.made(text)]
 
 
 def _transposed(step: StepText, w: BodyTerm) -> BodyTerm:
     """The transpose of a weight: of a constant another constant."""
     if w.array is not None and w.array.ndim == 2:
-        return BodyTerm(f"{w.name}_transposed", array=np.ascontiguousarray(w.array.T))
+        # No value of a model has a name with such a character: another weight may be W_transposed.
+        return BodyTerm(f"{w.name}\0transposed", array=np.ascontiguousarray(w.array.T))
     return step.made(w.name, f"transpose({step.number(w)})")
 
 
@@ -168,6 +171,8 @@ def _unsqueeze(call: NodeCall) -> list[BodyTerm]:
     x, axes = call.terms[0], call.axes or []
     shape = list(x.shape[:1] if x.flat else x.shape)
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        if axis == 0 and shape[0] == B:
+            raise UsageError(f"an axis before that of rows of {format_shape(x.shape)}")
         shape.insert(axis, Integer(1))
     return [call.along(x, tuple(shape))]
 
@@ -176,6 +181,8 @@ def _squeeze(call: NodeCall) -> list[BodyTerm]:
     x, axes = call.units(), call.axes
     rank = len(x.shape)
     gone = [k for k in range(rank) if x.shape[k] == 1] if axes is None else [a % rank for a in axes]
+    if 0 in gone and x.shape[0] == B:
+        raise UsageError(f"it takes the axis of rows from {format_shape(x.shape)}")
     return [call.along(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))]
 
 
@@ -216,7 +223,7 @@ def _layer_norm(call: NodeCall) -> list[BodyTerm]:
     name = call.step.atom(x)
     made = call.step.made(f"{call.node.output[0]}_centred", f"{name} - mean({name})")
     centred = call.step.write(made).text
-    epsilon = number(call.options.get("epsilon", 1e-5))
+    epsilon = call.number("epsilon", 1e-5)
     text = f"{centred} / sqrt(mean({centred} ** 2) + {epsilon})"
     if scale is not None:
         text = f"({text}) * {call.step.number(scale)}"
@@ -247,7 +254,9 @@ def _reduced(template: str) -> Row:
 def _softmax(template: str) -> Row:
     def row(call: NodeCall) -> list[BodyTerm]:
         x = call.units()
-        where = axis_text([call.options.get("axis", -1)], len(x.shape))
+        rank, is_old = len(x.shape), call.opset < SOFTMAX_ALONG_AN_AXIS
+        axis = call.options.get("axis", 1 if is_old else -1) % rank
+        where = axis_text(range(axis, rank) if is_old else [axis], rank)
         return [call.made(template.format(call.step.atom(x), where))]
 
     return row

@@ -18,6 +18,7 @@ from cellgen.errors import ArgumentError, UsageError
 from cellgen.language.cell import Definition
 from cellgen.language.value import B, Dim, Role, Value, format_shape
 from cellgen.onnx.graph import Array
+from cellgen.program.derive import forward
 from cellgen.program.interpret import axis_size
 
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
@@ -60,6 +61,20 @@ class AskedModel:
     def is_bidirectional(self) -> bool:
         """Whether states and outputs have an axis of two directions."""
         return len(self.reversed_in) == 2
+
+    @property
+    def wanted(self) -> set[Value]:
+        """Outputs over time that a model must give: those named, else those of the cell alone.
+
+        Gates and states are formed within an operator, which need not give them; a layer behind the
+        states is not.
+        """
+        if self.outputs is not None:
+            return set(self.outputs)
+        definition = self.definition
+        states = tuple(definition.next_state(state) for state in definition.states)
+        within = forward(definition).restrict("states", states, ()).values
+        return set(definition.outputs).difference(within)
 
     @property
     def has_weights(self) -> bool:
@@ -110,7 +125,20 @@ def _arrays(where: str, definition: Definition, given: object, dtype: str) -> Ma
     missing = [name for name in values if name not in found]
     if missing:
         raise ArgumentError(f"{where}: weights lack {', '.join(missing)}; pass all of them")
-    return {name: accept.array(where, name, found[name]).astype(dtype) for name in values}
+    return {name: _rounded(where, name, found[name], dtype) for name in values}
+
+
+def _rounded(where: str, name: str, given: object, dtype: str) -> Array:
+    """An array in the model's precision. Raises ArgumentError for numbers that it cannot hold."""
+    array = accept.array(where, name, given)
+    with np.errstate(over="ignore"):
+        rounded = array.astype(dtype)
+    if np.any(np.isinf(rounded) & np.isfinite(array)):
+        raise ArgumentError(
+            f"{where}: {name} has entries beyond {dtype}, the largest {np.abs(array).max():.3g}; "
+            f"expected numbers up to {np.finfo(dtype).max:.3g}: scale them, or pass dtype='float64'"
+        )
+    return rounded
 
 
 def sizes_of(
@@ -125,7 +153,8 @@ def sizes_of(
         UsageError: a dimension by a name that the cell does not have.
     """
     where = f"export of {definition.name}"
-    sizes = {name: accept.whole(where, name, n, 1) for name, n in (given or {}).items()}
+    asked = {} if given is None else accept.names(where, "dims", given, "sizes")
+    sizes = {name: accept.whole(where, name, n, 1) for name, n in asked.items()}
     names = [str(dim) for dim in definition.dims if dim != B]
     for name in sizes:
         if name not in names:
@@ -133,6 +162,8 @@ def sizes_of(
     values = [value for value in parameters_of(definition) if value.shape]
     if weights[0]:
         sizes = _told(values, weights[0], sizes)
+    for arrays in weights:
+        _require_axes(where, values, arrays)
     untold = [name for name in names if name not in sizes]
     if untold:
         raise ArgumentError(
@@ -146,6 +177,16 @@ def sizes_of(
                 meaning=format_shape(value.shape),
             )  # fmt: skip
     return sizes
+
+
+def _require_axes(where: str, values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
+    """Raise ArgumentError for an array with more or fewer axes than its value."""
+    for value in values if arrays else ():
+        found = arrays[str(value.name)].shape
+        if len(found) != len(value.shape):
+            raise ArgumentError(
+                f"{where}: {value.name} has shape {found}, expected {format_shape(value.shape)}"
+            )
 
 
 def _told(
@@ -174,16 +215,16 @@ def outputs_of(definition: Definition, names: Sequence[str] | None) -> tuple[Val
     """The outputs over time that are named. Raises UsageError for one that the cell lacks."""
     if names is None:
         return None
-    known = {str(value.name): value for value in definition.outputs}
-    for name in names:
-        if name not in known:
+    where, known = f"export of {definition.name}", {str(v.name): v for v in definition.outputs}
+    listed = accept.items(where, "outputs", names, "names of outputs, in a tuple")
+    for name in listed:
+        if not isinstance(name, str) or name not in known:
             raise UsageError(
-                f"export of {definition.name}: outputs name {name!r}; the cell has "
-                f"{', '.join(known)}"
+                f"{where}: outputs name {accept.shown(name)}; the cell has {', '.join(known)}"
             )
-    return tuple(known[name] for name in names)
+    return tuple(known[str(name)] for name in dict.fromkeys(listed))
 
 
 def dtype_of(where: str, dtype: object) -> str:
     """The precision by name. Raises ArgumentError."""
-    return str(accept.float_dtype(where, np.dtype(dtype) if isinstance(dtype, str) else dtype))
+    return str(accept.float_dtype(where, dtype))

@@ -47,6 +47,9 @@ from cellgen.onnx.terms import LONGEST, BodyTerm, StepText, named_as
 VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Slice", "Concat", "Identity", "Cast", "Expand")
 """Operators that of constants make constants; others of weights are equations."""
 
+INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8)
+"""Types of elements that are whole numbers with a sign."""
+
 Axes = tuple[int | str | None, ...]
 
 
@@ -141,6 +144,29 @@ class _Constants:
         self.uses = Counter(name for n in proto.node for name in n.input)
         self.uses.update(value.name for value in proto.output)
         self.folded: dict[str, Array] = {}
+        kinds = {v.name: v.type.tensor_type.elem_type for v in proto.input}
+        self.integers = {name for name, kind in kinds.items() if kind in INTEGERS}
+        """Names of integers that change from call to call."""
+
+    def note_integers(self, node: NodeProto) -> None:
+        """Tell whether results of a node are integers. Raises UsageError for their quotient."""
+        if node.op_type == "Cast":
+            is_whole = attributes(node)["to"] in INTEGERS
+        else:
+            is_whole = all(self._is_integer(name) for name in node.input if name)
+        if is_whole and node.op_type == "Div":
+            raise UsageError(
+                f"{self.where}: {called(node)} cuts the quotient of integers off; a cell has real "
+                f"numbers alone: Cast them before, and Floor what comes of it"
+            )
+        self.integers.update(node.output if is_whole else ())
+
+    def _is_integer(self, name: str) -> bool:
+        source = self.source(name)
+        if source in self.integers:
+            return True
+        array = self.array(source)
+        return array is not None and array.dtype.kind in "iu"
 
     def source(self, name: str) -> str:
         """The value that a name stands for, behind nodes that change nothing."""
@@ -379,6 +405,7 @@ class _Reader:
             return
         if self.constants.fold(node):
             return
+        self.constants.note_integers(node)
         row = ROWS.get(node.op_type) if node.domain in DOMAINS else None
         if self.single and node.op_type in ACROSS:
             raise UsageError(
@@ -388,7 +415,7 @@ class _Reader:
             raise UsageError(_unknown(self.where, node))
         operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
         try:
-            made = row(NodeCall(self.step, node, operands, attributes(node)))
+            made = row(NodeCall(self.step, node, operands, attributes(node), self.graph.opset))
             for term, name in zip(made, node.output, strict=False):
                 self._keep(term, name)
         except UsageError as error:

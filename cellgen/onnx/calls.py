@@ -12,22 +12,31 @@ from sympy import Integer
 
 from cellgen.errors import UsageError
 from cellgen.language.value import B, Shape, format_shape
+from cellgen.onnx.source import number
 from cellgen.onnx.terms import BodyTerm, StepText, reshaped
 
 
 @dataclass(frozen=True)
 class NodeCall:
-    """A node with its operands (None: left out) and attributes, and the step that it stands in."""
+    """A node with its operands (None: left out) and attributes, and the step that it stands in.
+
+    ``opset`` is that of the model, by which some operators differ.
+    """
 
     step: StepText
     node: NodeProto
     operands: Sequence[BodyTerm | None]
     options: Mapping[str, Any]
+    opset: int
 
     @property
     def terms(self) -> list[BodyTerm]:
         """Operands that are not left out."""
         return [term for term in self.operands if term is not None]
+
+    def number(self, name: str, default: float) -> str:
+        """The text of an attribute that is a number; ONNX holds it in float32."""
+        return number(float(np.float32(self.options.get(name, default))), self.step.dtype)
 
     def made(self, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
         """The node's first result."""

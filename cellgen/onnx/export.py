@@ -14,7 +14,7 @@ from onnx import ModelProto, ValueInfoProto, helper
 
 from cellgen import accept
 from cellgen.errors import UsageError
-from cellgen.language.cell import Cell, definition_of
+from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.language.names import Names
 from cellgen.language.value import Role, Value
 from cellgen.onnx import scan, standard
@@ -23,6 +23,7 @@ from cellgen.onnx.asked import (
     AskedModel,
     dtype_of,
     outputs_of,
+    parameters_of,
     sizes_of,
     weights_of,
 )
@@ -56,10 +57,10 @@ def export(
     states ``<state>_last`` (B, ...). With two directions states and results have an axis for them,
     as those of ONNX's LSTM: (T, 2, B, ...) and (2, B, ...). Outputs beyond a length are zeros.
 
-    Where the cell is exactly ONNX's LSTM, GRU or RNN, and no output but the hidden state is named,
-    the model holds that operator; else, and in float64, which onnxruntime runs none of them in, a
-    ``Scan`` over standard operators. ``form="standard"`` asks for the former, ``form="scan"`` for
-    the latter.
+    Where the cell is exactly ONNX's LSTM, GRU or RNN, and no output is named but the hidden state,
+    nor formed behind the states, the model holds that operator; else, and in float64, which
+    onnxruntime runs none of them in, a ``Scan`` over standard operators. ``form="standard"`` asks
+    for the former, ``form="scan"`` for the latter.
 
     Raises:
         ArgumentError: a weight that is missing, unknown, or of another shape; a dimension that
@@ -82,7 +83,7 @@ def export(
         kind,
         direction,
         accept.flag(where, "initial", initial),
-        accept.flag(where, "lengths", lengths),
+        _lengths(definition, lengths),
         outputs_of(definition, outputs),
     )
     model = _model(asked, _operator(asked, form))
@@ -90,19 +91,32 @@ def export(
     return model
 
 
+def _lengths(definition: Definition, lengths: object) -> bool:
+    """Whether lengths are asked for. Raises UsageError where a value has the name of that input."""
+    where = f"export of {definition.name}"
+    wanted = accept.flag(where, "lengths", lengths)
+    if wanted and "sequence_lens" in {str(value.name) for value in definition.declared}:
+        raise UsageError(
+            f"{where}: it has a value named sequence_lens, as the input that lengths=True adds; "
+            f"rename the value"
+        )
+    return wanted
+
+
 def _operator(asked: AskedModel, form: str) -> Standard | None:
     """The operator of ONNX that the model is to hold, or None for a ``Scan``."""
     if form == "scan" or (form == "auto" and asked.dtype != "float32"):
         return None
     found = recognised(asked.definition) if asked.has_weights else None
-    if found is not None and set(asked.outputs or ()) <= {standard.hidden(asked, found)}:
+    if found is not None and asked.wanted <= {standard.hidden(asked, found)}:
         return found
     if form == "standard":
         why = "its weights are inputs of the model; pass weights"
-        if asked.has_weights:
+        if asked.has_weights or not parameters_of(asked.definition):
             why = "it is none of ONNX's LSTM, GRU and RNN"
         if found is not None:
-            why = f"ONNX's {found.op} gives {standard.hidden(asked, found)} alone over time"
+            why = f"ONNX's {found.op} gives {standard.hidden(asked, found)} alone over time, no "
+            why += ", ".join(sorted(str(v) for v in asked.wanted - {standard.hidden(asked, found)}))
         raise UsageError(f"{asked.where}: form is 'standard', but {why}; leave form out for a Scan")
     return None
 

@@ -17,15 +17,14 @@ from onnx import NodeProto
 
 from cellgen import accept
 from cellgen.api import shipped_names
-from cellgen.errors import DeclarationError, UsageError
+from cellgen.errors import ArgumentError, DeclarationError, UsageError
 from cellgen.language.cell import Cell
-from cellgen.language.names import Names
 from cellgen.onnx import operators
 from cellgen.onnx.bodies import Body, read_body
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import ModelGraph, called, opened, recurrent, stem
+from cellgen.onnx.reading import ModelGraph, called, opened, recurrent, stem, within
 from cellgen.onnx.running import Run, step_by_step, through_kernel
-from cellgen.onnx.source import ClassText, cell_name, class_name, defined, module
+from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
 
 UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"
 
@@ -75,7 +74,7 @@ class OperatorLayer:
         x = accept.array(where, "X", X)
         x = np.asarray(x, np.float64 if x.dtype == np.float64 else np.float32)
         x = np.swapaxes(x, 0, 1) if rows_first else x
-        lengths = None if sequence_lens is None else accept.array(where, "lengths", sequence_lens)
+        lengths = self._lengths(sequence_lens, x)
         states = {"h_prev": (initial_h, "initial_h"), "c_prev": (initial_c, "initial_c")}
         count = 2 if self.read.operator == "LSTM" else 1
         steps, finals = [], []
@@ -95,6 +94,20 @@ class OperatorLayer:
         if rows_first:
             made = [np.moveaxis(made[0], 2, 0), *(np.swapaxes(one, 0, 1) for one in last)]
         return tuple(made)
+
+    def _lengths(self, given: object, x: Array) -> Array | None:
+        """Steps of each row that count: what is given, or what stands in the model."""
+        found = self.read.initial.get("sequence_lens") if given is None else given
+        if found is None:
+            return None
+        where, most = self.read.where, len(x)
+        array = accept.shaped(where, "sequence_lens", found, x.shape[1:2], meaning="(B,)")
+        if array.dtype.kind not in "iu" or np.any((array < 0) | (array > most)):
+            raise ArgumentError(
+                f"{where}: sequence_lens is {accept.shown(found)}, expected integers from 0 to "
+                f"{most}, the number of steps"
+            )
+        return array.astype(np.int64)
 
     def _start(self, given: object, name: str, x: Array, rows_first: bool) -> Array:
         """An initial state (D, B, H): what is given, what stands in the model, or zeros."""
@@ -136,17 +149,21 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
             cannot have; the message names the node.
     """
     graph = opened(source)
-    shipped = shipped_names()
-    taken = Names(shipped)
+    taken = CellNames(shipped_names())
     layers: list[OperatorLayer | ScanLayer] = []
     for node in recurrent(graph):
-        name = cell_name(node.name or node.op_type, taken, shipped)
+        name = taken.like(node.name or node.op_type)
         if node.op_type == "Scan":
             layers.append(_scan(graph, node, name))
         else:
             layers.append(_operator(graph, node, name, taken))
     if not layers:
-        raise UsageError(f"{graph.where} has no node LSTM, GRU, RNN or Scan; expected one at least")
+        inside = within(graph)
+        raise UsageError(
+            f"{graph.where} has no node LSTM, GRU, RNN or Scan"
+            + (f" but within {inside}, whose bodies are not read" if inside else "")
+            + "; expected one at least"
+        )
     return layers
 
 
@@ -158,7 +175,7 @@ def load(source: object) -> list[Imported]:
     return [direction for layer in read(source) for direction in layer.directions]
 
 
-def _operator(graph: ModelGraph, node: NodeProto, name: str, taken: Names) -> OperatorLayer:
+def _operator(graph: ModelGraph, node: NodeProto, name: str, taken: CellNames) -> OperatorLayer:
     found = operators.read_node(graph, node)
     directions: list[Imported] = []
     for place, reverse in enumerate(found.reversed_in):

@@ -48,6 +48,11 @@ class Recurrent:
         return DIRECTIONS[self.options.get("direction", "forward")]
 
     @property
+    def dtype(self) -> str:
+        """The precision of the weights."""
+        return str(np.result_type(*self.arrays.values()))
+
+    @property
     def units(self) -> int:
         """The number of hidden units."""
         return int(self.arrays["R"].shape[-1])
@@ -69,7 +74,7 @@ def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
                 )
             arrays[name] = np.asarray(array, np.result_type(array, np.float32))
     initial = {}
-    for name in ("initial_h", "initial_c"):
+    for name in ("initial_h", "initial_c", "sequence_lens"):
         found = graph.constant(given[name], node) if given.get(name) else None
         if found is not None:
             initial[name] = found
@@ -105,6 +110,12 @@ def _require_shapes(read: Recurrent) -> None:
     lacking = [name for name in ("W", "R") if name not in read.arrays]
     if lacking:
         raise UsageError(f"{read.where}: the input {lacking[0]} is left out; it holds weights")
+    for name, array in read.arrays.items():
+        if name in ("W", "R") and array.ndim != 3:
+            raise UsageError(
+                f"{read.where}: {name} has shape {array.shape}, expected three axes: directions, "
+                f"rows of gates, columns"
+            )
     directions, gates = len(read.reversed_in), len(GATES[read.operator])
     units = int(read.options.get("hidden_size", read.units))
     rows = gates * units
@@ -233,18 +244,19 @@ def _bar(read: Recurrent, letter: str, more: str = "") -> str:
 
 def _clipped(read: Recurrent, text: str) -> str:
     limit = read.options.get("clip", 0.0)
-    return f"clip({text}, -{number(limit)}, {number(limit)})" if limit > 0 else text
+    most = number(limit, read.dtype)
+    return f"clip({text}, -{most}, {most})" if limit > 0 else text
 
 
-def _act(applied: Applied, x: str) -> str:
-    a, b = (None if n is None else number(n) for n in (applied.alpha, applied.beta))
+def _act(read: Recurrent, applied: Applied, x: str) -> str:
+    a, b = (None if n is None else number(n, read.dtype) for n in (applied.alpha, applied.beta))
     return tidy(applied.row.text.format(x=x, a=a, b=b))
 
 
 def _rnn(read: Recurrent, activations: Sequence[Applied]) -> Iterator[str]:
     yield from _head(read, ["h"])
     yield f"h_bar = {_bar(read, '')}"
-    yield _equation("h", _act(activations[0], "h_bar"))
+    yield _equation("h", _act(read, activations[0], "h_bar"))
 
 
 def _gru(read: Recurrent, activations: Sequence[Applied]) -> Iterator[str]:
@@ -252,14 +264,14 @@ def _gru(read: Recurrent, activations: Sequence[Applied]) -> Iterator[str]:
     yield from _head(read, ["h"])
     for letter in "zr":
         yield f"{letter}_bar = {_bar(read, f'_{letter}')}"
-        yield _equation(letter, _act(f, f"{letter}_bar"))
+        yield _equation(letter, _act(read, f, f"{letter}_bar"))
     bias = " + b_n" if "B" in read.arrays else ""
     if read.options.get("linear_before_reset"):
         inner = "(h_prev @ u_n + c_n)" if bias else "(h_prev @ u_n)"
         yield f"n_bar = {_clipped(read, f'x @ w_n{bias} + r * {inner}')}"
     else:
         yield f"n_bar = {_clipped(read, f'x @ w_n + (r * h_prev) @ u_n{bias}')}"
-    yield _equation("n", _act(g, "n_bar"))
+    yield _equation("n", _act(read, g, "n_bar"))
     yield "h = (1 - z) * n + z * h_prev"
 
 
@@ -272,7 +284,7 @@ def _lstm(read: Recurrent, activations: Sequence[Applied]) -> Iterator[str]:
     def gate(letter: str) -> Iterator[str]:
         more = f" + p_{letter} * {sees[letter]}" if letter in sees else ""
         yield f"{letter}_bar = {_bar(read, f'_{letter}', more)}"
-        yield _equation(letter, _act(g if letter == "g" else f, f"{letter}_bar"))
+        yield _equation(letter, _act(read, g if letter == "g" else f, f"{letter}_bar"))
 
     yield from gate("i")
     if coupled:
@@ -282,7 +294,7 @@ def _lstm(read: Recurrent, activations: Sequence[Applied]) -> Iterator[str]:
     yield from gate("g")
     yield "c = f * c_prev + i * g"
     yield from gate("o")
-    squashed = _act(h, "c")
+    squashed = _act(read, h, "c")
     yield f"h = {tidy(f'o * ({squashed})')}"
     yield ""
     yield "outputs = h, c"

@@ -205,6 +205,16 @@ def recurrent(graph: ModelGraph) -> Iterator[NodeProto]:
             yield node
 
 
+def within(graph: ModelGraph) -> str:
+    """The first node whose body holds a recurrent one, by name; empty where there is none."""
+    for node in graph.proto.node:
+        for attribute in node.attribute:
+            inner = attribute.g.node if attribute.HasField("g") else ()
+            if any(one.op_type in LEAST and one.domain in DOMAINS for one in inner):
+                return called(node)
+    return ""
+
+
 def stem(path: object) -> str:
     """The name of a model's file without its ending."""
     return Path(path).stem if isinstance(path, str | Path) else "model"

@@ -16,7 +16,6 @@ from cellgen.errors import UsageError
 from cellgen.onnx.across import ACROSS
 from cellgen.onnx.activations import ACTIVATIONS
 from cellgen.onnx.calls import NodeCall, Row
-from cellgen.onnx.source import number
 from cellgen.onnx.terms import BodyTerm, StepText, fitted
 
 POINTWISE: Mapping[str, str] = {
@@ -120,7 +119,7 @@ def _folded(template: str) -> Row:
 def _with_numbers(template: str, defaults: Mapping[str, float]) -> Row:
     def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
-        numbers = {n: number(call.options.get(n, default)) for n, default in defaults.items()}
+        numbers = {name: call.number(name, default) for name, default in defaults.items()}
         text = _filled(call.step, template, terms, **numbers)
         return [call.made(text, flat=fitted(terms))]
 
@@ -153,7 +152,7 @@ def _clip(call: NodeCall) -> list[BodyTerm]:
     texts = [None if term is None else call.step.number(term) for term in limits]
     for place, name in enumerate(("min", "max")):
         if name in call.options:
-            texts[place] = number(call.options[name])
+            texts[place] = call.number(name, 0.0)
     low, high = texts
     text = call.step.number(x)
     if low is not None and high is not None:

@@ -13,6 +13,7 @@ from cellgen.api import compile as compile_cell
 from cellgen.language.cell import Cell
 from cellgen.language.value import Role
 from cellgen.onnx.graph import Array
+from cellgen.program.interpret import shape_sizes
 from cellgen.proof.over_time import run_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import Options
@@ -73,4 +74,6 @@ def step_by_step(
                 sizes[str(axis)] = length
     sizes["T"] = len(arrays[str(definition.with_role(Role.INPUT)[0].name)])
     found = run_steps(definition, arrays, sizes, Options(lengths=lengths, reverse=reverse)).results
+    none = {str(v.name): np.zeros((0, *shape_sizes(v, sizes))) for v in definition.outputs}
+    found = found if sizes["T"] else {**found, **none}
     return {name: found[name] for name in _results(cell)}

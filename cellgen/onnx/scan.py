@@ -63,8 +63,14 @@ def scanned(
 
 
 def parameter_names(asked: AskedModel, number: int) -> dict[Value, str]:
-    """What weights, biases and scalars of a direction are called in the graph."""
+    """What weights, biases and scalars of a direction are called in the graph.
+
+    Those of the second end in ``_reverse``, once more where a value of the cell has that name.
+    """
     suffix = "_reverse" if number else ""
+    own = {str(value.name) for value in asked.definition.declared}
+    while number and not own.isdisjoint(f"{name}{suffix}" for name in own):
+        suffix += "_reverse"
     return {v: f"{v.name}{suffix}" for v in parameters_of(asked.definition)}
 
 

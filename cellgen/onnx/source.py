@@ -6,6 +6,8 @@ Input: pieces of text. Output: classes, and the text of a file that defines them
 from __future__ import annotations
 
 import ast
+import builtins
+import keyword
 import linecache
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +17,7 @@ import numpy as np
 
 from cellgen.errors import DeclarationError
 from cellgen.language.cell import Cell
-from cellgen.language.names import Names, check_argument, check_name
+from cellgen.language.names import Names, check_argument, check_cell_name, check_name
 
 LANGUAGE = (
     *("Bias", "Cell", "H", "I", "Input", "Scalar", "State", "Static", "Weight"),
@@ -55,14 +57,21 @@ class ClassText:
     def __str__(self) -> str:
         inside = "\n".join(f"    {line}" if line else "" for line in self.lines)
         head = f'class {self.class_name}(Cell, name="{self.cell_name}"):'
-        return f'{head}\n    """{self.doc}"""\n\n{inside}\n'
+        return f'{head}\n    """{_quoted(self.doc)}"""\n\n{inside}\n'
 
 
 def module(doc: str, texts: Iterable[ClassText]) -> str:
     """A file that defines some cells."""
     classes = "\n\n".join(str(text) for text in texts)
     head = "import math\n\n" if "math." in classes else ""
-    return f'"""{doc}"""\n\n{head}from cellgen import *  # noqa: F403\n\n\n{classes}'
+    start = f'"""{_quoted(doc)}"""\n\n{head}'
+    return f"{start}from cellgen import *  # noqa: F403\n\n\n{classes}"
+
+
+def _quoted(text: str) -> str:
+    """A text as it stands between quotes: whatever a model calls its nodes, it is no code."""
+    shown = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return shown.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def defined(text: ClassText, where: str) -> type[Cell]:
@@ -122,7 +131,7 @@ class OwnNames(Names):
     """Hands out names that values of a cell may have, like those of a model."""
 
     def __init__(self, taken: Sequence[str] = ()) -> None:
-        super().__init__([*LANGUAGE, *taken])
+        super().__init__([*LANGUAGE, "B", "T", *taken])
 
     def like(self, name: str) -> str:
         """A fresh name like one of a model: ``/rnn/Add_output_0`` gives ``rnn_Add_output_0``."""
@@ -135,11 +144,41 @@ class OwnNames(Names):
         return self.fresh(plain)
 
 
-def cell_name(node: str, taken: Names, shipped: Sequence[str]) -> str:
-    """A fresh name of a cell, in snake case, like that of a node; none of a cell that ships."""
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", _identifier(node)).lower()
-    plain = plain.removeprefix("d_") or "cell"
-    return taken.fresh(f"{plain}_cell" if plain in shipped else plain)
+class CellNames(Names):
+    """Hands out names of cells, of which no two have classes of one name."""
+
+    def __init__(self, shipped: Sequence[str]) -> None:
+        super().__init__(shipped)
+        self._shipped = frozenset(shipped)
+        self._classes: set[str] = set()
+
+    def like(self, node: str) -> str:
+        """A fresh name in snake case, like that of a node.
+
+        None of a cell that ships, and none that its class or its files could not have.
+        """
+        plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", _identifier(node)).lower()
+        plain = re.sub("^(d_)+", "", plain) or "cell"
+        is_taken = plain in self._shipped or _is_taken(plain)
+        return self.fresh(f"{plain}_cell" if is_taken else plain)
+
+    def fresh(self, name: str, *, is_whole: bool = False) -> str:
+        """Return a name that is not taken, nor its class, and take both."""
+        made = super().fresh(name, is_whole=is_whole)
+        while class_name(made) in self._classes:
+            made = super().fresh(name, is_whole=is_whole)
+        self._classes.add(class_name(made))
+        return made
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a cell of this name, or its class, has a name of C, of Python or of a declaration."""
+    try:
+        check_cell_name(name)
+    except DeclarationError:
+        return True
+    made = class_name(name)
+    return made in LANGUAGE or keyword.iskeyword(made) or hasattr(builtins, made)
 
 
 def class_name(cell: str) -> str:

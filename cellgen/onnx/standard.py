@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ValueInfoProto
 from sympy import Expr, Integer
 
+from cellgen.language.ops import broadcast
 from cellgen.language.value import Role, Value
 from cellgen.onnx.asked import AskedModel
 from cellgen.onnx.graph import Array, Attribute, GraphWriter, typed
@@ -139,10 +140,11 @@ class _Arrays:
         """A sum (H) of terms of parameters."""
         total = sum(terms, Integer(0))
         values = sorted(total.atoms(Value), key=str)
-        target = Value("total", self.units, Role.TEMPORARY)
+        shape = broadcast((self.units, *(value.shape for value in values)))  # (1, H) is a row
+        target = Value("total", shape, Role.TEMPORARY)
         program = Program("export", "sum", tuple(values), (Statement(target, total),), (target,))
         found = interpret(program, {str(v.name): self._value(v) for v in values}, self.asked.sizes)
-        return found["total"]
+        return found["total"].reshape(-1)
 
     def _value(self, value: Value) -> Array:
         """A parameter, or what is computed of parameters."""
