@@ -13,6 +13,7 @@ import os
 import statistics
 import xml.etree.ElementTree as ET
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from benchmarks import figures, plans, where
+from cellgen.bench import measure as measuring
 from cellgen.bench import memory
 from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
@@ -108,9 +110,24 @@ def report(tmp_path_factory):
         said, done = [], []
         plan = tiny_plan(peers=peers_of(folder), memory=True)
         found = measure(plan, said.append, done.append)
+        seen = found._repr_html_()  # as a notebook shows what was just measured
     assert [case.entries for case in done] == [case.entries for case in found.cases]
     assert any("timing" in text for text in said)
+    assert "lstm" in seen
+    assert "bar own" in seen
     return found
+
+
+def test_a_program_runs_a_plan_with_a_bar_that_says_what_is_timed(monkeypatch):
+    said = []
+
+    class Bar:
+        say, step = said.append, lambda self: said.append("over")
+
+    monkeypatch.setattr(measuring, "progress_between", lambda what, total: nullcontext(Bar()))
+    monkeypatch.setattr(measuring, "measure", lambda plan, say, done: (say("gru"), done(None)))
+    measuring.run(tiny_plan())
+    assert said == ["gru", "over"]
 
 
 def case_of(report, mode):

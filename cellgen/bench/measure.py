@@ -21,6 +21,7 @@ from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
 from cellgen.bench.process import Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, ContestantEntry, Missing, Status
 from cellgen.bench.shapes import NAMED, BenchShape
+from cellgen.runtime.progress import progress_between
 
 Progress = Callable[[str], None]
 DEFAULT_CELLS = ("lstm", "gru", "gru_reset_before")
@@ -78,6 +79,17 @@ class Plan:
                 for shape in self.shapes:
                     problem = problem_of(interface, selector, shape)
                     yield replace(problem, flush_denormals=self.flush_denormals), mode
+
+
+def run(plan: Plan) -> BenchReport:
+    """Run all cases, from a program or a notebook: a bar shows which, between measurements alone.
+
+    Raises:
+        WorkerError: cellgen's own process failed.
+        BuildError: a kernel cannot be compiled.
+    """
+    with progress_between("timing", plan.count) as bar:
+        return measure(plan, bar.say, lambda _: bar.step())
 
 
 def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> BenchReport:

@@ -64,14 +64,14 @@ class CallProgress:
         with self._lock:
             self._what = what
             self._update()
+        self._show_alone()
 
     def step(self) -> None:
         """Tell that one part of the total is over."""
         with self._lock:
             self._over += 1
             self._update()
-        if self._alone and self._bar is None and time.monotonic() - self.began > DELAY_SECONDS:
-            self.show()
+        self._show_alone()
 
     def show(self) -> None:
         """Draw the bar, unless the call is over."""
@@ -93,6 +93,11 @@ class CallProgress:
             if self._bar is not None:
                 self._bar.stop()
                 self._bar = None
+
+    def _show_alone(self) -> None:
+        """Draw on this thread, where no other does, once the delay is over."""
+        if self._alone and self._bar is None and time.monotonic() - self.began > DELAY_SECONDS:
+            self.show()
 
     def _update(self) -> None:
         if self._bar is not None and self._task is not None:
