@@ -211,7 +211,7 @@ def stream_handle(stream: Stream, arrays: Any = ()) -> int:
             if library in _CURRENT_STREAM:
                 return _CURRENT_STREAM[library](array)
         return 0
-    if isinstance(stream, int):
+    if isinstance(stream, int) and 0 <= stream < 1 << 64:
         return stream
     for name in ("cuda_stream", "ptr"):
         if hasattr(stream, name):

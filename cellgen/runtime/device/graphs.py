@@ -44,6 +44,9 @@ class GraphLibrary(Protocol):
     def free(self, address: int, stream: int) -> None:
         """Give device memory back in the order of a stream."""
 
+    def is_captured(self, stream: int) -> tuple[int, bool]:
+        """Whether a stream is being captured into a graph, behind a code."""
+
 
 def stream_text(stream: int) -> str:
     """Name a stream in a message."""
@@ -93,11 +96,11 @@ class CapturedGraph:
 
     def __init__(self, library: GraphLibrary, handle: object, workspace: GraphWorkspace) -> None:
         self._library, self._handle, self.workspace = library, handle, workspace
+        self._stream = library.ffi.cast("void *", workspace.stream)
 
     def launch(self) -> int:
         """Launch on the stream that it is kept for; returns a code."""
-        stream = self._library.ffi.cast("void *", self.workspace.stream)
-        return int(self._library.lib.cellgen_cuda_graph_launch(self._handle, stream))
+        return int(self._library.lib.cellgen_cuda_graph_launch(self._handle, self._stream))
 
     def __del__(self) -> None:
         self._library.lib.cellgen_cuda_graph_destroy(self._handle)
@@ -213,9 +216,7 @@ class Graphs:
 
 def _is_captured(library: GraphLibrary, call: Launch) -> bool:
     """Whether the caller is capturing the stream into a graph."""
-    found = library.ffi.new("int *")
-    stream = library.ffi.cast("void *", call.stream)
-    code = library.lib.cellgen_cuda_capturing(stream, found)
+    code, found = library.is_captured(call.stream)
     if code:
         raise call.fault(library.error(code))
-    return bool(found[0])
+    return found

@@ -63,7 +63,8 @@ class LaunchPlan:
 
     ``layout`` packs the members of the argument struct, which are ``values`` but for addresses;
     ``places`` tells where among them an array stands, by its label in ``DeviceCall``, ``tables`` as
-    ``option <name>``. ``scalars`` are the members that are numbers of a call, by name.
+    ``option <name>``. ``scalars`` are the members that are numbers of a call, by name; ``words``
+    says where in the struct, in addresses, the workspace and the stream stand.
     """
 
     where: str
@@ -75,6 +76,7 @@ class LaunchPlan:
     values: tuple[object, ...]
     places: Mapping[str, int]
     scalars: tuple[tuple[str, str], ...]
+    words: tuple[int, int]
     symbols: CudaSymbols
     team: bool
 
@@ -86,11 +88,11 @@ class LaunchPlan:
         stream: int,
     ) -> Launch:
         """Fill the argument struct of one call; its device is current. Raises DeviceError."""
-        library, places, values = kernel.library(), self.places, [*self.values]
+        library, members, values = kernel.library(), self.places, [*self.values]
         ffi, lib, lengths, symbols = library.ffi, library.lib, self.lengths, self.symbols
         for label, address in addresses.items():
-            if label in places:
-                values[places[label]] = address or 1  # of nothing; the functions refuse NULL
+            if label in members:
+                values[members[label]] = address or 1  # of nothing; the functions refuse NULL
         args = ffi.new(self.struct)
         ffi.memmove(args, self.layout.pack(*values), self.layout.size)
         for name, member in self.scalars:
@@ -100,11 +102,12 @@ class LaunchPlan:
         size = getattr(lib, symbols.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
         args.workspace_bytes, args.blas = size, blas
         key = b"%s %d " % (self.prefix, stream) + bytes(ffi.buffer(args))
-        call = getattr(lib, symbols.call)
+        call, places = getattr(lib, symbols.call), self.words
 
         def run(on: int, workspace: int) -> int:
             """Launch the kernels."""
-            args.workspace, args.stream = library.pointer(workspace), library.pointer(on)
+            words = ffi.cast("uintptr_t *", args)
+            words[places[0]], words[places[1]] = workspace, on
             return int(call(*lengths, args))
 
         return Launch(self.where, key, self.device, stream, size, run)
@@ -144,9 +147,17 @@ def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> La
         tuple(values),
         places,
         tuple((name, c_member(name)) for name in numbers),
+        (_word(ffi, struct.item, "workspace"), _word(ffi, struct.item, "stream")),
         symbols,
         function.team,
     )
+
+
+def _word(ffi: Any, struct: Any, member: str) -> int:
+    """Where in a struct a member stands, in addresses."""
+    place, rest = divmod(int(ffi.offsetof(struct, member)), int(ffi.sizeof("void *")))
+    assert not rest, member
+    return place
 
 
 _CODES = {"float": "f", "double": "d", "int": "i", "int64_t": "q"}
@@ -158,14 +169,6 @@ def _packed(kind: Any) -> tuple[str, object]:
     if kind.kind == "array":
         return f"{kind.length}{_CODES[kind.item.cname]}", [0] * kind.length
     return ("P", 0) if kind.kind == "pointer" else (_CODES[kind.cname], 0)
-
-
-def launch_of(kernel: DeviceOwner, function: Function, call: DeviceCall) -> Launch:
-    """Put together what the kernels of a call depend on; its device is current."""
-    addresses = {label: view.pointer for label, view in call.views.items()}
-    addresses |= {f"option {name}": view.pointer for name, view in call.tables.items()}
-    plan = plan_launch(kernel, function, call)
-    return plan.ready(kernel, addresses, call.scalars, call.stream)
 
 
 def launch(library: DeviceLibrary, graphs: Graphs, call: Launch, graph: bool | None) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import cffi
@@ -46,6 +45,17 @@ class DeviceLibrary:
             self.lib: Any = self.ffi.dlopen(path)
         except OSError as error:
             raise BuildError(f"cannot load {path}: {error}", code="build.load") from error
+        self._allocate = self._by_number("cellgen_cuda_allocate", "int, int64_t, {0}, {0} *")
+        self._free = self._by_number("cellgen_cuda_free", "{0}, {0}")
+        self._device_of = self._by_number("cellgen_cuda_device_of", "{0}, int *")
+        self._capturing = self._by_number("cellgen_cuda_capturing", "{0}, int *")
+        self._address, self._number = self.ffi.typeof("uintptr_t *"), self.ffi.typeof("int *")
+
+    def _by_number(self, name: str, parameters: str) -> Callable[..., int]:
+        """A function whose addresses, ``{0}`` here, are Python's integers: none has to be cast."""
+        kind = f"int (*)({parameters.format('uintptr_t')})"
+        found: Callable[..., int] = self.ffi.cast(kind, getattr(self.lib, name))
+        return found
 
     def error(self, code: int) -> str:
         """Say what a code means and what to do."""
@@ -68,8 +78,8 @@ class DeviceLibrary:
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Take memory of a device, in the order of a stream. Raises MemoryError, DeviceError."""
-        address = self.ffi.new("void **")
-        code = self.lib.cellgen_cuda_allocate(device, size, self.pointer(stream), address)
+        address = self.ffi.new(self._address)
+        code = self._allocate(device, size, stream, address)
         if code == CUDA_ERROR + 2:
             raise MemoryError(
                 f"{self.name}: no memory for {size:,} bytes on device {device}: {self.error(code)}"
@@ -77,18 +87,23 @@ class DeviceLibrary:
         if code:
             what = f"{self.name}: taking {size:,} bytes on device {device}, {stream_text(stream)}"
             raise DeviceError(f"{what}: {self.error(code)}")
-        return int(self.ffi.cast("uintptr_t", address[0]))
+        return int(address[0])
 
     def device_of(self, address: int) -> int:
         """The device that an address belongs to, -1 for the host's memory."""
-        device = self.ffi.new("int *")
-        code = self.lib.cellgen_cuda_device_of(self.pointer(address), device)
+        device = self.ffi.new(self._number)
+        code = self._device_of(address, device)
         self.require(code, f"{self.name}: asking where an array lies")
         return int(device[0])
 
     def free(self, address: int, stream: int) -> None:
         """Give memory back, in the order of a stream."""
-        self.lib.cellgen_cuda_free(self.pointer(address), self.pointer(stream))
+        self._free(address, stream)
+
+    def is_captured(self, stream: int) -> tuple[int, bool]:
+        """Whether a stream is being captured into a graph, behind a code."""
+        found = self.ffi.new(self._number)
+        return self._capturing(stream, found), bool(found[0])
 
     def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
         """Copy bytes to the host; waits for the stream. Raises DeviceError."""
@@ -119,17 +134,26 @@ class DeviceLibrary:
         self.require(code, f"{self.name}: asking device {device} what it is")
         return int(found[0])
 
-    @contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """Make a device current for the body."""
-        before = self.ffi.new("int *")
-        code = self.lib.cellgen_cuda_use(device, before)
-        self.require(code, f"{self.name}: taking device {device}")
-        try:
-            yield
-        finally:
-            self.lib.cellgen_cuda_use(before[0], self.ffi.new("int *"))
+    def on(self, device: int) -> Current:
+        """Make a device current for the body of a ``with``. Raises DeviceError."""
+        return Current(self, device)
 
     def pointer(self, address: int) -> object:
         """An address as C takes it."""
         return self.ffi.cast("void *", address)
+
+
+class Current:
+    """A device, current for the body of a ``with``; then the one before is."""
+
+    def __init__(self, library: DeviceLibrary, device: int) -> None:
+        self._library, self._device = library, device
+        self._before = library.ffi.new("int *")
+
+    def __enter__(self) -> None:
+        code = self._library.lib.cellgen_cuda_use(self._device, self._before)
+        self._library.require(code, f"{self._library.name}: taking device {self._device}")
+
+    def __exit__(self, *_: object) -> None:
+        if self._before[0] != self._device:
+            self._library.lib.cellgen_cuda_use(self._before[0], self._library.ffi.new("int *"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cellgen.errors import DeviceError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.saved import Saved, same_number
@@ -75,9 +76,11 @@ class Recognition:
         self._tables = frozenset(TABLES) if function.team else frozenset[str]()
 
     def see(self, asked: GivenCall) -> SeenCall | None:
-        """Look at a call; None for one that is unusual or may be wrong."""
+        """Look at a call; None for one that is unusual or may be wrong. Raises DeviceError."""
         try:
             return self._see(asked)
+        except DeviceError:  # of the driver, which may fail once
+            raise
         except Exception:  # of whatever is wrong with it: the checks say so
             return None
 
