@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -341,57 +340,3 @@ def test_steps_that_are_computed_once_more_are_in_the_products_of_their_run() ->
             )
     assert_equal(found[2], found[0])
     assert_equal(found[3], found[1])
-
-
-# --- arrays of 16 bits ------------------------------------------------------------------------
-
-TYPES = {ml_dtypes.bfloat16: BF16, np.float16: FULL}
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_arrays_of_16_bits_give_what_float32_gives_rounded_once(dtype: type) -> None:
-    kernel, products = cellgen.load("lstm"), TYPES[dtype]
-    narrow = {n: a.astype(dtype) for n, a in drawn("lstm", 4, 3, 5, 6).items()}
-    wide = {n: a.astype(np.float32) for n, a in narrow.items()}
-    lengths = np.array([4, 2, 3], np.int16)
-    found = kernel.sequence_forward(lengths=lengths, **narrow, save=True)
-    expected = kernel.sequence_forward(lengths=lengths, **wide, save=True, products=products)
-    for one, other in ((found, expected), (found.saved, expected.saved)):
-        for name in set(one._fields) - {"saved"}:
-            array = getattr(one, name)
-            assert array.dtype == dtype, name
-            np.testing.assert_array_equal(array, getattr(other, name).astype(dtype), err_msg=name)
-    names = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
-    known = {**narrow, **found._asdict(), "d_h": upstream(wide)["d_h"].astype(dtype)}
-    given = {n: known[n] for n in names if n in known}
-    back = kernel.sequence_backward(**given, saved=found.saved)
-    saved = {n: getattr(found.saved, n).astype(np.float32) for n in found.saved._fields}
-    given = {n: a.astype(np.float32) for n, a in given.items()}
-    other = kernel.sequence_backward(**given, saved=saved, products=products, lengths=lengths)
-    for name in back._fields:
-        array = getattr(back, name)
-        assert array.dtype == dtype, name
-        np.testing.assert_array_equal(array, getattr(other, name).astype(dtype), err_msg=name)
-
-
-def test_a_step_takes_arrays_of_16_bits() -> None:
-    kernel = cellgen.load("gru")
-    wide = {n: rounded(a) for n, a in drawn("gru", 1, 3, 4, 5).items()}
-    wide["x"] = wide["x"][0]
-    found = kernel.forward(**{n: a.astype(ml_dtypes.bfloat16) for n, a in wide.items()}).h
-    np.testing.assert_array_equal(found, kernel.forward(**wide).h.astype(ml_dtypes.bfloat16))
-
-
-def test_16_bits_are_refused_where_they_cannot_be() -> None:
-    kernel, wide = cellgen.load("gru"), drawn("gru", 2, 3, 4, 5)
-    narrow = {n: a.astype(ml_dtypes.bfloat16) for n, a in wide.items()}
-    with pytest.raises(
-        ArgumentError, match=r"w_r is a numpy\.ndarray of float32, but x is bfloat16"
-    ):
-        kernel.sequence_forward(**{**narrow, "w_r": wide["w_r"]})
-    with pytest.raises(ArgumentError, match=r"out is given and x is bfloat16, expected none"):
-        kernel.sequence_forward(**narrow, out={"h": np.empty((2, 3, 5), ml_dtypes.bfloat16)})
-    with pytest.raises(ArgumentError, match=r"has dtype bfloat16, expected float32 or float64"):
-        kernel.sequence_forward.bind(**narrow)
-    with pytest.raises(ArgumentError, match=r"x has dtype int8, expected float32 or float64"):
-        kernel.sequence_forward(**{n: a.astype(np.int8) for n, a in wide.items()})

@@ -363,6 +363,11 @@ BESIDE = (
     Member("strides", "const int64_t *", "elements from step to step, row to row; NULL: no gaps"),
     Member("stop", "const int *", "not 0 there, at any time: the call ends early; NULL: it cannot"),
     Member("forward", "const void *", "backward, with checkpoints: arguments of the forward pass"),
+    Member(
+        "stored",
+        "const unsigned char *",
+        "float: of each member, what an array over time holds (cellgen_stored); NULL: floats",
+    ),
 )
 """Members of the options in C that are no option of a call."""
 

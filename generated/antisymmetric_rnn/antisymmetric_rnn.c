@@ -352,8 +352,9 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_prologue)(const cg_f
 static const cellgen_member CELLGEN_NAME(antisymmetric_rnn_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW | CELLGEN_MADE, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_BY_ROW | CELLGEN_MADE | CELLGEN_RESULT, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(antisymmetric_rnn_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 7, -1, -1, -1}, {7, 0, 2, CELLGEN_OUTPUT | CELLGEN_AGAIN, -1, -1, 8, -1},
@@ -547,7 +548,7 @@ static const cellgen_member CELLGEN_NAME(antisymmetric_rnn_sequence_backward_mem
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW | CELLGEN_MADE, 0}, {0, -1},
-    {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
+    {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1},
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(antisymmetric_rnn_sequence_backward_over_time)[] = {

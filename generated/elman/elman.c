@@ -190,7 +190,7 @@ CELLGEN_TILE(elman_sequence_forward_forward_1, 1)
 static const cellgen_member CELLGEN_NAME(elman_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(elman_sequence_forward_over_time)[] = {
@@ -315,7 +315,7 @@ CELLGEN_TILE(elman_sequence_backward_deferred_3, 1)
 static const cellgen_member CELLGEN_NAME(elman_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(elman_sequence_backward_over_time)[] = {

@@ -408,8 +408,9 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_forward_members
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 10, -1, -1, -1},
@@ -641,7 +642,7 @@ static const cellgen_member CELLGEN_NAME(gru_block_cell_sequence_backward_member
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(gru_block_cell_sequence_backward_over_time)[] = {

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 14
+#define CELLGEN_ABI_VERSION 15
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -90,6 +90,9 @@ typedef struct {
 
 /* `products` of the options: operands as they are, or rounded to bfloat16. */
 enum cellgen_products { CELLGEN_PRODUCTS_FULL = 0, CELLGEN_PRODUCTS_BF16 = 1 };
+
+/* `stored` of the options: what an array over time of a function in float holds. */
+enum cellgen_stored { CELLGEN_STORED_REAL = 0, CELLGEN_STORED_BF16 = 1, CELLGEN_STORED_F16 = 2 };
 
 #include "cellgen_options.h"
 

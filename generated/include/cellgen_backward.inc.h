@@ -8,8 +8,10 @@ typedef struct {
     cellgen_team *team;
     int stopped; /* before its end, as asked */
     const cellgen_plan *plan;
-    int64_t segment_steps; /* steps that are run forward once more at a time, 0: what all of them save is there */
+    int64_t segment_steps; /* steps that arrays hold at a time, 0: all */
+    int again;             /* which are run forward once more: else what all of them save is there */
     cg_segment segment;
+    cg_stored stored;
     cg_row_block row_block[CELLGEN_MOST_ROW_BLOCKS];
 } cg_call;
 
@@ -118,7 +120,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     cg_row_block *const b = call->row_block;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     cg_prepare_weights(b, thread, threads);
-    if (call->segment_steps) cg_prepare_forward(&call->segment.row_block, thread, threads);
+    if (call->again) cg_prepare_forward(&call->segment.row_block, thread, threads);
     for (int64_t row_block = 0; row_block < call->row_blocks && thread == 0; ++row_block)
         call->row_block[row_block].team = call->row_blocks == 1 ? call->team
             : cellgen_team_part(call->team, (int)row_block, cellgen_threads_of_row_block(row_block, call->row_blocks, threads));
@@ -130,8 +132,10 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     for (int64_t row_block = own.begin; row_block < own.end; ++row_block) cg_clear(own.thread, own.threads, call->row_block + row_block);
     for (int64_t end = b->T, begin; end > 0 && !stopped; end = begin) {
         begin = call->segment_steps ? (end - 1) / call->segment_steps * call->segment_steps : 0;
-        if (call->segment_steps)
+        if (call->again)
             stopped = cg_run_segment(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, thread, threads, modes, &turn);
+        if (b->stored && !stopped)
+            cg_read_window(&call->stored, call->row_block, call->row_blocks, call->plan, call->team, begin, end, thread, threads);
         for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each row block in turn: their rows are neighbours */
             first = (last - 1) / b->chunk_steps * b->chunk_steps;
             if (first < begin) first = begin;
@@ -140,6 +144,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
         }
         cellgen_team_barrier(call->team, thread);
         stopped = stopped || cg_has_stopped(call); /* a row block may have seen what others have not */
+        if (b->stored && !stopped) cg_narrow_window(&call->stored, begin, end, b->batch * thread / threads, b->batch * (thread + 1) / threads);
     }
     if (thread == 0) call->stopped = stopped;
     if (!stopped) cg_add_row_blocks(call, thread, threads);
@@ -167,7 +172,7 @@ CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, cons
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         const int64_t width = cg_length(b, row->width);
-        const int is_given = strides && !(b->segment && row->flags & CELLGEN_AGAIN);
+        const int is_given = strides && !b->stored && !(b->segment && row->flags & CELLGEN_AGAIN);
         if (row->strides == CELLGEN_NONE) continue;
         b->strides[row->strides] = is_given ? strides[row->strides] : b->batch * width;
         b->strides[row->strides + 1] = is_given ? strides[row->strides + 1] : width;
@@ -218,14 +223,13 @@ CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const c
 #undef cg_run_per_row
 #define cg_run_per_row CELLGEN_NAME(cellgen_run_per_row)
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team,
-                                  cg_segment *segment);
+                                  const cellgen_plan *given, uintptr_t workspace, cg_call *call);
 
 int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
 {
     int64_t of_call[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, dims, of_call);
-    const cellgen_options *const options = cg_options_of(f, args);
+    const cellgen_options *options = cg_options_of(f, args);
     int64_t extent[CELLGEN_EXTENTS_MAX], given;
     cellgen_plan plan;
     char *workspace;
@@ -247,16 +251,19 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.row_blocks)) return CELLGEN_PLAN_UNFIT;
     call.plan = &plan;
-    if (call.segment_steps) { /* at the end of the workspace */
+    call.again = call.segment_steps > 0;
+    if (call.again) { /* at the end of the workspace */
         const int64_t bytes = cg_segment_bytes(f, n, options);
-        const uintptr_t end = (uintptr_t)workspace + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - 64);
+        const uintptr_t end = (uintptr_t)workspace + (uintptr_t)(cg_workspace_size(f, n, options) - bytes - cg_stored_bytes(f, n, extent, options, &plan) - 64);
         const int bad = cg_begin_segment(&call.segment, f, n, args, call.team, end);
         args = call.segment.args;
         if (bad) return bad;
         if (cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
     }
+    cg_begin_stored(&call.stored, f, n, extent, &plan, workspace, &args, &options);
+    if (cg_is_stored(options)) call.segment_steps = call.stored.steps;
     if (options && options->per_row)
-        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, call.team, call.segment_steps ? &call.segment : 0);
+        return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, &call);
 
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all row blocks */
     uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));

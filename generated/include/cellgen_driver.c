@@ -21,6 +21,7 @@
 #include "cellgen_sequence.h" /* and cellgen_driver.h */
 #include "cellgen_place.inc.h"
 #include "cellgen_bf16.inc.h"
+#include "cellgen_stored.inc.h"
 #include "cellgen_stage.inc.h"
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"

@@ -44,7 +44,8 @@ enum {
     CELLGEN_PACKED = 4,       /* packing reads it */
     CELLGEN_BY_ROW = 8,       /* a row for each of the batch, `width` apart */
     CELLGEN_SUMMED = 16,      /* a result: the sum over rows and steps, `width` numbers */
-    CELLGEN_MADE = 32         /* over time: a forward pass makes it, `width` numbers a row */
+    CELLGEN_MADE = 32,        /* over time: a forward pass makes it, `width` numbers a row */
+    CELLGEN_RESULT = 64       /* over time: this function makes it */
 };
 typedef struct {
     int16_t flags, width;

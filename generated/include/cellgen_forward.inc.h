@@ -102,18 +102,52 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, in
     return 0;
 }
 
+/* A forward pass: a row block of all rows, and what its arrays over time are stored as. */
+#undef cg_pass
+#define cg_pass CELLGEN_NAME(cellgen_pass)
+typedef struct {
+    cg_row_block row_block;
+    cg_stored stored;
+    const cellgen_plan *plan;
+} cg_pass;
+
+/* All steps, a window of them after the other; whether all threads have agreed to stop. */
+#undef cg_forward_windows
+#define cg_forward_windows CELLGEN_NAME(cellgen_forward_windows)
+CELLGEN_STATIC int cg_forward_windows(cg_pass *pass, const cg_partition *own, int thread, int64_t *turn)
+{
+    cg_row_block *const b = &pass->row_block;
+    const cg_stored *const stored = &pass->stored;
+    const int64_t begin = own->own_begin, end = own->own_end;
+    for (int64_t first = 0, last; first < b->T; first = last) {
+        last = first + stored->steps < b->T ? first + stored->steps : b->T;
+        if (thread == 0) {
+            b->first = first - 1;
+            cg_aim(b, &stored->options, pass->plan);
+        }
+        cg_widen_window(stored, first, last, begin, end);
+        cellgen_team_barrier(b->team, thread);
+        if (cg_forward_steps(b, own, first, last, thread, turn)) return 1;
+        cellgen_team_barrier(b->team, thread);
+        cg_narrow_window(stored, first, last, begin, end);
+        if (last < b->T) cg_pass_window(stored, last - first, begin, end);
+    }
+    return 0;
+}
+
 #undef cg_forward_task
 #define cg_forward_task CELLGEN_NAME(cellgen_forward_task)
 CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
 {
-    cg_row_block *const b = (cg_row_block *)context;
+    cg_pass *const pass = (cg_pass *)context;
+    cg_row_block *const b = &pass->row_block;
     const cg_part *const part = b->f->part;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     const cg_partition own = cg_partition_steps(b, thread, threads);
     int64_t turn = 0;
     cg_prepare_forward(b, thread, threads);
     cellgen_team_barrier(b->team, thread);
-    if (!cg_forward_steps(b, &own, 0, b->T, thread, &turn)) {
+    if (!(b->stored ? cg_forward_windows(pass, &own, thread, &turn) : cg_forward_steps(b, &own, 0, b->T, thread, &turn))) {
         if (own.partitions > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
         cg_final_states(b, own.own_begin, own.own_end);
     }
@@ -124,11 +158,12 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
 {
     int64_t of_call[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, dims, of_call);
-    const cellgen_options *const options = cg_options_of(f, args);
+    const cellgen_options *options = cg_options_of(f, args);
     int64_t extent[CELLGEN_EXTENTS_MAX], given;
     cellgen_plan plan;
     char *workspace;
-    cg_row_block row_block;
+    cg_pass pass;
+    cg_row_block *const row_block = &pass.row_block;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options && (options->last || options->partial))) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
@@ -143,19 +178,22 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
     f->extent(n, extent);
-    cg_shape_row_block(&row_block, f, n, extent, n[1], &plan, options);
+    pass.plan = &plan;
+    cg_begin_stored(&pass.stored, f, n, extent, &plan, workspace, &args, &options);
+    cg_shape_row_block(row_block, f, n, extent, n[1], &plan, options);
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace);
     const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
-    cg_place_all(&row_block, options, &plan, 0, address);
-    cg_place_packed(&row_block, packed);
-    row_block.args = (char *)(uintptr_t)args;
-    if (options) row_block.options = *options;
-    row_block.team = team;
-    row_block.packed = options && options->packed;
-    row_block.unpacked = plan.unpacked && !row_block.packed && !row_block.in_bf16;
-    const int bad = cg_begin(&row_block, options, &plan);
+    cg_place_all(row_block, options, &plan, 0, address);
+    cg_place_packed(row_block, packed);
+    row_block->args = (char *)(uintptr_t)args;
+    row_block->first = row_block->stored ? -1 : 0;
+    if (options) row_block->options = *options;
+    row_block->team = team;
+    row_block->packed = options && options->packed;
+    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_bf16;
+    const int bad = cg_begin(row_block, options, &plan);
     if (bad) return bad;
-    if (row_block.held) cg_copy_row(row_block.held, 0, row_block.B * cg_sparse_width(&row_block));
-    cellgen_team_run(team, cg_forward_task, &row_block);
-    return row_block.stop.found[0] || row_block.stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
+    if (row_block->held) cg_copy_row(row_block->held, 0, row_block->B * cg_sparse_width(row_block));
+    cellgen_team_run(team, cg_forward_task, &pass);
+    return row_block->stop.found[0] || row_block->stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }

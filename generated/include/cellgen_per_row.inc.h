@@ -11,6 +11,7 @@ typedef struct {
     const cellgen_options *options;
     const cellgen_plan *plan;
     cg_segment *segment; /* NULL: everything that steps save is there */
+    const cg_stored *stored; /* NULL: arrays over time are as they are */
     uintptr_t packed, address; /* of weights; of the first of `one` */
     int64_t bytes, rows, together; /* of each of them; how many rows there are, and are deferred at once */
     int norms, stopped;
@@ -116,7 +117,7 @@ CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, i
     const int active = (int)(threads < call->together ? threads : call->together);
     const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
     for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end; ++row) {
-        const int64_t place = call->segment ? row : thread; /* a row goes on in the next segment */
+        const int64_t place = b->segment ? row : thread; /* a row goes on in the next segment */
         if (b->stop.asked && CELLGEN_READ_SHARED(b->stop.asked)) return 1;
         cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * place), row, first, last);
     }
@@ -131,31 +132,33 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
     cg_row_block *const b = &call->all;
     const unsigned modes = cellgen_flush_denormals(b->flush);
     const cg_partition own = cg_partition_steps(b, thread, threads);
-    const int64_t steps = call->segment ? b->segment : b->T;
+    const int64_t steps = b->segment ? b->segment : b->T;
     int stopped = 0;
     int64_t turn = 0;
     cg_prepare_weights(b, thread, threads);
     if (call->segment) cg_prepare_forward(&call->segment->row_block, thread, threads);
-    if (b->whole && !call->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
+    if (b->whole && !b->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
     cellgen_team_barrier(b->team, thread);
     for (int64_t end = b->T, begin = 0; !stopped; end = begin) {
         begin = end > 0 ? (end - 1) / steps * steps : 0;
         if (call->segment)
             stopped = cg_run_segment(call->segment, b, 1, call->plan, begin, end, thread, threads, modes, &turn);
+        if (call->stored && !stopped) cg_read_window(call->stored, b, 1, call->plan, b->team, begin, end, thread, threads);
         stopped = stopped || cg_reverse_loop(b, &own, begin, end, thread);
         cellgen_team_barrier(b->team, thread);
         if (!stopped && cg_defer_rows(call, begin, end, thread, threads)) CELLGEN_WRITE_SHARED(&call->stopped, 1);
-        if (begin == 0) break;
+        if (begin == 0 && !call->stored) break;
         cellgen_team_barrier(b->team, thread);
         stopped = stopped || CELLGEN_READ_SHARED(&call->stopped);
+        if (call->stored && !stopped) cg_narrow_window(call->stored, begin, end, own.own_begin, own.own_end);
+        if (begin == 0) break;
     }
     if (stopped) CELLGEN_WRITE_SHARED(&call->stopped, 1);
     cellgen_restore_denormals(b->flush, modes);
 }
 
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
-                                  const cellgen_plan *given, uintptr_t workspace, cellgen_team *team,
-                                  cg_segment *segment)
+                                  const cellgen_plan *given, uintptr_t workspace, cg_call *whole)
 {
     const cellgen_options *const options = cg_options_of(f, args);
     cellgen_plan plan = *given;
@@ -167,24 +170,25 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.options = options;
     call.plan = &plan;
     call.rows = n[1];
-    call.segment = segment;
+    call.segment = whole->again ? &whole->segment : 0;
+    call.stored = cg_is_stored(options) ? &whole->stored : 0;
     call.together = cg_together(n[1]);
     call.norms = options->per_row > 1;
     call.packed = (uintptr_t)(options->packed ? options->packed : (const void *)workspace);
     call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n));
     cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
     call.all.options = *options;
-    call.all.first = segment ? -1 : 0;
+    call.all.first = call.all.segment ? -1 : 0;
     call.all.options.every = 0; /* its steps are those of all gradients */
     call.address += (uintptr_t)cg_place_all(&call.all, &call.all.options, &plan, 0, call.address);
     call.bytes = cg_row_bytes(f, n, extent, options, &plan);
     cg_place_packed(&call.all, call.packed);
     cg_rows_of_row_block(&call.all, args, options, 0);
-    call.all.team = team;
+    call.all.team = whole->team;
     call.all.packed = options->packed != 0;
     call.all.unpacked = plan.unpacked && !options->packed && !call.all.in_bf16;
     const int bad = cg_begin(&call.all, &call.all.options, &plan);
     if (bad) return bad;
-    cellgen_team_run(team, cg_by_row_task, &call);
+    cellgen_team_run(whole->team, cg_by_row_task, &call);
     return call.stopped ? CELLGEN_STOPPED : CELLGEN_OK;
 }

@@ -28,6 +28,7 @@ typedef struct {
     int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may not count, or start anew */
+    int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
     int64_t segment, first; /* steps that are held of what a forward pass makes, 0: all; the one before them */
     int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
@@ -246,6 +247,20 @@ CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
     return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
 }
 
+/* Whether arrays over time have types of their own. */
+#undef cg_is_stored
+#define cg_is_stored CELLGEN_NAME(cellgen_is_stored)
+CELLGEN_INLINE int cg_is_stored(const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && options && options->stored;
+}
+
+/* Steps of a window of such arrays: a multiple of `unit`, or all. */
+#undef cg_window_of_steps
+#define cg_window_of_steps CELLGEN_NAME(cellgen_window_of_steps)
+CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                          const cellgen_options *options, int64_t unit);
+
 /* What a row block is before it has memory: dimensions, chunks, windows. Chunks of a row block are of the same steps
  * as those of the longest one. */
 #undef cg_shape_row_block
@@ -268,7 +283,9 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
     b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
     b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
     b->in_bf16 = cg_is_in_bf16(options);
-    b->every = options && options->every > 1 && !options->last ? options->every : 1;
+    b->stored = cg_is_stored(options);
+    if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);
+    b->every = options && options->every > 1 && !options->last && !b->stored ? options->every : 1;
     b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
 }
 
@@ -388,7 +405,7 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *pl
             walk = cg_in_turn(b->memory[b->f->over_time[place->of].rows], b->B, width, b->chunk_steps, 0);
         break;
     case CELLGEN_IN_PLACE:
-        walk = cg_still(b->series[place->of].rows, b->series[place->of].row);
+        walk = cg_still(cg_from_start(b->series[place->of]), b->series[place->of].row);
         walk.apart = b->series[place->of].step;
         return walk;
     case CELLGEN_AT_BEFORE: return cg_before(b, link, deferred);
@@ -455,7 +472,7 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
 CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
 {
     const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
-    const int is_held = b->segment && row->flags & CELLGEN_AGAIN;
+    const int is_held = b->stored || (b->segment && row->flags & CELLGEN_AGAIN);
     real *const given = cg_member(b, row->member);
     cg_series found;
     if (is_held || row->strides == CELLGEN_NONE)
@@ -697,6 +714,10 @@ CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, 
 #undef cg_segment_bytes
 #define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
 CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options);
+#undef cg_stored_bytes
+#define cg_stored_bytes CELLGEN_NAME(cellgen_stored_bytes)
+CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                       const cellgen_options *options, const cellgen_plan *plan);
 
 int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
 {
@@ -709,7 +730,7 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
     if (options && options->plan) plan = *options->plan;
     const int64_t row_blocks = cg_row_blocks(f, n, extent);
     plan.row_blocks = row_blocks;
-    bytes += cg_segment_bytes(f, n, options);
+    bytes += cg_segment_bytes(f, n, options) + cg_stored_bytes(f, n, extent, options, &plan);
     if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
     for (int64_t row_block = 0; row_block < row_blocks; ++row_block)
         bytes += cg_row_block_bytes(f, n, extent, options, &plan, row_block, row_blocks);

@@ -10,6 +10,7 @@ typedef struct {
     cg_row_block row_block;
     cellgen_options options; /* of the forward pass, which shows every step here */
     cellgen_plan plan;
+    cg_stored stored; /* what it reads, where arrays over time have types of their own */
     int64_t extent[CELLGEN_EXTENTS_MAX];
     char *args; /* of the backward pass, with arrays of the segment in place of those of all steps */
 } cg_segment;
@@ -73,6 +74,11 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
         if (!width) continue;
         CELLGEN_TAKE(held, real, 1, (b->segment + 1) * b->B * width);
         if (address) memcpy(b->args + CELLGEN_WORD * i, &held, sizeof held);
+    }
+    if (b->stored) {
+        bytes += cg_place_stored(&segment->stored, forward, b->n, segment->extent, &segment->options, b->segment, 1, b->args,
+                                 address ? address + (uintptr_t)bytes : 0);
+        if (address) b->args = segment->stored.args;
     }
     for (int i = 0; i < forward->links && address; ++i) /* final states are there: no segment writes them */
         memcpy(b->args + CELLGEN_WORD * forward->link[i].last, b->args + CELLGEN_WORD * forward->link[i].initial, sizeof(real *));
@@ -151,6 +157,23 @@ CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
     return from == to ? modes : cellgen_flush_denormals(to);
 }
 
+/* Let a window of the steps first <= step < last have what it reads, where arrays over time have types of their
+ * own; by all threads of a call. */
+#undef cg_read_window
+#define cg_read_window CELLGEN_NAME(cellgen_read_window)
+CELLGEN_STATIC void cg_read_window(const cg_stored *stored, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
+                                   cellgen_team *team, int64_t first, int64_t last, int thread, int threads)
+{
+    for (int64_t number = thread; number < count && row_blocks[number].first != first - 1; number += threads) {
+        row_blocks[number].first = first - 1;
+        cg_aim(row_blocks + number, &row_blocks[number].options, plan);
+    }
+    cg_widen_window(stored, first, last, stored->batch * thread / threads, stored->batch * (thread + 1) / threads);
+    for (int64_t number = 0; number < count; ++number)
+        cg_widen_starts(stored, row_blocks + number, stored->batch * number / count, first, thread, threads);
+    cellgen_team_barrier(team, thread);
+}
+
 /* Run forward over the steps first <= step < last once more, by all threads of a call; the `count` row blocks of its
  * backward pass read them then. Whether all threads have agreed to stop. */
 #undef cg_run_segment
@@ -171,6 +194,7 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
     for (int64_t number = 0; number < count; ++number)
         if (row_blocks[number].whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
     const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
+    if (b->stored) cg_widen_window(&segment->stored, first, last, own.own_begin, own.own_end);
     cg_load_states(b, first, own.own_begin, own.own_end);
     if (own.partitions > 1) cellgen_team_barrier(b->team, thread);
     const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);

@@ -546,6 +546,15 @@ CELLGEN_INLINE real *cg_at_step(cg_series series, int64_t step)
     return series.rows + (step - series.first) * series.step;
 }
 
+/* Where step 0 would be. */
+#undef cg_from_start
+#define cg_from_start CELLGEN_NAME(cellgen_from_start)
+CELLGEN_INLINE real *cg_from_start(cg_series series)
+{
+    if (!series.rows) return 0;
+    return (real *)((uintptr_t)series.rows - (uintptr_t)(series.first * series.step) * sizeof(real));
+}
+
 /* The array that starts at `base`; in reverse, its last step is the first. */
 CELLGEN_INLINE cg_series cg_series_of(const real *base, int64_t T, int64_t B, int64_t width,
                                       const int64_t *strides, int64_t reverse)

@@ -203,7 +203,7 @@ CELLGEN_TILE(ind_rnn_sequence_forward_forward_1, 1)
 static const cellgen_member CELLGEN_NAME(ind_rnn_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST, -1},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_sequence_forward_over_time)[] = {
@@ -321,7 +321,7 @@ CELLGEN_TILE(ind_rnn_sequence_backward_deferred_3, 1)
 static const cellgen_member CELLGEN_NAME(ind_rnn_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {0, -1}, {CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1}, {CELLGEN_BY_ROW, 0},
     {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 0}, {CELLGEN_SUMMED, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(ind_rnn_sequence_backward_over_time)[] = {

@@ -380,10 +380,12 @@ CELLGEN_TILE(lstm_block_cell_no_peephole_sequence_forward_forward_1, 4)
 static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1},
@@ -584,7 +586,7 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_ba
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_over_time)[] = {

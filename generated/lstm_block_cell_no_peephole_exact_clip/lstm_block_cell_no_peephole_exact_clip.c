@@ -385,10 +385,12 @@ CELLGEN_TILE(lstm_block_cell_no_peephole_exact_clip_sequence_forward_forward_1, 
 static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
-    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1}, {CELLGEN_UNLESS_LAST, -1},
-    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1}, {0, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1},
+    {CELLGEN_UNLESS_LAST | CELLGEN_RESULT, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
+    {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward_over_time)[] = {
     {0, 1, 0, CELLGEN_STAGED, 6, -1, -1, -1},
@@ -595,7 +597,7 @@ static const cellgen_member CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_
     {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1}, {0, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1},
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED, -1}, {0, -1}, {0, -1}, {0, -1},
-    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {0, -1},
+    {0, -1}, {0, -1}, {0, -1}, {0, -1}, {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_RESULT, -1},
     {CELLGEN_BY_ROW, 0}, {CELLGEN_BY_ROW, 0}, {CELLGEN_SUMMED, 1}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_over_time)[] = {

@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from cellgen.runtime.abi import (
     terms_length,
 )
 from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
+from cellgen.runtime.call.stored import NUMBERS, is_stored
 from cellgen.runtime.call.views import ArrayView, view_of
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array
@@ -61,6 +62,14 @@ class Checked:
         return np.dtype(self.element)
 
     @property
+    def stored(self) -> np.dtype[Any] | None:
+        """The type of arrays over time where it is another."""
+        for array in self.inputs.values():
+            if array.dtype in NUMBERS:
+                return array.dtype
+        return None
+
+    @property
     def device(self) -> int:
         """Where the arrays are."""
         return next(iter(self.views.values())).device
@@ -82,12 +91,16 @@ def check_call(
     check_names(where, function, arguments)
     look = look or _host_view
     inputs = [
-        Item(item, look(where, item.name, arguments[item.name]), item.name)
+        Item(item, _as_floats(item, look(where, item.name, arguments[item.name])), item.name)
         for item in _by_weight(function.arguments)
         if arguments.get(item.name) is not None
     ]
     outputs = [
-        Item(item, look(where, f"out {item.name}", results[item.name]), f"out {item.name}")
+        Item(
+            item,
+            _as_floats(item, look(where, f"out {item.name}", results[item.name])),
+            f"out {item.name}",
+        )
         for item in function.results
         if item.name in results
     ]
@@ -115,6 +128,16 @@ def check_call(
         {item.argument.name: cast(Array, results[item.argument.name]) for item in outputs},
         {item.label: item.view for item in everything},
     )
+
+
+def _as_floats(item: Argument, view: ArrayView) -> ArrayView:
+    """What a call of floats stores over time in 16 bits counts as floats."""
+    return replace(view, dtype="float32") if has_steps(item) and is_stored(view.dtype) else view
+
+
+def has_steps(item: Argument) -> bool:
+    """Whether an array has a row for each step, saved ones too."""
+    return item.over_time or (item.saved and item.shape[:1] == ("T",))
 
 
 def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:

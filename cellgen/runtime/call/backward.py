@@ -15,7 +15,7 @@ from cellgen.runtime.call.forward import SequenceForward
 from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
-from cellgen.runtime.call.narrow import call_widened, narrow_element
+from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.packed import Packed
@@ -66,8 +66,10 @@ class SequenceBackward(TimeFunction):
         Raises ArgumentError, BuildError, MemoryError.
         """
         if narrow_element(arguments):
-            own = {"saved": saved, "threads": threads, "bp_lim": bp_lim, "packed": packed}
-            return call_widened(self, self.__qualname__, arguments, out, own, over_time=True)
+            given = arguments if saved is None else {**arguments, "saved": saved}
+            narrow = narrowed(self.__qualname__, self.function, given, out, in_place=bp_lim is None)
+            how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
+            return narrow.results(self(out=narrow.out, **how, **narrow.arguments))
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             kept: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, MutableSequence
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.frameworks import Framework
+from cellgen.runtime.call.narrow import NarrowCall
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, lending, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
@@ -47,6 +48,7 @@ class BoundCall:
         self._team, self._stop = team, stop
         self._run, self._sizes = plan.call, plan.sizes
         self._memory: AlignedBytes | None = None
+        self._narrow: NarrowCall | None = None
         self._held = hold(arrays)
         self._lock = threading.Lock()
         _bound_calls.add(self)
@@ -63,6 +65,15 @@ class BoundCall:
                 f"{self._where} itself"
             )
         self.results = framework.named(self.results)
+        return self
+
+    def around(self, narrow: NarrowCall) -> BoundCall:
+        """Let arrays have 16 bits: ``narrow`` widens them before each call, and rounds after it."""
+        self._narrow, self._wide = narrow, self.results
+        self._held = (*self._held, *hold(narrow.given.values()))
+        if narrow.framework is not None:
+            self.given_to(narrow.framework)
+        self.results = narrow.bound(self._wide)
         return self
 
     def __repr__(self) -> str:
@@ -89,6 +100,8 @@ class BoundCall:
                 code="kernel",
             )
         try:
+            if self._narrow is not None:
+                self._narrow.read()
             if self._workspace >= 0 and self._memory is not memory_of_calls.kept():
                 self._find_workspace()
             if self._team is not None:
@@ -105,6 +118,8 @@ class BoundCall:
             self._lock.release()
         if code:
             raise self._failure(code)
+        if self._narrow is not None:
+            self._narrow.write(self._wide)
         return self.results
 
     def _find_workspace(self) -> None:

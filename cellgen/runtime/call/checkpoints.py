@@ -84,20 +84,23 @@ def step_bytes(
     itemsize: int,
     options: Options,
     shown: Collection[str] | None = None,
+    stored: np.dtype[Any] | None = None,
 ) -> StepBytes:
     """Count the bytes of a run with these options.
 
     Outputs over time are saved too but for those that are ``shown`` in full; None: all are.
+    ``stored``: the type of saved arrays where it is another; segments are held in that of the call.
     """
     one = {**dims, "T": 1}
 
-    def count(items: list[Argument]) -> int:
-        return sum(itemsize * math.prod(lengths(item, one)) for item in items)
+    def count(items: list[Argument], size: int = itemsize) -> int:
+        return sum(size * math.prod(lengths(item, one)) for item in items)
 
     made = [a for a in function.results if a.shape[:1] == ("T",)]
     saved = [a for a in made if a.saved or not (shown is None or a.name in shown)]
     kept = [a for _, a in kept_items(function, options)]
-    return StepBytes(dims["T"], count(saved), count(made), count(kept))
+    kept_size = itemsize if stored is None else stored.itemsize
+    return StepBytes(dims["T"], count(saved, kept_size), count(made), count(kept))
 
 
 def limit_bytes(where: str, limit: object) -> int:

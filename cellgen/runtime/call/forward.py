@@ -13,7 +13,7 @@ from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limi
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
-from cellgen.runtime.call.narrow import call_widened, narrow_element
+from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
@@ -50,8 +50,9 @@ class SequenceForward(TimeFunction):
         Raises ArgumentError, BuildError, MemoryError.
         """
         if narrow_element(arguments):
-            plain = {"save": save, "threads": threads, "packed": packed}
-            return call_widened(self, self.__qualname__, arguments, out, plain, over_time=True)
+            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
+            how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
+            return narrow.results(self(out=narrow.out, **how, **narrow.arguments))
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             kept: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
@@ -103,6 +104,7 @@ class SequenceForward(TimeFunction):
             plan.dtype.itemsize,
             options,
             self._outputs.in_full(options),
+            plan.stored,
         )
         return within_limit(self.__qualname__, found, options), None
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cellgen.accept import reason, type_name
 from cellgen.errors import ArgumentError
+from cellgen.runtime.call.stored import BFLOAT16, NUMBERS, STORED, element_of, in_numpy
 from cellgen.runtime.call.views import library_of
 from cellgen.runtime.options import ROWS
 from cellgen.runtime.results import Array, Results
@@ -68,7 +71,7 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
                 f"{where}: {label} is a {type_name(value)} on a device, expected one in the host's "
                 f"memory; move it there, or load the kernel with target='cuda'"
             )
-        found: Array = np.from_dlpack(value)
+        found: Array = _bfloat16(value) if element_of(value) == BFLOAT16 else np.from_dlpack(value)
     except ArgumentError:
         raise
     except Exception as fault:  # of NumPy, or of the other library
@@ -136,11 +139,32 @@ def _framework_of(array: Any) -> Framework:
     name = library_of(array)
     module = sys.modules.get(name)
     if name == "torch" and module is not None:
-        return Framework(name, module.from_numpy, mutable=True)
+        return Framework(name, partial(_tensor, module), mutable=True)
     if hasattr(array, "__array_namespace__"):
-        give = array.__array_namespace__().from_dlpack
-        return Framework(name, lambda result: give(_without_gaps(result)))
+        space = array.__array_namespace__()
+        return Framework(name, partial(_array_of, space))
     return Framework(name, getattr(module, "from_dlpack", _as_it_is))
+
+
+def _bfloat16(value: Any) -> Array:
+    """Look at numbers of bfloat16, which DLPack has no word for that NumPy knows."""
+    library = sys.modules.get(library_of(value))
+    if library is not None and hasattr(library, "int16") and hasattr(value, "view"):
+        with suppress(TypeError):  # of others than PyTorch
+            return np.from_dlpack(value.view(library.int16)).view(STORED[BFLOAT16])
+    return np.asarray(value).view(STORED[BFLOAT16])
+
+
+def _tensor(torch: Any, array: Array) -> object:
+    if array.dtype not in NUMBERS:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(getattr(torch, element_of(array)))
+
+
+def _array_of(space: Any, array: Array) -> object:
+    if array.dtype in NUMBERS:
+        return space.asarray(in_numpy(array))
+    return space.from_dlpack(_without_gaps(array))
 
 
 def _without_gaps(array: Array) -> Array:

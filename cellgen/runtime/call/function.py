@@ -26,7 +26,7 @@ from cellgen.runtime.call.arguments import (
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
 from cellgen.runtime.call.frameworks import adopt, has_foreign
-from cellgen.runtime.call.narrow import call_widened, narrow_element
+from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.plan import (
     KEPT_PLANS,
     CallPlan,
@@ -82,8 +82,8 @@ class KernelFunction(ShownInNotebooks):
         are None. Raises ArgumentError, BuildError, MemoryError.
         """
         if narrow_element(arguments):
-            kept = {"gradients": gradients} if gradients is not None else {}
-            return call_widened(self, self.__qualname__, arguments, out, kept, over_time=False)
+            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
+            return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             found = self(out=call.out, gradients=gradients, **call.arguments)
@@ -109,6 +109,9 @@ class KernelFunction(ShownInNotebooks):
         then, writes to the same results and returns those. Raises ArgumentError, BuildError,
         MemoryError.
         """
+        if narrow_element(arguments):
+            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
+            return self.bind(out=narrow.out, gradients=gradients, **narrow.arguments).around(narrow)
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             bound = self.bind(out=call.out, gradients=gradients, **call.arguments)

@@ -1,28 +1,42 @@
-"""Arrays of 16 bits: bfloat16 and float16, of NumPy (``ml_dtypes``), PyTorch, JAX and their like.
+"""Calls with arrays of 16 bits: bfloat16 and float16, of NumPy (``ml_dtypes``), PyTorch, JAX.
 
-Input: a call whose arrays have such a type. Output: what the call gives in float32 for the same
-numbers, each result rounded once, to the nearest, ties to even. Arguments become float32 exactly.
-States from step to step, sums and functions are float32; products over time have operands in
-bfloat16 where the arrays do, unless the call says otherwise. What is saved is rounded too where the
-arrays are NumPy's; of another library's it stays float32.
-Not supported: ``out``, ``bind``, ``measure``, scalars, arrays of more than one type.
+Input: a call whose arrays have such a type. Output: a call of the same function in float32, and
+its results in that type, each rounded once, to the nearest, ties to even. Arrays over time stay in
+16 bits: the driver widens and rounds them a window of steps at a time. All others, whose size does
+not depend on the number of steps, are float32 while the call runs. States from step to step, sums
+and functions are float32; products over time have operands in bfloat16 where the arrays do, unless
+the call says otherwise.
+Not supported: arrays of more than one type, but for ``packed``, which holds float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
-from cellgen.runtime.call.frameworks import is_foreign
+from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.arguments import has_steps, take_out
+from cellgen.runtime.call.frameworks import Framework, adopt, has_foreign, is_foreign
 from cellgen.runtime.call.saved import Saved, make_saved
+from cellgen.runtime.call.stored import (
+    BFLOAT16,
+    FLOAT16,
+    STORED,
+    as_stored,
+    element_of,
+    in_numpy,
+    rounded,
+    widened,
+)
 from cellgen.runtime.options import BF16, FULL, ROWS
-from cellgen.runtime.results import Results
+from cellgen.runtime.results import Array, Results
 
-PRODUCTS = {"bfloat16": BF16, "float16": FULL}
+PRODUCTS = {BFLOAT16: BF16, FLOAT16: FULL}
 """What products over time are where a call does not say, by the type of its arrays."""
 
 
@@ -35,79 +49,149 @@ def narrow_element(arguments: Mapping[str, object]) -> str:
             if value.dtype.kind == "f":
                 return ""
         elif is_foreign(value):
-            return element if (element := _element(value)) in PRODUCTS else ""
+            return element if (element := element_of(value)) in PRODUCTS else ""
     return ""
 
 
-def call_widened(
-    function: Callable[..., Results],
-    where: str,
-    arguments: Mapping[str, object],
-    out: object,
-    kept: Mapping[str, object],
-    *,
-    over_time: bool,
-) -> Results:
-    """Call a function in float32, and round its results.
+@dataclass(frozen=True)
+class NarrowCall:
+    """A call in float32 in place of one whose arrays have 16 bits.
 
-    ``kept`` are keywords of the call beside its arrays. Raises ArgumentError for ``out``, and for
-    arrays of another type.
+    ``arguments`` and ``out`` are those of the call in float32. ``wide`` are pairs of an argument as
+    it was given and its numbers in float32; ``given`` are the results to write to, by name. Results
+    are arrays of ``framework``, or NumPy's.
     """
-    element = narrow_element(arguments)
-    first = next(n for n, a in arguments.items() if _element(a) == element)
-    if out is not None:
-        raise ArgumentError(
-            f"{where}: out is given and {first} is {element}, expected none: results are rounded "
-            f"into new arrays; leave out out, or pass float32 arrays"
-        )
-    wide = dict(kept)
-    for name, value in arguments.items():
-        is_array = isinstance(value, np.ndarray) or is_foreign(value)
-        if name in ROWS or not is_array:
-            wide[name] = value
-        elif _element(value) != element:
+
+    element: str
+    arguments: dict[str, Any]
+    out: dict[str, Array] | None
+    framework: Framework | None
+    wide: tuple[tuple[Array, Array], ...]
+    given: dict[str, Array] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Widen the arguments once more, as they are by now."""
+        for array, numbers in self.wide:
+            numbers[...] = widened(array)
+
+    def write(self, found: Results) -> None:
+        """Round what a call in float32 gave into the results that are given."""
+        for name, array in zip(found._fields, found, strict=True):
+            if name in self.given and element_of(array) == "float32":
+                self.given[name].view(STORED[self.element])[...] = rounded(array, self.element)
+
+    def results(self, found: Results) -> Results:
+        """Round what a call in float32 gave; None stays None."""
+        self.write(found)
+        return self._named(found)
+
+    def bound(self, found: Results) -> Results:
+        """Make the results of a call that is made over and over, which ``write`` writes to."""
+        for name, array in zip(found._fields, found, strict=True):
+            if name not in self.given and element_of(array) == "float32":
+                self.given[name] = self._result(array)
+        return self._named(found)
+
+    def _named(self, found: Results) -> Results:
+        named = zip(found._fields, found, strict=True)
+        made = [self.given[n] if n in self.given else self._result(array) for n, array in named]
+        narrow = tuple.__new__(type(found), made)
+        return narrow if self.framework is None else self.framework.named(narrow)
+
+    def _result(self, array: object) -> Any:
+        if isinstance(array, Saved):
+            return _saved_in(array, in_numpy)
+        if not isinstance(array, np.ndarray):
+            return array
+        found = rounded(array, self.element) if array.dtype == np.float32 else array
+        return found if self.framework is not None else in_numpy(found)
+
+
+def narrowed(
+    where: str, function: Function, call: Mapping[str, object], out: object, *, in_place: bool
+) -> NarrowCall:
+    """Put a call in float32 in the place of one whose arrays have 16 bits.
+
+    ``call`` are its arguments and options by name. With ``in_place`` arrays over time stay in 16
+    bits. Raises ArgumentError for arrays of another type.
+    """
+    element, framework, arguments = narrow_element(call), None, dict(call)
+    first = next(n for n, a in call.items() if element_of(a) == element)
+    saved = arguments.pop("saved", None)
+    if has_foreign(arguments):
+        adopted = adopt(where, arguments, out)
+        arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
+    items = {item.name: item for item in function.arguments}
+    stays = {n for n, item in items.items() if in_place and has_steps(item)}
+    wide: list[tuple[Array, Array]] = []
+    for name, array in arguments.items():
+        if name in ROWS or not isinstance(array, np.ndarray):
+            continue
+        _require(where, name, call[name], element, first)
+        numbers = as_stored(array) if name in stays else widened(array)
+        arguments[name] = numbers
+        if name not in stays:
+            wide.append((array, numbers))
+    if saved is not None:
+        arguments["saved"] = _saved_as(where, saved, in_place=in_place)
+    if function.team:
+        arguments.setdefault("products", PRODUCTS[element])
+    written, given = _written(where, function, out, element, first, in_place=in_place)
+    return NarrowCall(element, arguments, written, framework, tuple(wide), given)
+
+
+def _written(
+    where: str, function: Function, out: object, element: str, first: str, *, in_place: bool
+) -> tuple[dict[str, Array] | None, dict[str, Array]]:
+    """What a call in float32 writes to in the place of ``out``, and the arrays of ``out``."""
+    if out is None:
+        return None, {}
+    items: dict[str, Argument] = {item.name: item for item in function.results}
+    given = take_out(
+        where, tuple(n for n, a in items.items() if not a.saved or not function.team), out
+    )
+    for name, array in given.items():
+        _require(where, f"out {name}", array, element, first)
+        if not array.flags.writeable:
             raise ArgumentError(
-                f"{where}: {name} is a {type_name(value)} of {_element(value)}, but {first} is "
-                f"{element}; convert {name}"
+                f"{where}: out {name} is read-only, expected an array to write into; allocate it "
+                f"anew"
             )
-        else:
-            wide[name] = _converted(value, "float32")
-    if over_time:
-        wide.setdefault("products", PRODUCTS[element])
-    if wide.get("saved") is not None:
-        wide["saved"] = _saved_as(wide["saved"], np.dtype(np.float32))
-    found = function(**wide)
-    model: Any = arguments[first]
-    return tuple.__new__(type(found), [_rounded(result, model) for result in found])
+    written = {
+        name: as_stored(array)
+        if in_place and has_steps(items[name])
+        else np.empty(array.shape, np.float32)
+        for name, array in given.items()
+    }
+    return written, given
 
 
-def _rounded(result: object, model: Any) -> object:
-    """A result in the type of the call's arrays; None stays None."""
-    if isinstance(result, Saved):
-        return _saved_as(result, model.dtype) if isinstance(model, np.ndarray) else result
-    return None if result is None else _converted(result, model.dtype)
+def _require(where: str, label: str, array: Any, element: str, first: str) -> None:
+    if element_of(array) != element:
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(array)} of {element_of(array)}, but {first} is "
+            f"{element}; convert {label.rpartition(' ')[2]}"
+        )
 
 
-def _saved_as(saved: object, dtype: np.dtype[Any]) -> object:
-    """What is saved with its numbers in a type; a dict of arrays by name too."""
+def _saved_as(where: str, saved: object, *, in_place: bool) -> object:
+    """What is saved as a call in float32 takes it: in 16 bits, or widened."""
+
+    def seen(array: Any) -> Any:
+        if element_of(array) not in STORED or not isinstance(array, np.ndarray):
+            return array
+        return as_stored(array) if in_place else widened(array)
+
     if isinstance(saved, Saved):
-        whole = {name: _converted(array, dtype) for name, array in saved._whole.items()}
-        arrays = tuple(_converted(array, dtype) for array in saved)
-        return make_saved(saved._fields, arrays, saved.run, whole)
+        return _saved_in(saved, seen)
     if isinstance(saved, Mapping):
-        return {name: _converted(array, dtype) for name, array in saved.items()}
+        found: dict[str, Any] = dict(saved)
+        if has_foreign(found):
+            found = adopt(where, found).arguments
+        return {name: seen(array) for name, array in found.items()}
     return saved
 
 
-def _element(array: Any) -> str:
-    """The name of an array's type of elements."""
-    return str(getattr(array, "dtype", "")).removeprefix("torch.")
-
-
-def _converted(array: Any, dtype: Any) -> Any:
-    """An array of whatever library in another type, which NumPy, PyTorch and JAX round to."""
-    if isinstance(array, np.ndarray):
-        return array.astype(dtype)
-    if hasattr(array, "astype"):
-        return array.astype(dtype)
-    return array.float() if dtype == "float32" else array.to(dtype)
+def _saved_in(saved: Saved, seen: Any) -> Saved:
+    whole = {name: seen(array) for name, array in saved._whole.items()}
+    return make_saved(saved._fields, tuple(map(seen, saved)), saved.run, whole)

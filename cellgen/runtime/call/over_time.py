@@ -22,6 +22,7 @@ from cellgen.runtime.call.checkpoints import Checkpoints
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import swap_time_and_batch
+from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
@@ -119,6 +120,9 @@ class TimeFunction(KernelFunction):
         returns those. Raises ArgumentError, BuildError, MemoryError.
         """
         where, arguments = self.__qualname__, call
+        if narrow_element(arguments):
+            narrow = narrowed(where, self.function, arguments, out, in_place=True)
+            return self.bind(out=narrow.out, **narrow.arguments).around(narrow)
         if has_foreign(arguments):
             adopted = adopt(where, arguments, out)
             bound = self.bind(out=adopted.out, **adopted.arguments)
@@ -274,7 +278,7 @@ class TimeFunction(KernelFunction):
         what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes.
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if has_foreign(arguments):
+        if has_foreign(arguments) and not narrow_element(arguments):
             arguments = adopt(self.__qualname__, arguments).arguments
         return _measured(self, thread_count(threads, self.__qualname__), arguments)
 
@@ -288,8 +292,12 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
             f"it out"
         )
     named -= owner._made
-    arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
-    options: dict[str, Any] = arguments
+    element, options = narrow_element(arguments), arguments
+    if element:
+        options = narrowed(
+            owner.__qualname__, owner.function, arguments, None, in_place=True
+        ).arguments
+    arrays = {n: a for n, a in options.items() if n in named and a is not None}
     if options.get("packed") is not None:
         owner._packing.take(arrays, options["packed"])
     saved = options.get("saved")
@@ -304,7 +312,7 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
     dims = {name: checked.dims[name] for name in owner.function.dims}
     own = owner.plan(threads=count, constants=None, dtype=checked.dtype, **dims)
     others = sorted(n for n in arguments if n not in named)
-    text = f"{owner.function.name} {dims} {checked.dtype} {count} {others}"
+    text = f"{owner.function.name} {dims} {element or checked.dtype} {count} {others}"
     plans = candidates(own, dims["T"], dims["B"], chunked=owner._is_backward)
     call: Callable[..., Results] = owner
     return measured(

@@ -22,6 +22,7 @@ from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,
     has_elements,
+    has_steps,
     lengths,
     refuse_overflow,
 )
@@ -141,12 +142,13 @@ def run_nothing(*_: object) -> int:
 
 def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:
     """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
-    codes, spans = [], {}
+    codes, spans, stored = [], {}, checked.stored
     for place, item in enumerate((*function.struct_members, *function.results)):
         codes.append("d" if item.is_scalar else "P")
         is_result = place >= len(function.struct_members)
         if not item.is_scalar and (is_result or item.name in checked.inputs):
-            size = checked.dtype.itemsize * math.prod(lengths(item, checked.dims))
+            dtype = stored if stored is not None and has_steps(item) else checked.dtype
+            size = dtype.itemsize * math.prod(lengths(item, checked.dims))
             if size:
                 spans[place] = _Span(item.name, size, is_result)
     return Struct("@" + "".join(codes)), spans

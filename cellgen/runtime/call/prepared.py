@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import DTYPES, Checked, lengths
+from cellgen.runtime.call.arguments import DTYPES, Checked, has_steps, lengths
 from cellgen.runtime.call.checkpoints import Checkpoints, empty_checkpoints
 from cellgen.runtime.call.layout import (
     address_of,
@@ -26,7 +26,8 @@ from cellgen.runtime.call.layout import (
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
-from cellgen.runtime.call.settings import make_settings, require_float32
+from cellgen.runtime.call.settings import Beside, make_settings, require_float32
+from cellgen.runtime.call.stored import NUMBERS
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG
 from cellgen.runtime.host.memory import empty, hold, is_small
@@ -43,7 +44,8 @@ class TimeCallPlan(CallPlan):
     where none has gaps; ``apart``: those whose address must be taken without a buffer. It is
     ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
     A ``long`` call can be ended by a signal; it is never plain. ``fits``: what packed weights must
-    have been laid out for.
+    have been laid out for. ``stored``: the type of arrays over time where it is another than that
+    of the call.
     """
 
     strides: tuple[int, ...] | None
@@ -53,6 +55,7 @@ class TimeCallPlan(CallPlan):
     long: bool
     made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
     fits: tuple[str | int, ...]
+    stored: np.dtype[Any] | None
 
 
 class CheckedCall(NamedTuple):
@@ -98,6 +101,7 @@ class Preparation:
         named = (*function.arguments, *function.results)
         # A name that a call may give and the kernel does not read is checked all the same.
         self.over_time = frozenset(item.name for item in named if item.over_time)
+        self.steps = frozenset(item.name for item in named if has_steps(item))
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
         """Say how to make a call that has been checked; ``function`` is the interface it had."""
@@ -108,18 +112,20 @@ class Preparation:
         runs = plan.call is not run_nothing
         strides, apart = measured_strides(function, checked)
         long = runs and _work(self._function, checked.dims) >= LONG
+        stored = checked.stored
         return TimeCallPlan(
             **{name: getattr(plan, name) for name in CallPlan.__dataclass_fields__},
             strides=strides,
             apart=apart,
             size=entry.size if runs else run_nothing,
-            plain=strides is None and not apart and not plan.given and not long,
+            plain=strides is None and not apart and not plan.given and not long and stored is None,
             long=long,
             made=tuple(
                 (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
                 for name, shape in plan.fresh
             ),
             fits=(suffix, *(checked.dims[name] for name in self.packing.dims)),
+            stored=stored,
         )
 
     def prepare(
@@ -157,12 +163,12 @@ class Preparation:
         keep: tuple[object, ...] = ()
         size = plan.workspace or 0
         stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
-        if options is not NONE or strides is not None or plan.long:
+        if options is not NONE or strides is not None or plan.long or plan.stored is not None:
             require_float32(where, options.products, plan.dtype)
             layout = self.packing.layout_of(options.packed, plan.fits, options.products)
-            made = make_settings(
-                where, library.ffi, self._function, dims, options, strides, layout, stop, kept
-            )
+            stored = self._stored(call, {**found, **shown})
+            beside = Beside(strides, layout, stop, kept, stored)
+            made = make_settings(where, library.ffi, self._function, dims, options, beside)
             settings, keep = made.struct, made.keep
             size = plan.size(plan.sizes, settings)
         memory = take_workspace(where, size, plan.dims)
@@ -195,9 +201,8 @@ class Preparation:
         packed, products = options.packed, options.products
         fits = packed is not None and packed.weights.products == products
         layout = self.packing.layout(packed, plan.fits, products) if packed and fits else None
-        made = make_settings(
-            self._where, ffi, self._function, dims, options, strides, layout, ffi.NULL
-        )
+        beside = Beside(strides, layout, ffi.NULL, stored=self._stored(call, {}))
+        made = make_settings(self._where, ffi, self._function, dims, options, beside)
         members = self._members(call, {}, plan.apart)
         members += (ffi.NULL, 0, ffi.NULL, made.struct)
         return plan.new(plan.struct, members), (made, members, arguments)
@@ -213,8 +218,18 @@ class Preparation:
             if self.outputs.is_of_last_step(name, options):
                 shown[name] = np.zeros(shape[1:], plan.dtype)
             elif self.outputs.is_formed(name, options) and (saves or name not in self.saves):
-                found[name] = self.empty(name, shape, plan.dtype, options)
+                dtype = plan.dtype if plan.stored is None or name not in self.steps else plan.stored
+                found[name] = self.empty(name, shape, dtype, options)
         return found, shown
+
+    def _stored(self, call: CheckedCall, found: Mapping[str, Array | None]) -> Array | None:
+        """What each member of a call's struct holds, as C numbers it; None: floats, all of them."""
+        if call.plan.stored is None:
+            return None
+        members = (*(a.name for a in self._function.struct_members), *self.ordered)
+        arrays = {**call.arguments, **found}
+        types = (getattr(arrays.get(name), "dtype", None) for name in members)
+        return np.array([NUMBERS.get(dtype, 0) for dtype in types], np.uint8)  # type: ignore[arg-type]
 
     def _members(
         self, call: CheckedCall, found: Mapping[str, Array | None], apart: frozenset[str]

@@ -44,6 +44,21 @@ class Settings:
     keep: tuple[object, ...]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What the options in C hold that is no option of a call.
+
+    ``strides`` of arrays over time, None: no gaps. ``stored`` says of each member of the struct
+    what an array over time holds, None: all of them floats. ``stop`` may be NULL.
+    """
+
+    strides: tuple[int, ...] | None
+    layout: PackedLayout | None
+    stop: Pointer
+    kept: Checkpoints | None = None
+    stored: Array | None = None
+
+
 def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
     """Make the options of a call from those that it states: switches and steps as plain numbers.
 
@@ -110,13 +125,10 @@ def make_settings(
     function: Function,
     dims: Mapping[str, int],
     options: Options,
-    strides: tuple[int, ...] | None,
-    layout: PackedLayout | None,
-    stop: Pointer,
-    kept: Checkpoints | None = None,
+    beside: Beside,
 ) -> Settings:
-    """Make the C options of a call whose arrays over time have the ``strides``, None: no gaps."""
-    steps, rows = dims["T"], dims["B"]
+    """Make the C options of a call, and of what stands beside them."""
+    steps, rows, strides = dims["T"], dims["B"], beside.strides
     counts = read_lengths(where, options.lengths, steps, rows)
     mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
     if any(flags is not None and not flags.flags.c_contiguous for flags in (mask, reset)):
@@ -126,9 +138,10 @@ def make_settings(
         tables = [n for flags in (mask, reset) for n in flag_strides(flags, rows)]
         lies = np.array([*strides, *tables], np.int64)
     arrays = {"lengths": counts, "mask": mask, "reset": reset, "strides": lies}
+    arrays["stored"] = beside.stored
     given: dict[str, object] = {
         name: ffi.cast(
-            "unsigned char *" if name in ("mask", "reset") else "int64_t *",
+            "unsigned char *" if name in ("mask", "reset", "stored") else "int64_t *",
             array.__array_interface__["data"][0],
         )
         for name, array in arrays.items()
@@ -137,13 +150,13 @@ def make_settings(
     how = None if options.plan is None else check_plan(where, options.plan).as_c(ffi)
     if how is not None:
         given["plan"] = how
-    if layout is not None:
-        given |= layout.members
-    if kept is not None:
-        given |= kept.members(ffi)
+    if beside.layout is not None:
+        given |= beside.layout.members
+    if beside.kept is not None:
+        given |= beside.kept.members(ffi)
     given |= {**numbers(options), "partial": int(options.outputs is not None)}
-    struct = ffi.new("cellgen_options *", {**given, "stop": stop})
-    return Settings(struct, (*arrays.values(), layout, how, kept, given))
+    struct = ffi.new("cellgen_options *", {**given, "stop": beside.stop})
+    return Settings(struct, (*arrays.values(), beside, how, given))
 
 
 # --- arrays that say which steps count ---------------------------------------------------------

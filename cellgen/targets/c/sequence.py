@@ -18,7 +18,7 @@ from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
-from cellgen.targets.c.tables import PlanTables, Table, filled
+from cellgen.targets.c.tables import PlanTables, Table, filled, member_names
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def sequence_function(plan: TimePlan, signature: Signature, forward: Signature) 
     for part in plan.parts:
         writer = EquationsWriter(part, signature.dims, arguments)
         equations += [found for found in map(writer.equations, part.stages) if found]
-    tables = PlanTables(plan, _members(signature), stem)
+    tables = PlanTables(plan, signature, stem)
     function = _function(plan, signature, forward, tables)
     _refuse_beyond_limits(plan, signature, tables)
     return SequenceContext(
@@ -130,10 +130,6 @@ class _OnceWriter(StepWriter):
         self.memory.update(places)
 
 
-def _members(signature: Signature) -> list[str]:
-    return [a.name for a in (*signature.struct_members, *signature.results)]
-
-
 def _function(
     plan: TimePlan, signature: Signature, forward: Signature, tables: PlanTables
 ) -> list[str]:
@@ -162,7 +158,7 @@ def _made(plan: TimePlan, forward: Signature, tables: PlanTables) -> str:
     """The last entries: what a backward pass reads of a forward pass, and what makes it."""
     if not plan.runs_again:
         return "0, 0, 0"
-    numbers = {c_name(name): number for number, name in enumerate(_members(forward))}
+    numbers = {c_name(name): number for number, name in enumerate(member_names(forward))}
     rows = tables.table("cellgen_made", "made", (tables.made_row(n, numbers) for n in plan.made))
     made_by = f"&CELLGEN_NAME({plan.cell}_{forward.name}_table)"
     return f"{len(plan.made)}, {rows}, {made_by}"

@@ -5,11 +5,12 @@ Input: ``TimePlan``. Output: initialisers of the structs of ``cellgen_driver.h``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sympy import Expr, expand
 
+from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     How,
@@ -129,14 +130,22 @@ def flags(**given: bool) -> str:
     return " | ".join(f"CELLGEN_{name}" for name, is_set in given.items() if is_set) or "0"
 
 
+def member_names(signature: Signature) -> list[str]:
+    """Names of the members of a function's argument struct, in order."""
+    return [a.name for a in (*signature.struct_members, *signature.results)]
+
+
 class PlanTables:
     """Numbers what a plan names, and spells its tables."""
 
-    def __init__(self, plan: TimePlan, members: Sequence[str], stem: str) -> None:
+    def __init__(self, plan: TimePlan, signature: Signature, stem: str) -> None:
         self.plan, self.stem = plan, stem
         self.length = Extents()
         self.found: list[Table] = []
-        self.member = {c_name(name): number for number, name in enumerate(members)}
+        names = member_names(signature)
+        self.member = {c_name(name): number for number, name in enumerate(names)}
+        results = (item for item in signature.results if item.shape[:1] == ("T",))
+        self.results = {c_name(item.name) for item in results}
         self.memory = {item.name: number for number, item in enumerate(plan.memory)}
         self.series = {item.name: number for number, item in enumerate(plan.series)}
         self.state = {item.previous: number for number, item in enumerate(plan.states)}
@@ -177,6 +186,7 @@ class PlanTables:
                     BY_ROW=name in by_row,
                     SUMMED=name in summed,
                     MADE=name in saved,
+                    RESULT=name in self.results,
                 ),
                 self.length({**by_row, **summed}.get(name)),
             )

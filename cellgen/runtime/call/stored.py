@@ -1,0 +1,78 @@
+"""Numbers of 16 bits: how calls see arrays of them, and how they are widened and rounded.
+
+NumPy has no bfloat16 of its own. While a call runs, an array of 16 bits is one of NumPy's whose
+type is a record of one member, named for what it holds: nobody else's arrays have these types.
+Imports nothing else of cellgen.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray
+BFLOAT16, FLOAT16 = "bfloat16", "float16"
+STORED: dict[str, np.dtype[Any]] = {
+    name: np.dtype([(name, np.uint16)]) for name in (BFLOAT16, FLOAT16)
+}
+"""The types of arrays of 16 bits during a call, by what they hold."""
+NUMBERS = {STORED[BFLOAT16]: 1, STORED[FLOAT16]: 2}
+"""The same as ``cellgen_stored`` in generated/include/cellgen.h numbers them; 0: floats."""
+_TEXTS = {str(dtype) for dtype in NUMBERS}
+
+
+def is_stored(dtype: str) -> bool:
+    """Whether the text of a type is that of an array of 16 bits during a call."""
+    return dtype in _TEXTS
+
+
+def element_of(array: Any) -> str:
+    """The name of the type of an array's elements, whatever library made it."""
+    dtype = getattr(array, "dtype", "")
+    if isinstance(dtype, np.dtype) and dtype in NUMBERS:
+        return str(dtype.names[0])  # type: ignore[index]
+    return str(dtype).removeprefix("torch.")
+
+
+def as_stored(array: Array) -> Array:
+    """Look at an array of 16 bits as a call sees it."""
+    return array.view(STORED[element_of(array)])
+
+
+def in_numpy(array: Array) -> Array:
+    """An array of 16 bits as NumPy's users have it; bfloat16 needs ``ml_dtypes`` for that."""
+    element = element_of(array)
+    if array.dtype not in NUMBERS:
+        return array
+    if element == FLOAT16:
+        return array.view(np.float16)
+    try:
+        ml_dtypes = importlib.import_module("ml_dtypes")
+    except ImportError:
+        return array
+    return array.view(ml_dtypes.bfloat16)
+
+
+def widened(array: Array) -> Array:
+    """The numbers of an array of 16 bits in float32, exactly; others as they are."""
+    element = element_of(array)
+    if element == FLOAT16:
+        return np.ascontiguousarray(array).view(np.float16).astype(np.float32).reshape(array.shape)
+    if element == BFLOAT16:
+        words = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
+        return (words << 16).view(np.float32).reshape(array.shape)
+    return array
+
+
+def rounded(array: Array, element: str) -> Array:
+    """Numbers of float32 in 16 bits, to the nearest, ties to even, as a call sees them."""
+    if element == FLOAT16:
+        with np.errstate(over="ignore"):  # what is too large is infinite
+            return array.astype(np.float16, order="C").view(STORED[element])
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet = (bits >> 16) | 0x40
+    words = np.where((bits & 0x7FFFFFFF) > 0x7F800000, quiet, nearest)
+    return words.astype(np.uint16).reshape(array.shape).view(STORED[element])
