@@ -85,8 +85,6 @@ CELLGEN_STATIC void cellgen_narrow(char *to, const float *CELLGEN_RESTRICT from,
         memcpy(to, from, (size_t)count * sizeof *from);
     }
 }
-#define CELLGEN_FROM_STORED cellgen_widen
-#define CELLGEN_TO_STORED cellgen_narrow
 #endif
 
 /* --- which arrays, and where --- */
@@ -219,7 +217,7 @@ CELLGEN_INLINE char *cg_stored_at(const cg_stored *stored, const cg_stored_array
 #define cg_widen_window CELLGEN_NAME(cellgen_widen_window)
 CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int64_t last, int64_t begin, int64_t end)
 {
-#ifdef CELLGEN_FROM_STORED
+#if CELLGEN_PRECISION == 32
     for (int i = 0; i < stored->arrays; ++i) {
         const cg_stored_array *const array = stored->array + i;
         const int64_t width = array->width, size = array->kind == CELLGEN_STORED_REAL ? 4 : 2;
@@ -230,7 +228,7 @@ CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int6
             const int64_t together = !from || array->row == size * width ? end - begin : 1;
             for (int64_t row = begin; row < end; row += together) {
                 if (from)
-                    CELLGEN_FROM_STORED(to + row * width, from + row * array->row, together * width, array->kind);
+                    cellgen_widen(to + row * width, from + row * array->row, together * width, array->kind);
                 else
                     cg_copy_row(to + row * width, 0, together * width);
             }
@@ -246,7 +244,7 @@ CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int6
 #define cg_narrow_window CELLGEN_NAME(cellgen_narrow_window)
 CELLGEN_STATIC void cg_narrow_window(const cg_stored *stored, int64_t first, int64_t last, int64_t begin, int64_t end)
 {
-#ifdef CELLGEN_TO_STORED
+#if CELLGEN_PRECISION == 32
     for (int i = 0; i < stored->arrays; ++i) {
         const cg_stored_array *const array = stored->array + i;
         const int64_t width = array->width, size = array->kind == CELLGEN_STORED_REAL ? 4 : 2;
@@ -256,7 +254,7 @@ CELLGEN_STATIC void cg_narrow_window(const cg_stored *stored, int64_t first, int
             const real *const from = array->held + (step - first + 1) * stored->batch * width;
             const int64_t together = array->row == size * width ? end - begin : 1;
             for (int64_t row = begin; row < end && to; row += together)
-                CELLGEN_TO_STORED(to + row * array->row, from + row * width, together * width, array->kind);
+                cellgen_narrow(to + row * array->row, from + row * width, together * width, array->kind);
         }
     }
 #else
@@ -283,13 +281,13 @@ CELLGEN_STATIC void cg_pass_window(const cg_stored *stored, int64_t steps, int64
 #define cg_widen_starts CELLGEN_NAME(cellgen_widen_starts)
 CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block *b, int64_t from, int64_t first, int thread, int threads)
 {
-#ifdef CELLGEN_FROM_STORED
+#if CELLGEN_PRECISION == 32
     for (int i = 0; i < stored->arrays && first > 0; ++i) {
         const cg_stored_array *const array = stored->array + i;
         for (int64_t row = b->B * thread / threads; array->starts && row < b->B * (thread + 1) / threads; ++row) {
             const int64_t source = b->before ? b->before[first * b->B + row] : first - 1;
             if (source >= 0)
-                CELLGEN_FROM_STORED(array->held + (from + row) * array->width,
+                cellgen_widen(array->held + (from + row) * array->width,
                               array->rows + source * array->step + (from + row) * array->row, array->width, array->kind);
         }
     }
