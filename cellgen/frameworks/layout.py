@@ -24,6 +24,10 @@ from cellgen.runtime.call.arguments import dims_of, shape_text
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
 
+STEPS_SHOWN, CHECKPOINTS = "T shown", "T kept"
+"""Lengths that follow from T and the options of a call: of outputs of every so many-th step, and
+how many checkpoints there are."""
+
 
 class UntoldError(Exception):
     """Nothing that is given tells a dimension; each bridge says so by an error of its own."""
@@ -52,7 +56,7 @@ class Tells:
         return (array.shape[self.axis] - terms_length(self.rest, sizes)) // self.factor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorLayout:
     """Names and shapes of a cell over time.
 
@@ -60,7 +64,8 @@ class TensorLayout:
     that learn; ``scalars`` other run-time scalars; ``outputs`` what the forward pass gives, over
     time first, then final states; ``saved`` what it keeps; ``upstream`` the gradients of outputs;
     ``gradients`` the results of the backward pass, one for each of ``learns``, places in theta;
-    ``terms`` the shapes of all of them by name.
+    ``terms`` the shapes of all of them by name. ``every`` and ``checkpoint`` are options of a call,
+    see ``shown``.
     """
 
     cell: str
@@ -76,6 +81,8 @@ class TensorLayout:
     terms: Mapping[str, Terms]
     forward: Function
     backward: Function
+    every: int = 1
+    checkpoint: int = 0
 
     @property
     def where(self) -> str:
@@ -91,6 +98,10 @@ class TensorLayout:
         sizes: dict[str, int] = {}
         for told in self.told:
             sizes[told.dim] = told.length(theta[told.tensor], sizes)
+        if self.every != 1:
+            sizes[STEPS_SHOWN] = sizes["T"] // self.every
+        if self.checkpoint:
+            sizes[CHECKPOINTS] = _checkpoints(sizes["T"], self.checkpoint)
         return sizes
 
     def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
@@ -144,6 +155,11 @@ class TensorLayout:
             f"{shape_text(item)} = {self.shape(item.name, sizes)} with {reasons}; make the two "
             f"agree"
         )
+
+
+def _checkpoints(steps: int, segment: int) -> int:
+    """How many states are kept; a number of steps that is a symbol is at least 1."""
+    return (steps - 1) // segment if not isinstance(steps, int) or steps else 0
 
 
 def row_axis(item: Argument) -> int | None:

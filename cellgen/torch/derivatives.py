@@ -18,21 +18,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from cellgen.frameworks.layout import row_axis
+from cellgen.frameworks.shown import Shown, showing
 from cellgen.runtime.abi import Argument
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
+from cellgen.torch.layout import Layout
 from cellgen.torch.registry import Known
 from cellgen.torch.run import Steps
 
 Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Lengths, mask and reset of a call."""
 Given: TypeAlias = Sequence[Tensor | None]
+Of = TypeVar("Of")
 
 MOST_BITS = 62
 """Gradients up to which a number tells which are wanted; of more, all are formed."""
@@ -42,7 +45,11 @@ TABLE_AXES = (0, 1, 1)
 
 @dataclass(frozen=True)
 class Call:
-    """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all."""
+    """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all.
+
+    What follows ``in_bf16`` is as in ``cellgen.frameworks.shown``; a call that saves has it with a
+    ``checkpoint`` alone.
+    """
 
     known: Known
     scalars: tuple[float, ...] = ()
@@ -50,12 +57,37 @@ class Call:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
+    in_bf16: bool = False
+    checkpoint: int = 0
+    every: int = 1
+    hidden: int = 0
+    last_only: bool = False
     wanted: int = -1
 
     @property
-    def options(self) -> tuple[bool, bool, int, bool]:
+    def options(self) -> tuple[bool, bool, int, bool, bool, int, int, int, bool]:
         """What follows the tables in both operators."""
-        return self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals
+        return (
+            *(self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals),
+            *(self.in_bf16, self.checkpoint, self.every, self.hidden, self.last_only),
+        )
+
+    def layout(self, tables: Tables) -> Layout:
+        """What the call takes and gives, with its options."""
+        if self.every == 1 and not (self.hidden or self.checkpoint or self.last_only):
+            return self.known.layout
+        skips = any(table is not None for table in tables)
+        shown = Shown(self.every, self.hidden, self.last_only, self.checkpoint, skips)
+        return showing(self.known.layout, shown)
+
+    def kept(self, results: Sequence[Of]) -> Sequence[Of]:
+        """What the backward pass reads of what the forward pass gives."""
+        return results[self.outputs :] if self.checkpoint else results
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs and final states the call gives."""
+        return len(self.known.layout.outputs) - bin(self.hidden).count("1")
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[Tables, list[Tensor], list[Tensor]]:
         """Take a list apart: tables, theta, and what follows."""
@@ -99,7 +131,11 @@ class Call:
         tangent = self.known.tangent(by)
         given = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
         scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
-        return Call(tangent, scalars, *self.options)
+        hidden = {i.name for k, i in enumerate(layout.outputs) if self.hidden >> k & 1}
+        moved = layout.moved_outputs(tangent.layout, tangent.directions)
+        hidden |= {moved[name] for name in hidden & moved.keys()}
+        bits = sum(1 << k for k, i in enumerate(tangent.layout.outputs) if i.name in hidden)
+        return replace(self, known=tangent, scalars=scalars, hidden=bits, wanted=-1)
 
 
 def is_transforming() -> bool:
@@ -166,23 +202,24 @@ class _Tangent:
     """The tangent of a call, with the directions of its theta put in; None counts as zero."""
 
     def __init__(self, call: Call, tables: Tables, theta: Sequence[Tensor], dots: Given) -> None:
-        layout = call.known.layout
+        layout = call.layout(tables)
         self.layout, self.tables = layout, tables
         self.call = call.of_tangent(_moving(layout.theta, dots))
+        self.of_call = self.call.layout(tables)
         directions = self.call.known.directions
-        self.moved = layout.moved_outputs(self.call.known.layout, directions)
+        self.moved = layout.moved_outputs(self.of_call, directions)
         named = {item.name: tensor for item, tensor in zip(layout.theta, theta, strict=True)}
         along = dict(named)
         for item, dot in zip(layout.theta, dots, strict=True):
             if item.name in directions:
                 zero = torch.zeros_like(named[item.name]) if dot is None else dot
                 along[directions[item.name]] = zero
-        self.theta = [along[item.name] for item in self.call.known.layout.theta]
-        self.kept = forward(self.call, tables, self.theta)
+        self.theta = [along[item.name] for item in self.of_call.theta]
+        self.formed = forward(self.call, tables, self.theta)
 
     def outputs(self) -> list[Tensor]:
         """The directional derivatives of the cell's outputs and final states."""
-        formed = zip(self.call.known.layout.outputs, self.kept, strict=False)
+        formed = zip(self.of_call.outputs, self.formed, strict=False)
         found = {item.name: tensor for item, tensor in formed}
         return [
             found[self.moved[item.name]]
@@ -197,11 +234,12 @@ class _Tangent:
         given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
         along = zip(names, of_directions, strict=True)
         given |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
-        layout = self.call.known.layout
+        layout = self.of_call
         ordered = [given[item.name] for item in layout.upstream]
         own = {item.name for item in self.layout.theta}  # those of directions are not wanted
         call = self.call.wanting([item.name in own for item in layout.theta])
-        formed = backward(call, self.tables, self.theta, self.kept, ordered)
+        kept = call.kept(self.formed)
+        formed = backward(call, self.tables, self.theta, kept, ordered)
         spread = zip(layout.theta, call.spread(formed), strict=True)
         found = {item.name: gradient for item, gradient in spread}
         return [found.get(item.name) for item in self.layout.theta]
@@ -239,7 +277,7 @@ def along_backward(
 ) -> list[Tensor | None]:
     """The directional derivative of the backward pass, in the order of its results."""
     if all(dot is None for dot in dots):  # linear in the upstream gradients
-        kept = forward(call, tables, theta)
+        kept = call.kept(forward(call, tables, theta))
         return list(backward(call, tables, theta, kept, upstream_dots))
     found = _Tangent(call, tables, theta, dots).gradients(upstream_dots, upstream)
     return [found[place] for place in call.places]
@@ -260,10 +298,13 @@ class Forward(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the derivatives read."""
-        ctx.call, *tensors = inputs
-        ctx.save_for_backward(*tensors, *output)
-        ctx.save_for_forward(*tensors, *output)
-        ctx.mark_non_differentiable(*output[len(ctx.call.known.layout.outputs) :])
+        call: Call
+        call, *tensors = inputs
+        ctx.call = call
+        ctx.save_for_backward(*tensors, *call.kept(output))
+        ctx.save_for_forward(*tensors)
+        ctx.mark_non_differentiable(*output[call.outputs :])
+        ctx.saved = len(output) - call.outputs
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -271,24 +312,22 @@ class Forward(torch.autograd.Function):
         """Return gradients of the tensors, themselves differentiable."""
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
-        outputs = len(call.known.layout.outputs)
         call = call.wanting(ctx.needs_input_grad[4:])
-        found = backward(call, tables, theta, kept, upstream[:outputs])
+        found = backward(call, tables, theta, kept, upstream[: call.outputs])
         return (None, None, None, None, *call.spread(found))
 
     @staticmethod
     def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return tangents of the results."""
         call: Call = ctx.call
-        tables, theta, kept = call.split(ctx.saved_tensors)
+        tables, theta, _ = call.split(ctx.saved_tensors)
         tangent = _Tangent(call, tables, theta, dots[4:])
-        saved = len(kept) - len(call.known.layout.outputs)
-        return (*tangent.outputs(), *[None] * saved)
+        return (*tangent.outputs(), *[None] * ctx.saved)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
         """Run every member of a mapped axis."""
-        layout = call.known.layout
+        layout = call.layout(tensors[:3])
         axes = (*TABLE_AXES, *(row_axis(item) for item in layout.theta))
         dims = in_dims[1:]
         if any(dim is not None and axis is None for dim, axis in zip(dims, axes, strict=True)):
@@ -313,7 +352,7 @@ class Backward(torch.autograd.Function):
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
         """Run the backward kernel."""
         tables, theta, others = call.split(tensors)
-        count = _kept(call)
+        count = _kept(call, tables)
         return tuple(run_backward(call, tables, theta, others[:count], others[count:]))
 
     @staticmethod
@@ -329,7 +368,7 @@ class Backward(torch.autograd.Function):
         """Return second derivatives."""
         call: Call = ctx.call
         tables, theta, others = call.split(ctx.saved_tensors)
-        count = _kept(call)
+        count = _kept(call, tables)
         d_theta, d_upstream = second(call, tables, theta, others[count:], cotangents)
         return (None, None, None, None, *d_theta, *[None] * count, *d_upstream)
 
@@ -338,7 +377,7 @@ class Backward(torch.autograd.Function):
         """Return tangents of the gradients."""
         call: Call = ctx.call
         tables, theta, others = call.split(ctx.saved_tensors)
-        count, end = _kept(call), 4 + len(theta)
+        count, end = _kept(call, tables), 4 + len(theta)
         return tuple(
             along_backward(call, tables, theta, others[count:], dots[4:end], dots[end + count :])
         )
@@ -347,8 +386,9 @@ class Backward(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], call: Call, *tensors: Any) -> Any:
         """Run every member of a mapped axis: as rows of one call where they share their weights."""
         dims, size = in_dims[1:], info.batch_size
-        layout = call.known.layout
-        items = (*layout.theta, *layout.outputs, *layout.saved, *layout.upstream)
+        layout = call.layout(tensors[:3])
+        kept = call.kept((*layout.outputs, *layout.saved))
+        items = (*layout.theta, *kept, *layout.upstream)
         axes = (*TABLE_AXES, *(row_axis(item) for item in items))
         share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
         per_row = PLACES[tensors[len(TABLE_AXES)].device.type].per_row
@@ -359,7 +399,7 @@ class Backward(torch.autograd.Function):
             for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
         ]
         tables, theta, others = call.split(folded)
-        count = _kept(call)
+        count = len(kept)
         found = backward_by_row(call, tables, theta, others[:count], others[count:])
         formed = [layout.gradients[number] for number in call.formed]
         unfolded = tuple(
@@ -379,8 +419,18 @@ def backward_by_row(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> list[Tensor]:
     """Run the backward pass with the gradients of weights row by row, (B, ...)."""
-    reverse, zero_output_for_mask, window, flush_denormals = call.options
-    steps = Steps(*tables, reverse, zero_output_for_mask, window, flush_denormals, per_row=True)
+    steps = Steps(
+        *tables,
+        call.reverse,
+        call.zero_output_for_mask,
+        call.window,
+        call.flush_denormals,
+        call.in_bf16,
+        call.checkpoint,
+        call.every,
+        call.hidden,
+        per_row=True,
+    )
     return call.known.runner.backward(theta, call.scalars, kept, upstream, steps, call.wanted)
 
 
@@ -392,9 +442,10 @@ def _by_member(gradient: Tensor, size: int, item: Argument) -> Tensor:
     return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
 
 
-def _kept(call: Call) -> int:
-    """How many tensors the forward pass gives with what it saves."""
-    return len(call.known.layout.outputs) + len(call.known.layout.saved)
+def _kept(call: Call, tables: Tables) -> int:
+    """How many tensors the backward pass reads of what the forward pass gives."""
+    layout = call.layout(tables)
+    return len(layout.saved) + (0 if call.checkpoint else len(layout.outputs))
 
 
 # --- a batch of calls -------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import functools
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,13 +18,18 @@ from torch import Tensor
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
+from cellgen.frameworks.shown import ASKED, Asked, looked_at
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError, TensorError
+from cellgen.torch.planned import Planned, planned
 from cellgen.torch.registry import CellOrName, Known, known
+
+Rare: TypeAlias = tuple[tuple[str, object], ...]
+"""Options that say what is shown and kept, by name."""
 
 
 class Eager(torch.autograd.Function):
@@ -41,9 +46,9 @@ class Eager(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             results = run_forward(call, tables, theta, save=True)
         ctx.call = call
-        ctx.save_for_backward(*tensors, *results)
+        ctx.save_for_backward(*tensors, *call.kept(results))
         ctx.set_materialize_grads(False)
-        return tuple(results[: len(call.known.layout.outputs)])
+        return tuple(results[: call.outputs])
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -59,21 +64,27 @@ class Eager(torch.autograd.Function):
         return (None, None, None, None, *call.spread(found))
 
 
-def run(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Run a cell's forward pass in the way that torch's state asks for; return its outputs."""
+def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, Sequence[Tensor]]:
+    """Run a cell's forward pass in the way that torch's state asks for.
+
+    Returns which of the two calls it was, and its outputs.
+    """
+    call = plan.saving
+    found: Sequence[Tensor]
     if is_transforming():
-        found: Sequence[Tensor] = _transformed(call, tables, theta)
-        return found
+        found = _transformed(call, tables, theta)
+        return call, found
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
+    call = call if save else plan.plain
     if torch.compiler.is_compiling():
         found = run_forward(call, tables, theta, save=save)
     elif save:
-        outputs: Sequence[Tensor] = Eager.apply(call, *tables, *theta)
-        return outputs
+        found = Eager.apply(call, *tables, *theta)
+        return call, found
     else:
         with torch._C._AutoDispatchBelowAutograd():
             found = run_forward(call, tables, theta, save=False)
-    return found[: len(call.known.layout.outputs)]
+    return call, found[: call.outputs]
 
 
 @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -83,7 +94,7 @@ def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequenc
     Never within a compiled graph: Dynamo would drop the rules of forward-mode without a word.
     """
     results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
-    return results[: len(call.known.layout.outputs)]
+    return results[: call.outputs]
 
 
 class CellFunction:
@@ -95,8 +106,10 @@ class CellFunction:
     says, at zero most often.
 
     Options: ``lengths`` (B) int64, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
-    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``: as those of
-    ``kernel.sequence_forward``.
+    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``every``,
+    ``last_only``, ``outputs``, ``checkpoint``, ``memory_limit``, ``products``: as those of
+    ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
+    that are not asked for are None.
 
     Raises TensorError (a RuntimeError), KindError (a TypeError), BuildError.
     """
@@ -110,14 +123,17 @@ class CellFunction:
         fields = [item.name for item in layout.outputs]
         timed = [item.name for item in layout.outputs if item.over_time]
         self.over_time: Callable[..., Any] = _named(f"{layout.cell}_over_time", timed)
-        self.over_time_count = len(timed)
+        self.over_time_names = tuple(timed)
         finals = {item.of: item.name for item in layout.outputs if item.of}
         self.finals = tuple(finals[name] for name in self.states)
         self.masks = found.masks
         self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
-        self._calls: dict[object, Call] = {}
+        self._calls: dict[object, Planned] = {}
+        self._looked_at: Callable[..., Asked] = torch.compiler.assume_constant_result(
+            lambda *given: looked_at(layout, *given)
+        )
 
     def __repr__(self) -> str:
         return f"<{self.layout.cell} over time, a function of {', '.join(self.names)}>"
@@ -144,28 +160,45 @@ class CellFunction:
         if accept.flag(self.layout.where, "batch_first", batch_first):
             given = self._time_first(given)
             mask, reset = _steps_first(mask), _steps_first(reset)
+        rare = () if self._expected.issuperset(given) else self._rare(given)
         theta = self._ordered(given)
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         tables = (lengths, mask, reset)
+        wanted = self._asked(rare, theta, tables) if rare else None
         if torch.compiler.is_compiling():
-            outputs = run(Call(self.known, *options), tables, theta)
+            plan = planned(Call(self.known, *options), wanted)
+            call, outputs = run(plan, tables, theta)
         else:
-            call = self._calls.get(options)
-            if call is None:
-                if len(self._calls) >= KEPT_PLANS:
-                    self._calls.clear()
-                call = self._calls[options] = self._checked(*options)
+            plan = self._calls.get((options, wanted)) or self._planned(options, wanted)
             try:
-                outputs = run(call, tables, theta)
+                call, outputs = run(plan, tables, theta)
             except (RuntimeError, TypeError, AttributeError):
-                self._explain(theta, tables)
+                self._explain(plan.plain, theta, tables)
                 raise
-        if batch_first:
-            outputs = [
-                output.transpose(0, 1) if item.over_time else output
-                for item, output in zip(self.layout.outputs, outputs, strict=True)
-            ]
+        if batch_first or plan.wanted is not None:
+            return self.result(*plan.show(call, outputs, tables, batch_first))
         return self.result(*outputs)
+
+    def _rare(self, given: dict[str, Any]) -> Rare:
+        """Take options that say what is shown and kept out of the arguments of a call."""
+        return tuple((name, given.pop(name)) for name in ASKED if name in given)
+
+    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Asked:
+        """Look at these options. Raises ArgumentError, TensorError."""
+        names = [name for name, _ in given]
+        if "memory_limit" not in names:
+            return self._looked_at(given)
+        sizes = self.layout.check(theta)
+        numbers = tuple((name, len(range(size))) for name, size in sizes.items())  # no symbols
+        skips = any(table is not None for table in tables)
+        return self._looked_at(given, numbers, theta[0].element_size(), skips)
+
+    def _planned(self, options: tuple[Any, ...], wanted: Asked | None) -> Planned:
+        """Make the plan of a call, and keep it for others like it. Raises ArgumentError."""
+        if len(self._calls) >= KEPT_PLANS:
+            self._calls.clear()
+        made = self._calls[options, wanted] = planned(self._checked(*options), wanted)
+        return made
 
     def _number(self, name: str, value: object) -> float:
         """A run-time scalar that does not learn. Raises TensorError, ArgumentError."""
@@ -199,12 +232,17 @@ class CellFunction:
             accept.flag(where, "flush_denormals", flush_denormals),
         )
 
-    def _explain(self, theta: Sequence[Tensor], tables: Tables) -> None:
+    def _explain(self, call: Call, theta: Sequence[Tensor], tables: Tables) -> None:
         """Say in full what is wrong of a call that failed, if it is a tensor.
 
         Raises TensorError, KindError.
         """
         sizes = self.layout.check(theta)
+        if call.in_bf16 and theta[0].dtype == torch.float64:
+            raise TensorError(
+                f"{self.layout.where}: products is 'bf16' and the tensors are float64, expected "
+                f"float32 tensors; pass those, or leave products out"
+            )
         self.layout.check_steps(sizes, theta[0], *tables)
         reads = PLACES[theta[0].device.type].reads
         if tables[0] is not None and reads and not is_transforming():  # then it has no values
@@ -297,6 +335,7 @@ OPTIONS = (
     "zero_output_for_mask",
     "window",
     "flush_denormals",
+    *ASKED,
 )
 """What a call takes beside tensors and scalars of the cell."""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
+from cellgen.frameworks.shown import ASKED
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.draws import draw
@@ -107,13 +108,14 @@ class CellLayers(torch.nn.Module):
         reset: Tensor | None = None,
         zero_output_for_mask: bool = False,
         return_outputs: bool = False,
-        **given: Tensor,
+        **given: Any,
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
+        shown = self._shown(given) if given else {}
         self._check_given(given)
         if isinstance(x, PackedSequence):
             tables = {"lengths": lengths, "mask": mask, "reset": reset}
-            return self._run_packed(x, state, tables, return_outputs, given)
+            return self._run_packed(x, state, tables, return_outputs, given, shown)
         is_single = x.dim() == len(units(self.roles.input)) + 1
         if is_single:
             x, state, given = self._as_batch(x, state, given)
@@ -124,13 +126,24 @@ class CellLayers(torch.nn.Module):
             "batch_first": self.batch_first,
             "zero_output_for_mask": zero_output_for_mask,
         }
-        outputs, states = self._run(x, self._split(state), given, options)
+        outputs, states = self._run(x, self._split(state), given, options, shown)
         if is_single:
-            axis = 0 if self.batch_first else 1
-            outputs = outputs._replace(**{n: o.squeeze(axis) for n, o in outputs._asdict().items()})
+            axis = 0 if self.batch_first or shown.get("last_only") else 1
+            outputs = _each(outputs, lambda output: output.squeeze(axis))
             states = tuple(one.squeeze(1) for one in states)
         last = states[0] if len(states) == 1 else states
         return (outputs if return_outputs else outputs[0]), last
+
+    def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Take options that say what is shown and kept out of the arguments of a call.
+
+        A limit of memory is that of all layers and directions together.
+        """
+        shown = {name: given.pop(name) for name in ASKED if name in given}
+        limit = shown.get("memory_limit")
+        if isinstance(limit, int):
+            shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
+        return shown
 
     def _run_packed(
         self,
@@ -139,8 +152,10 @@ class CellLayers(torch.nn.Module):
         tables: Mapping[str, Tensor | None],
         return_outputs: bool,
         given: Mapping[str, Tensor],
+        shown: Mapping[str, Any],
     ) -> tuple[Any, State]:
         """Run on a packed sequence; its rows are in the order of the packing meanwhile."""
+        tables = {**tables, "every": shown.get("every")}
         for name, table in tables.items():
             if table is not None:
                 raise KindError(
@@ -154,10 +169,11 @@ class CellLayers(torch.nn.Module):
             for name, value in given.items()
         }
         options = {"lengths": rows.lengths_there, "batch_first": False}
-        outputs, last = self._run(rows.array, states, extra, options)
-        again = outputs._replace(
-            **{name: rows.packed_again(value) for name, value in outputs._asdict().items()}
-        )
+        outputs, last = self._run(rows.array, states, extra, options, shown)
+        if shown.get("last_only"):
+            again = _each(outputs, lambda output: rows.unsorted(output, 0))
+        else:
+            again = _each(outputs, rows.packed_again)
         last = tuple(rows.unsorted(one, 1) for one in last)
         return (again if return_outputs else again[0]), last[0] if len(last) == 1 else last
 
@@ -200,6 +216,7 @@ class CellLayers(torch.nn.Module):
         states: tuple[Tensor, ...],
         given: Mapping[str, Tensor],
         options: Mapping[str, Any],
+        shown: Mapping[str, Any],
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run every layer and direction; return the last one's outputs, and final states."""
         count = self.num_layers * (1 + self.bidirectional)
@@ -214,7 +231,7 @@ class CellLayers(torch.nn.Module):
             )
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
-        return run_layers(self.cell, layers, x, states, rate=rate, options=options)
+        return run_layers(self.cell, layers, x, states, rate=rate, options=options, shown=shown)
 
     def _giver(
         self, layer: int, named: Mapping[str, Any], batch_first: bool
@@ -274,6 +291,12 @@ class CellLayers(torch.nn.Module):
             )
 
 
+def _each(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Change every output of a named tuple but those that are None."""
+    named = outputs._asdict().items()
+    return outputs._replace(**{n: None if o is None else change(o) for n, o in named})
+
+
 def _sizes_by_layer(
     roles: Roles, sizes: dict[str, int], layers: int, directions: int
 ) -> list[dict[str, int]]:
@@ -308,7 +331,9 @@ def module(  # noqa: PLR0913 - one argument an option
     ``state`` is a tensor (layers x directions, B, H), or a tuple of them in the order of
     declaration; left out, states start where the cell says. Other inputs and statics are passed by
     name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
-    ``zero_output_for_mask`` as in ``cellgen.torch.function``.
+    ``zero_output_for_mask`` as in ``cellgen.torch.function``, and so are ``checkpoint``,
+    ``memory_limit`` (of all layers together) and ``products``; ``every``, ``last_only`` and
+    ``outputs`` say what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has

@@ -24,19 +24,25 @@ from cellgen.torch.run import Steps
 
 STEPS = (
     "Tensor[] tables, int given, bool reverse, bool zero_output_for_mask, int window, "
-    "bool flush_denormals"
+    "bool flush_denormals, bool in_bf16, int checkpoint, int every, int hidden, bool last_only"
 )
-"""Which steps count: the same of both operators. Bits of ``given`` say which of lengths, mask and
-reset are in ``tables``."""
+"""Which steps count, how they are computed, and what is shown: the same of both operators. Bits of
+``given`` say which of lengths, mask and reset are in ``tables``, those of ``hidden`` which outputs
+are not formed. A call that saves has ``every`` and ``hidden`` with a ``checkpoint`` alone, and
+``last_only`` never."""
 
 FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (
     "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream, "
     f"int present, int wanted, {STEPS}) -> Tensor[]"
 )
-"""Bit k of ``present`` says whether the k-th output has an upstream gradient; those that do come in
+"""``kept`` is what the forward pass gave, behind its outputs where it has a ``checkpoint``.
+Bit k of ``present`` says whether the k-th output has an upstream gradient; those that do come in
 ``upstream``. (In a list with None among tensors torch would track no gradient at all.) Bit k of
 ``wanted`` says whether the k-th gradient is formed and returned; -1: all."""
+
+OF_STEPS = STEPS.count(",")
+"""How many arguments follow ``tables``."""
 
 library = torch.library.Library("cellgen", "DEF")
 library.define(FORWARD, tags=(torch.Tag.pt2_compliant_tag,))
@@ -66,16 +72,17 @@ def _backward(
 ) -> list[Tensor]:
     known, steps = find(cell), steps_of(options)
     known.layout.check(theta)
-    every = spread(upstream, present, len(known.layout.upstream))
+    every = spread(upstream, present, len(steps.layout(known.layout).upstream))
     return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, steps, wanted)
 
 
 def _forward_shapes(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
-    layout = find(cell).layout
+    steps = steps_of(options)
+    layout = steps.layout(find(cell).layout)
     sizes = layout.check(theta)
-    layout.check_steps(sizes, theta[0], *spread(options[0], options[1], 3))
+    layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
     return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
 
@@ -100,7 +107,8 @@ def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> No
     cell, theta, scalars, save, *options = inputs
     ctx.call, ctx.tables = Call(find(cell), tuple(scalars), *options[2:]), len(options[0])
     ctx.is_saved = save
-    ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *output)
+    kept = ctx.call.kept(output)
+    ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *kept)
     ctx.set_materialize_grads(False)
 
 
@@ -112,10 +120,10 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
             f"nothing can be differentiated; run torch.ops.cellgen.forward with save=True"
         )
     tables, theta, kept = call.split(ctx.saved_tensors)
-    outputs = len(call.known.layout.outputs)
     call = call.wanting(ctx.needs_input_grad[1])
-    gradients = backward(call, tables, theta, kept, upstream[:outputs])
-    return (None, call.spread(gradients), no_numbers(call), None, [None] * ctx.tables, *(None,) * 5)
+    gradients = backward(call, tables, theta, kept, upstream[: call.outputs])
+    spread = call.spread(gradients)
+    return (None, spread, no_numbers(call), None, [None] * ctx.tables, *(None,) * OF_STEPS)
 
 
 def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -130,7 +138,7 @@ def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[Any, ...]:
     call: Call = ctx.call
     tables, theta, upstream = call.split(ctx.saved_tensors)
-    every = spread(upstream, ctx.present, len(call.known.layout.upstream))
+    every = spread(upstream, ctx.present, len(call.layout(tables).upstream))
     d_theta, d_every = second(call, tables, theta, every, cotangents)
     d_upstream = [d for u, d in zip(every, d_every, strict=True) if u is not None]
     return (
@@ -142,7 +150,7 @@ def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[
         None,
         None,
         [None] * ctx.tables,
-        *(None,) * 5,
+        *(None,) * OF_STEPS,
     )
 
 

@@ -5,14 +5,16 @@ Input: tensors that passed the check of a ``Layout``. Output: new tensors.
 
 from __future__ import annotations
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from cellgen.frameworks.layout import row_axis
+from cellgen.frameworks.shown import Shown, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
@@ -35,17 +37,44 @@ class Steps:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
+    in_bf16: bool = False
+    checkpoint: int = 0
+    every: int = 1
+    hidden: int = 0
+    last_only: bool = False
     per_row: bool = False
 
     @property
+    def skips(self) -> bool:
+        """Whether there are steps that may not count."""
+        return not (self.lengths is None and self.mask is None and self.reset is None)
+
+    @property
     def is_usual(self) -> bool:
-        """Whether every step counts, from the first on."""
-        return (
-            self.lengths is None
-            and self.mask is None
-            and self.reset is None
-            and not (self.reverse or self.window or self.flush_denormals or self.per_row)
-        )
+        """Whether a call has no options."""
+        return not self.skips and self == NO_STEPS
+
+    def layout(self, of: Layout) -> Layout:
+        """What a call takes and gives, with these options."""
+        shown = Shown(self.every, self.hidden, self.last_only, self.checkpoint, self.skips)
+        return showing(of, shown)
+
+
+NO_STEPS = Steps()
+
+
+@dataclass(frozen=True)
+class Given:
+    """The dimensions, tensors by name, scalars and checkpoints of a call.
+
+    Tensors are of the device and element type of ``like``.
+    """
+
+    like: Tensor
+    sizes: dict[str, int]
+    arrays: dict[str, Tensor | float]
+    scalars: Sequence[float]
+    states: Sequence[Tensor]
 
 
 class Runner(ABC):
@@ -59,28 +88,24 @@ class Runner(ABC):
         """Whether the kernel can leave out a gradient that nobody wants."""
 
     @abstractmethod
-    def call(
-        self,
-        name: str,
-        like: Tensor,
-        sizes: dict[str, int],
-        arrays: dict[str, Tensor | float],
-        scalars: Sequence[float],
-        steps: Steps,
-    ) -> None:
-        """Run a function on arrays by name, of the device and element type of ``like``."""
+    def call(self, name: str, given: Given, steps: Steps) -> None:
+        """Run a function on the arrays of a call."""
 
     def forward(
         self, theta: Sequence[Tensor], scalars: Sequence[float], steps: Steps, save: bool
     ) -> list[Tensor]:
         """Compute all steps; return the outputs, then what was saved, if it was."""
-        layout = self.layout
+        steps = steps if save else replace(steps, checkpoint=0)
+        layout = steps.layout(self.layout)
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-        results = [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
+        make = theta[0].new_zeros if steps.last_only else theta[0].new_empty
+        results = [make(layout.shape(item.name, sizes)) for item in formed]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
-        self.call("sequence_forward", theta[0], sizes, arrays, scalars, steps)
+        states = results[len(layout.outputs) :] if steps.checkpoint and save else []
+        made = Given(theta[0], sizes, arrays, scalars, states)
+        self.call("sequence_forward", made, steps)
         return results
 
     def backward(
@@ -96,10 +121,11 @@ class Runner(ABC):
 
         Bit k of ``wanted`` says whether the k-th is formed and returned.
         """
-        layout = self.layout
+        layout = steps.layout(self.layout)
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
-        arrays |= self._given((*layout.outputs, *layout.saved), kept)
+        if not steps.checkpoint:
+            arrays |= self._given((*layout.outputs, *layout.saved), kept)
         arrays |= self._given(layout.upstream, upstream)
         results = []
         for place, item in enumerate(layout.gradients):
@@ -110,7 +136,9 @@ class Runner(ABC):
                 made = theta[0].new_empty((sizes["B"], *shape) if is_sum else shape)
                 arrays[item.name] = made
                 results += [made] if is_wanted else []
-        self.call("sequence_backward", theta[0], sizes, arrays, scalars, steps)
+        states = [state.contiguous() for state in kept] if steps.checkpoint else []
+        made = Given(theta[0], sizes, arrays, scalars, states)
+        self.call("sequence_backward", made, steps)
         return results
 
     @staticmethod
@@ -151,19 +179,23 @@ class HostRunner(Runner):
         """Whether the interface says so."""
         return item.optional
 
-    def call(
-        self,
-        name: str,
-        like: Tensor,
-        sizes: dict[str, int],
-        arrays: dict[str, Tensor | float],
-        scalars: Sequence[float],
-        steps: Steps,
-    ) -> None:
+    def call(self, name: str, given: Given, steps: Steps) -> None:
         """Run a function by the addresses of its arrays."""
-        raw = self.raw(name, like.dtype)
-        layout = self.layout
-        arrays |= {item.name: value for item, value in zip(layout.scalars, scalars, strict=True)}
+        raw = self.raw(name, given.like.dtype)
+        words, apart = self._words(raw, given)
+        strides = self._strides(raw, given) if apart else None
+        options, held = None, _tables(steps, strides)
+        if held or not steps.is_usual:
+            keep: list[object] = []
+            named = {} if not given.states else self._checkpoints(raw, given, steps, keep)
+            options = _options(raw, steps, held, named)
+        dims = [given.sizes[dim] for dim in raw.function.dims]
+        raw(dims, words, options, torch.get_num_threads())
+
+    def _words(self, raw: RawFunction, given: Given) -> tuple[list[int | float], bool]:
+        """The words of a struct's members, and whether arrays over time have gaps."""
+        scalars = zip(self.layout.scalars, given.scalars, strict=True)
+        arrays = given.arrays | {item.name: value for item, value in scalars}
         words: list[int | float] = []
         apart = False
         for item in raw.members:
@@ -172,35 +204,45 @@ class HostRunner(Runner):
                 apart = apart or not value.is_contiguous()
                 value = value.data_ptr()
             words.append(value)
-        strides = self._strides(raw, sizes, arrays, steps) if apart else None
-        options, tables = None, _tables(steps, strides)
-        if tables or not steps.is_usual:
-            options = _options(raw, steps, tables)
-        dims = [sizes[dim] for dim in raw.function.dims]
-        raw(dims, words, options, torch.get_num_threads())
+        return words, apart
 
-    def _strides(
-        self,
-        raw: RawFunction,
-        sizes: dict[str, int],
-        arrays: dict[str, Tensor | float],
-        steps: Steps,
-    ) -> Tensor:
+    def _checkpoints(
+        self, raw: RawFunction, given: Given, steps: Steps, keep: list[object]
+    ) -> dict[str, int]:
+        """Addresses of checkpoints, and of what a backward pass runs forward once more."""
+        addresses = [state.data_ptr() for state in given.states]
+        states = (ctypes.c_void_p * len(addresses))(*addresses)
+        keep.append(states)
+        named = {"checkpoints": ctypes.addressof(states)}
+        if raw.function.name == "sequence_forward":
+            return named
+        again = self.raw("sequence_forward", given.like.dtype)
+        theta = {item.name for item in self.layout.theta}
+        own = replace(given, arrays={n: a for n, a in given.arrays.items() if n in theta})
+        words, apart = self._words(again, own)
+        held = _tables(steps, self._strides(again, own) if apart else None)
+        once_more = replace(steps, window=0, every=1, hidden=0, checkpoint=0, per_row=False)
+        options = _options(again, once_more, held, {})
+        struct = ctypes.create_string_buffer(again.struct(words, options))
+        keep += (options, held, struct)
+        return named | {"forward": ctypes.addressof(struct)}
+
+    def _strides(self, raw: RawFunction, given: Given) -> Tensor:
         """Elements from step to step and from row to row of every array over time."""
         numbers: list[int] = []
         for item in raw.members:
             if not item.over_time:
                 continue
-            tensor = arrays.get(item.name)
+            tensor = given.arrays.get(item.name)
             if isinstance(tensor, Tensor) and not tensor.is_contiguous():
                 numbers += tensor.stride()[:2]
             else:
-                _, rows, *units = self.layout.shape(item.name, sizes)
+                _, rows, *units = self.layout.shape(item.name, given.sizes)
                 width = 1
                 for length in units:
                     width *= length
                 numbers += (rows * width, width)
-        numbers += (sizes["B"], 1) * 2  # of mask and reset
+        numbers += (given.sizes["B"], 1) * 2  # of mask and reset
         return torch.tensor(numbers, dtype=torch.int64)
 
 
@@ -211,13 +253,21 @@ def _tables(steps: Steps, strides: Tensor | None) -> dict[str, Tensor]:
     return {name: table.contiguous() for name, table in named if table is not None}
 
 
-def _options(raw: RawFunction, steps: Steps, tables: dict[str, Tensor]) -> object:
+def _options(
+    raw: RawFunction, steps: Steps, held: dict[str, Tensor], addresses: dict[str, int]
+) -> object:
     """Make the options of a call."""
     return raw.options(
-        **{name: table.data_ptr() for name, table in tables.items()},
+        **{name: table.data_ptr() for name, table in held.items()},
+        **addresses,
         reverse=int(steps.reverse),
         hold=int(not steps.zero_output_for_mask),
         window=steps.window,
         flush=int(steps.flush_denormals),
+        products=int(steps.in_bf16),
+        checkpoint=steps.checkpoint,
+        every=steps.every,
+        partial=int(steps.hidden != 0),
+        last=int(steps.last_only),
         per_row=int(steps.per_row),
     )

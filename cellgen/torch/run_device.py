@@ -20,7 +20,7 @@ from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.options import BACKWARD, Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
-from cellgen.torch.run import Runner, Steps
+from cellgen.torch.run import Given, Runner, Steps
 
 
 class DeviceRunner(Runner):
@@ -42,24 +42,13 @@ class DeviceRunner(Runner):
             found = self._launchers.setdefault(name, self.kernel.launcher(name))
         return found
 
-    def call(
-        self,
-        name: str,
-        like: Tensor,
-        sizes: dict[str, int],
-        arrays: dict[str, Tensor | float],
-        scalars: Sequence[float],
-        steps: Steps,
-    ) -> None:
+    def call(self, name: str, given: Given, steps: Steps) -> None:
         """Launch a function; what its kernels read may be freed at once, in the stream's order.
 
         Raises TensorError, DeviceRunError, BuildError.
         """
-        if steps.flush_denormals:
-            raise TensorError(
-                f"{self.layout.where}: flush_denormals is True, and tensors are on {like.device}, "
-                f"whose kernels take denormal numbers as they are, at no cost; leave it out"
-            )
+        like, sizes, arrays, scalars = given.like, given.sizes, given.arrays, given.scalars
+        self._refuse(like, steps)
         if steps.lengths is not None:
             steps = replace(steps, lengths=steps.lengths.contiguous())
         words, apart = self._words(arrays, scalars, steps)
@@ -95,6 +84,25 @@ class DeviceRunner(Runner):
             elif value is not None:
                 words[name] = value
         return words, apart
+
+    def _refuse(self, like: Tensor, steps: Steps) -> None:
+        """Raise TensorError for options that kernels of CUDA do not have here."""
+        reasons = {
+            "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
+            "in_bf16": "whose kernels have no products='bf16'",
+            "checkpoint": "whose kernels keep what every step saves",
+            "hidden": "whose kernels form all outputs",
+            "last_only": "whose kernels form all outputs",
+        }
+        found = [name for name in reasons if getattr(steps, name)]
+        if steps.every != 1:
+            found, reasons = ["every"], {"every": "whose kernels form the outputs of all steps"}
+        if found:
+            option = {"hidden": "outputs", "in_bf16": "products"}.get(found[0], found[0])
+            raise TensorError(
+                f"{self.layout.where}: {option} is given, and tensors are on {like.device}, "
+                f"{reasons[found[0]]}; leave it out"
+            )
 
 
 def _options(name: str, steps: Steps) -> Options:

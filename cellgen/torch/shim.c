@@ -2,7 +2,8 @@
  * no C++. Loaded once in a process; cells are added by what their descriptors say.
  *
  * cellgen::forward(str cell, Tensor[] theta, float[] scalars, bool save, Tensor[] tables, int given,
- *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals) -> Tensor[]
+ *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals,
+ *                  bool in_bf16, int checkpoint, int every, int hidden, bool last_only) -> Tensor[]
  * cellgen::backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream,
  *                   int present, int wanted, Tensor[] tables, int given, ...as above) -> Tensor[]
  *
@@ -75,6 +76,9 @@ typedef struct Cell {
     const cellgen_cell *cell;
     int theta, scalars, outputs, saved, upstream, told;
     const cellgen_value **shape; /* of theta; NULL where no function reads one */
+    const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
+    int states, held;
+    int *output_of; /* for each upstream gradient the number of its output */
     Tells *tells;
     Function forward, backward;
 } Cell;
@@ -94,12 +98,24 @@ typedef struct {
     int32_t dtype;
     int is_double, is_apart;
     Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
+    Tensor checkpoint[MOST];
+    int checkpoints;
+    void *checkpoint_at[MOST];
     double scalar[MOST];
     void *word[MOST + 4];
-    int64_t strides[2 * MOST + 4];
+    int64_t *strides, own_strides[2 * MOST + 4];
     int spans;
     int64_t wanted; /* bits of the results that the caller wants; -1: all */
+    int64_t every, hidden, segment;
+    int last, skips;
 } Run;
+
+/* What a backward pass with checkpoints runs forward once more. */
+typedef struct {
+    void *word[MOST + 4];
+    int64_t strides[2 * MOST + 4];
+    cellgen_options options;
+} Again;
 
 static void fail(Run *run, const char *fault)
 {
@@ -215,8 +231,15 @@ static void span(Run *run, int64_t steps, int64_t rows)
     run->strides[run->spans++] = rows;
 }
 
+/* The length of an axis, where outputs over time and their gradients are those of every so many-th step. */
+static int64_t shown_length(const Run *run, const cellgen_value *value, int64_t axis, int is_shown)
+{
+    const int64_t found = length(value->axis[axis], run->dims);
+    return is_shown && axis == 0 && (value->flags & CELLGEN_VALUE_OVER_TIME) ? found / run->every : found;
+}
+
 /* The address of a tensor that a kernel can read; what it cannot is copied first. */
-static void *address(Run *run, Tensor tensor, const cellgen_value *value)
+static void *address(Run *run, Tensor tensor, const cellgen_value *value, int is_shown)
 {
     int64_t rank = 0, *sizes = NULL, *strides = NULL;
     int32_t dtype = -1, device = -1;
@@ -229,7 +252,7 @@ static void *address(Run *run, Tensor tensor, const cellgen_value *value)
         return NULL;
     }
     for (int64_t k = 0; k < rank; ++k)
-        if (sizes[k] != length(value->axis[k], run->dims)) {
+        if (sizes[k] != shown_length(run, value, k, is_shown)) {
             fail(run, "cellgen: shapes do not agree");
             return NULL;
         }
@@ -402,44 +425,146 @@ static void *scalar_word(const Run *run, Tensor tensor)
     return word;
 }
 
+/* A result: its address, NULL where it is not formed. Of the last step alone, (B, ...), it starts at zero. */
+static void *make_result(Run *run, const Member *member, int saves)
+{
+    const cellgen_value *value = member->value;
+    const int is_wanted = run->wanted < 0 || (run->wanted >> member->number & 1);
+    const int is_saved = (value->flags & CELLGEN_VALUE_SAVED) != 0;
+    const int is_output = run->function == &run->cell->forward && !is_saved;
+    void *word = NULL;
+    if (is_output && (run->hidden >> member->number & 1))
+        return NULL;
+    if (is_wanted ? is_saved && (!saves || run->segment) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
+        return NULL;
+    const int64_t first = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    int64_t sizes[AXES], count = run->is_double ? sizeof(double) : sizeof(float);
+    for (int64_t k = first; k < value->axes; ++k)
+        count *= sizes[k - first] = shown_length(run, value, k, is_output);
+    Tensor made = make(run, value->axes - first, sizes);
+    if (made == NULL)
+        return NULL;
+    aoti_torch_get_data_ptr(made, &word);
+    if (first && count > 0)
+        memset(word, 0, (size_t)count);
+    if (!is_wanted)
+        own(run, made);
+    run->result[member->number] = is_wanted ? made : NULL;
+    return word;
+}
+
 static void fill(Run *run, int saves)
 {
     const Function *function = run->function;
     for (int m = 0; m < function->members && run->fault == NULL; ++m) {
-        const Member member = function->member[m];
-        const cellgen_value *value = member.value;
+        const Member *member = &function->member[m];
+        const cellgen_value *value = member->value;
         const int before = run->spans;
         void *word = NULL;
         Tensor tensor = NULL;
-        switch (member.source) {
-        case THETA: tensor = run->theta[member.number]; break;
-        case KEPT: tensor = run->kept[member.number]; break;
-        case UPSTREAM: tensor = run->upstream[member.number]; break;
-        case SCALAR: memcpy(&word, &run->scalar[member.number], sizeof word); break;
-        case RESULT: {
-            const int is_wanted = run->wanted < 0 || (run->wanted >> member.number & 1);
-            if (is_wanted ? saves || !(value->flags & CELLGEN_VALUE_SAVED)
-                          : !(value->flags & CELLGEN_VALUE_OPTIONAL)) {
-                int64_t sizes[AXES];
-                for (int64_t k = 0; k < value->axes; ++k)
-                    sizes[k] = length(value->axis[k], run->dims);
-                Tensor made = make(run, value->axes, sizes);
-                if (made != NULL)
-                    aoti_torch_get_data_ptr(made, &word);
-                if (made != NULL && !is_wanted)
-                    own(run, made);
-                run->result[member.number] = is_wanted ? made : NULL;
-            }
-            break;
-        }
+        switch (member->source) {
+        case THETA: tensor = run->theta[member->number]; break;
+        case KEPT: tensor = run->segment ? NULL : run->kept[member->number]; break;
+        case UPSTREAM: tensor = run->upstream[member->number]; break;
+        case SCALAR: memcpy(&word, &run->scalar[member->number], sizeof word); break;
+        case RESULT: word = make_result(run, member, saves); break;
         }
         if (tensor != NULL)
-            word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
-                                                      : address(run, tensor, value);
+            word = value->role == CELLGEN_ROLE_SCALAR
+                       ? scalar_word(run, tensor)
+                       : address(run, tensor, value, member->source == UPSTREAM);
         if ((value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, value);
         run->word[m] = word;
     }
+}
+
+/* --- checkpoints --------------------------------------------------------------------------------- */
+
+/* The shape of one of the arrays of checkpoints, (checkpoints, B, ...); its rank. */
+static int64_t shape_of_checkpoint(const Run *run, int number, int64_t *sizes)
+{
+    const cellgen_value *value = run->cell->state[number];
+    const int64_t first = number >= run->cell->states; /* outputs over time have a step each */
+    sizes[0] = run->dims[0] > 0 ? (run->dims[0] - 1) / run->segment : 0;
+    for (int64_t k = first; k < value->axes; ++k)
+        sizes[k + 1 - first] = length(value->axis[k], run->dims);
+    return value->axes + 1 - first;
+}
+
+/* Make the arrays of checkpoints, or take those that the forward pass made. */
+static void place_checkpoints(Run *run, Tensor *given, int count)
+{
+    const int wanted = run->cell->states + (run->skips ? run->cell->held : 0);
+    if (given != NULL && count != wanted) {
+        fail(run, "cellgen: another number of kept tensors, expected the checkpoints of save=True");
+        return;
+    }
+    for (int k = 0; k < wanted && run->fault == NULL; ++k) {
+        int64_t sizes[AXES + 1], rank = 0, *found = NULL;
+        const int64_t axes = shape_of_checkpoint(run, k, sizes);
+        int32_t dtype = -1;
+        _Bool dense = 1;
+        Tensor at = given == NULL ? make(run, axes, sizes) : given[k];
+        if (at == NULL)
+            return;
+        if (given == NULL) {
+            run->checkpoint[run->checkpoints++] = at;
+        } else {
+            aoti_torch_get_dim(at, &rank), aoti_torch_get_sizes(at, &found);
+            aoti_torch_get_dtype(at, &dtype), aoti_torch_is_contiguous(at, &dense);
+            if (rank != axes || dtype != run->dtype || memcmp(found, sizes, (size_t)axes * sizeof *sizes)) {
+                fail(run, "cellgen: checkpoints have other shapes");
+                return;
+            }
+            Tensor copy = dense ? at : make(run, axes, sizes);
+            if (copy == NULL)
+                return;
+            if (!dense) {
+                own(run, copy);
+                aoti_torch_copy_(copy, at, 0);
+            }
+            at = copy;
+        }
+        aoti_torch_get_data_ptr(at, &run->checkpoint_at[k]);
+    }
+}
+
+/* The forward pass of a backward one: its arguments, no results, the same options. */
+static Again *fill_again(Run *run, const cellgen_options *options)
+{
+    Again *again = malloc(sizeof *again);
+    const Function *own = run->function;
+    const int spans = run->spans, is_apart = run->is_apart;
+    if (again == NULL) {
+        fail(run, "cellgen: no memory for a call");
+        return NULL;
+    }
+    const Function *function = run->function = &run->cell->forward;
+    run->strides = again->strides, run->spans = run->is_apart = 0;
+    for (int m = 0; m < function->members && run->fault == NULL; ++m) {
+        const Member *member = &function->member[m];
+        const int before = run->spans, is_theta = member->source == THETA;
+        Tensor tensor = is_theta ? run->theta[member->number] : NULL;
+        void *word = NULL;
+        if (member->source == SCALAR)
+            memcpy(&word, &run->scalar[member->number], sizeof word);
+        else if (is_theta)
+            word = member->value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
+                                                              : address(run, tensor, member->value, 0);
+        if ((member->value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
+            dense_span(run, member->value);
+        again->word[m] = word;
+    }
+    span(run, run->dims[1], 1), span(run, run->dims[1], 1); /* of mask and reset */
+    again->options = *options;
+    again->options.window = again->options.checkpoint = again->options.every = again->options.partial = 0;
+    again->options.checkpoints = NULL;
+    again->options.strides = run->is_apart ? again->strides : NULL;
+    void *const tail[] = {NULL, NULL, NULL, &again->options};
+    memcpy(again->word + function->members, tail, sizeof tail);
+    run->function = own, run->strides = run->own_strides, run->spans = spans, run->is_apart = is_apart;
+    return again;
 }
 
 /* Name the first row whose length is none, in text that this thread keeps until its next fault. */
@@ -496,13 +621,14 @@ static void finish(Run *run, Value *stack)
         aoti_torch_delete_tensor_object(run->owned[k]);
     if (run->fault == NULL && torch_new_list_reserve_size((size_t)count, &list))
         fail(run, "cellgen: no memory for the list of results");
-    for (int k = 0; k < count; ++k) {
-        if (run->result[k] == NULL)
+    for (int k = 0; k < count + run->checkpoints; ++k) {
+        Tensor result = k < count ? run->result[k] : run->checkpoint[k - count];
+        if (result == NULL)
             continue;
         if (run->fault == NULL)
-            torch_list_push_back(list, (Value)run->result[k]);
+            torch_list_push_back(list, (Value)result);
         else
-            aoti_torch_delete_tensor_object(run->result[k]);
+            aoti_torch_delete_tensor_object(result);
     }
     const char *fault = run->fault;
     free(run);
@@ -511,23 +637,49 @@ static void finish(Run *run, Value *stack)
     stack[0] = (Value)list;
 }
 
-/* The arguments that both operators end with; then the call. */
-static void run_on(Run *run, const Value *rest, Value *stack, int saves)
+/* The numbers among the arguments that both operators end with. */
+static void take_numbers(Run *run, const Value *rest, cellgen_options *options)
 {
-    cellgen_options options;
-    memset(&options, 0, sizeof options);
+    memset(options, 0, sizeof *options);
+    options->reverse = (_Bool)rest[2];
+    options->hold = !(_Bool)rest[3];
+    options->window = (int64_t)rest[4];
+    options->flush = (_Bool)rest[5];
+    options->products = (_Bool)rest[6];
+    options->checkpoint = run->segment = (int64_t)rest[7];
+    options->every = run->every = (int64_t)rest[8];
+    options->partial = (int64_t)rest[9] != 0;
+    options->last = run->last = (_Bool)rest[10];
+    run->hidden = (int64_t)rest[9];
+    run->skips = rest[1] != 0;
+    if (run->every < 1 || run->segment < 0)
+        fail(run, "cellgen: every is less than 1, or checkpoint less than 0");
+    if (options->products && run->is_double)
+        fail(run, "cellgen: products in bfloat16 are of float32 tensors");
+}
+
+/* The call; `rest`: the arguments that both operators end with. */
+static void run_on(Run *run, const Value *rest, cellgen_options *options, Value *stack, int saves)
+{
     void *tables[TABLES] = {NULL, NULL, NULL};
+    Again *again = NULL;
     take_tables(run, rest[0], (int64_t)rest[1], tables);
-    options.lengths = tables[0], options.mask = tables[1], options.reset = tables[2];
-    options.reverse = (_Bool)rest[2];
-    options.hold = !(_Bool)rest[3];
-    options.window = (int64_t)rest[4];
-    options.flush = (_Bool)rest[5];
-    const int is_usual = rest[1] == 0 && !options.reverse && !options.window && !options.flush;
+    options->lengths = tables[0], options->mask = tables[1], options->reset = tables[2];
+    const int is_usual = rest[1] == 0 && !options->reverse && !options->window && !options->flush &&
+                         !options->products && !options->checkpoint && options->every == 1 &&
+                         !options->partial && !options->last;
     if (run->fault == NULL)
         fill(run, saves);
+    if (run->fault == NULL && run->segment && run->function == &run->cell->forward)
+        place_checkpoints(run, NULL, 0);
+    if (run->fault == NULL && run->segment && run->function == &run->cell->backward)
+        options->forward = again = fill_again(run, options);
+    options->checkpoints = run->segment ? run->checkpoint_at : NULL;
+    if (again != NULL)
+        options->forward = again->word;
     if (run->fault == NULL)
-        call(run, &options, is_usual);
+        call(run, options, is_usual);
+    free(again);
     finish(run, stack);
 }
 
@@ -537,7 +689,8 @@ static Run *begin(const Value *stack)
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = 0;
+    run->owns = run->spans = run->is_apart = run->is_double = run->checkpoints = 0;
+    run->strides = run->own_strides;
     run->wanted = -1;
     take_cell(run, stack[0]);
     take_theta(run, stack[1]);
@@ -554,30 +707,50 @@ static void none(Tensor *tensors, int count)
 static void forward(Value *stack, uint64_t arguments, uint64_t results)
 {
     (void)arguments, (void)results;
+    const int saves = (_Bool)stack[3];
+    cellgen_options options;
     Run *run = begin(stack);
+    take_numbers(run, stack + 4, &options);
+    if (!saves)
+        options.checkpoint = run->segment = 0;
     if (run->cell != NULL)
         run->function = &run->cell->forward, none(run->result, run->function->results);
-    run_on(run, stack + 4, stack, (_Bool)stack[3]);
+    run_on(run, stack + 4, &options, stack, saves);
+}
+
+/* Put upstream gradients in their places: `present` are bits of those whose outputs the call shows. */
+static void place_upstream(Run *run, const Tensor *given, int count, int64_t present)
+{
+    int next = 0, shown = 0;
+    for (int k = 0; k < run->cell->upstream; ++k) {
+        run->upstream[k] = NULL;
+        if (run->hidden >> run->cell->output_of[k] & 1)
+            continue;
+        if ((present >> shown++ & 1) && next < count)
+            run->upstream[k] = given[next++];
+    }
 }
 
 static void backward(Value *stack, uint64_t arguments, uint64_t results)
 {
     (void)arguments, (void)results;
+    cellgen_options options;
     Run *run = begin(stack);
     Tensor given[MOST];
     const int kept = take_tensors(run, stack[3], run->kept);
     const int count = take_tensors(run, stack[4], given);
+    take_numbers(run, stack + 7, &options);
+    options.last = run->last = 0;
     if (run->cell != NULL) {
         run->function = &run->cell->backward, none(run->result, run->function->results);
-        if (kept != run->cell->outputs + run->cell->saved)
+        if (run->segment && run->fault == NULL)
+            place_checkpoints(run, run->kept, kept);
+        else if (kept != run->cell->outputs + run->cell->saved)
             fail(run, "cellgen: another number of kept tensors, expected those of save=True");
-        for (int k = 0, next = 0; k < run->cell->upstream; ++k) {
-            const int is_given = (int)((int64_t)stack[5] >> k & 1) && next < count;
-            run->upstream[k] = is_given ? given[next++] : NULL;
-        }
+        place_upstream(run, given, count, (int64_t)stack[5]);
     }
     run->wanted = (int64_t)stack[6];
-    run_on(run, stack + 7, stack, 1);
+    run_on(run, stack + 7, &options, stack, 1);
 }
 
 /* --- what Python calls --------------------------------------------------------------------------- */
@@ -647,6 +820,29 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
     return 0;
 }
 
+/* Note what checkpoints hold: final states in order, then outputs over time that are no states. */
+static int note_states(Cell *cell)
+{
+    const Function *forward = &cell->forward;
+    char final[256];
+    cell->state = calloc((size_t)forward->members + 1, sizeof *cell->state);
+    if (cell->state == NULL)
+        return 2;
+    for (int turn = 0; turn < 2; ++turn)
+        for (int m = 0; m < forward->members; ++m) {
+            const cellgen_value *value = forward->member[m].value;
+            int is_state = value->role == CELLGEN_ROLE_FINAL;
+            if (forward->member[m].source != RESULT || value->flags & CELLGEN_VALUE_SAVED)
+                continue;
+            snprintf(final, sizeof final, "%s_last", value->name);
+            for (int other = 0; other < forward->members && turn; ++other)
+                is_state |= strcmp(forward->member[other].value->name, final) == 0;
+            if (turn == 0 ? is_state : !is_state)
+                cell->state[cell->states + cell->held] = value, *(turn ? &cell->held : &cell->states) += 1;
+        }
+    return 0;
+}
+
 /* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
  * which dimension. Returns 0, or what is wrong. */
 int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
@@ -672,6 +868,15 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
     if (!code)
         code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
                         gradients, (int)counts[5]);
+    cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
+    for (int k = 0; k < cell->upstream && !code; ++k) {
+        code = cell->output_of == NULL ? 2 : 0;
+        if (!code)
+            cell->output_of[k] = place(upstream[k] + 2, kept, cell->outputs); /* behind "d_" */
+        if (!code && cell->output_of[k] < 0)
+            code = 3;
+    }
+    code = code ? code : note_states(cell);
     for (int k = 0; k < cell->told && !code; ++k)
         code = cell->shape[cell->tells[k].tensor] == NULL ? 5 : 0;
     if (code)

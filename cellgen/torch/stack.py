@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.runtime.options import ALL_LAYERS, ROWS
 from cellgen.torch.functional import CellFunction
+
+NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,13 @@ def run_layers(
     *,
     rate: float,
     options: Mapping[str, Any],
+    shown: Mapping[str, Any] = NOTHING,
 ) -> tuple[Any, tuple[Tensor, ...]]:
     """Return the last layer's outputs, directions side by side, and every final state.
 
     ``states`` are (layers x directions, B, ...), none where they are to be made; ``rate`` is the
-    probability of dropout between layers.
+    probability of dropout between layers; ``shown`` says which outputs of the last layer are
+    wanted, and what all layers keep.
     """
     input_, names = cell.names[0], cell.states
     lasts: list[list[Tensor]] = [[] for _ in names]
@@ -43,30 +48,37 @@ def run_layers(
             x = torch.cat([_flat(side[0]) for side in sides], -1)
             x = torch.nn.functional.dropout(x, rate) if rate else x
         sides = []
+        how = shown if not shown or layer is layers[-1] else _within(cell, shown)
         for place in layer:
             own = {name: state[number] for name, state in zip(names, states, strict=False)}
-            made = cell(**{input_: x, **own, **place.given(x)}, **options, reverse=place.reverse)
+            given = {input_: x, **own, **place.given(x)}
+            made = cell(**given, **options, **how, reverse=place.reverse)
             sides.append(made)
             for kept, name in zip(lasts, cell.finals, strict=True):
                 kept.append(getattr(made, name))
             number += 1
-    return _joined(cell, sides), tuple(
+    return _joined(cell, sides, 1 if shown.get("last_only") else 2), tuple(
         torch.stack(each) if len(each) > 1 else each[0].unsqueeze(0) for each in lasts
     )
 
 
-def _flat(output: Tensor) -> Tensor:
-    """Put the heads of an output over time side by side."""
-    return output.flatten(2) if output.dim() > 3 else output
+def _within(cell: CellFunction, shown: Mapping[str, Any]) -> dict[str, Any]:
+    """What a layer shows that another one reads: its first output, of all steps."""
+    rows = (ROWS[name] for name in shown)
+    kept = {row.name: shown[row.name] for row in rows if row.layers == ALL_LAYERS}
+    return {**kept, "outputs": (cell.over_time_names[0],)}
 
 
-def _joined(cell: CellFunction, sides: Sequence[Any]) -> Any:
-    """Put the directions side by side, heads flattened."""
-    return cell.over_time(
-        *(
-            torch.cat([_flat(side[place]) for side in sides], -1)
-            if len(sides) > 1
-            else _flat(sides[0][place])
-            for place in range(cell.over_time_count)
-        )
-    )
+def _flat(output: Tensor, axis: int = 2) -> Tensor:
+    """Put the heads of an output over time side by side, those of the last step at axis 1."""
+    return output.flatten(axis) if output.dim() > axis + 1 else output
+
+
+def _joined(cell: CellFunction, sides: Sequence[Any], axis: int) -> Any:
+    """Put the directions side by side, heads flattened; what is not wanted is None."""
+    joined: list[Tensor | None] = []
+    for place in range(len(cell.over_time_names)):
+        found = [_flat(side[place], axis) for side in sides if side[place] is not None]
+        several = torch.cat(found, -1) if len(found) > 1 else None
+        joined.append(several if several is not None else next(iter(found), None))
+    return cell.over_time(*joined)

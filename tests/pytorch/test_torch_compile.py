@@ -23,7 +23,9 @@ pytestmark = [
 ]
 FORWARD = torch.ops.cellgen.forward.default
 BACKWARD = torch.ops.cellgen.backward.default
-USUAL = ([], 0, False, False, 0, False)
+NOTHING = (False, 0, 1, 0, False)
+"""What follows the options: in_bf16, checkpoint, every, hidden, last_only."""
+USUAL = ([], 0, False, False, 0, False, *NOTHING)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +73,7 @@ def test_opcheck_of_steps_that_do_not_count() -> None:
     theta = [t.detach() for t in drawn(function("gru")).values()]
     mask = torch.tensor([[True, False], [True, True], [False, True]])
     tables = [torch.tensor([3, 1]), mask, ~mask]
-    arguments = ("gru", theta, [], False, tables, 7, True, True, 0, True)
+    arguments = ("gru", theta, [], False, tables, 7, True, True, 0, True, *NOTHING)
     torch.library.opcheck(FORWARD, arguments)
 
 

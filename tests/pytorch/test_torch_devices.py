@@ -150,7 +150,7 @@ def test_a_failing_device_and_options_it_lacks_are_clear_words(layer: torch.nn.M
         finally:
             library.lib.cellgen_emulation_fail(b"", 0)
         assert isinstance(hit.value, RuntimeError)
-        with pytest.raises(TensorError, match=r"flush_denormals is True, .* leave it out"):
+        with pytest.raises(TensorError, match=r"flush_denormals is given, .* leave it out"):
             cell(**drawn(cell, dtype=torch.float32), flush_denormals=True)
 
 

@@ -21,6 +21,8 @@ from cellgen.torch.run import Steps  # noqa: E402
 
 FORWARD = torch.ops.cellgen.forward.default
 BACKWARD = torch.ops.cellgen.backward.default
+NOTHING = (False, 0, 1, 0, False)
+"""What follows the options: in_bf16, checkpoint, every, hidden, last_only."""
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -38,7 +40,7 @@ def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
         mask = torch.tensor([[True, False], [True, True], [False, True]])
         tables = [torch.tensor([3, 2]), mask, mask.T.contiguous().T]
         steps = Steps(*tables, reverse=True)
-        options = (tables, 7, True, False, 0, False)
+        options = (tables, 7, True, False, 0, False, *NOTHING)
         runner = find(name).runner
         found = FORWARD(name, theta, scalars, True, *options)
         wanted = runner.forward(theta, scalars, steps, True)
@@ -71,14 +73,16 @@ def test_calls_leave_no_memory_behind() -> None:
 def test_an_unknown_cell_is_named() -> None:
     theta = [*drawn(function("elman"), learns=False).values()]
     with pytest.raises(RuntimeError, match="do not know"):
-        FORWARD("no_such_cell", theta, [], False, [], 0, False, False, 0, False)
+        FORWARD("no_such_cell", theta, [], False, [], 0, False, False, 0, False, *NOTHING)
 
 
 def test_other_kept_tensors_are_refused() -> None:
     theta = [*drawn(function("elman"), learns=False).values()]
-    kept = FORWARD("elman", theta, [], False, [], 0, False, False, 0, False)
+    kept = FORWARD("elman", theta, [], False, [], 0, False, False, 0, False, *NOTHING)
     with pytest.raises(RuntimeError):
-        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, False, False, 0, False)
+        BACKWARD(
+            "elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, False, False, 0, False, *NOTHING
+        )
 
 
 def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
@@ -104,13 +108,13 @@ def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
 def test_a_call_is_known_by_its_cell_and_options() -> None:
     one = Call(find("gru"), (), True)
     assert one == Call(find("gru"), (), True)
-    assert one.options == (True, False, 0, False)
+    assert one.options == (True, False, 0, False, *NOTHING)
 
 
 @pytest.mark.parametrize("mode", ["c", "python"])
 def test_gradients_that_nobody_wants_are_not_formed(mode: str) -> None:
     theta = [t.detach() for t in drawn(function("lstm")).values()]
-    options = ([], 0, False, False, 0, False)
+    options = ([], 0, False, False, 0, False, *NOTHING)
     kept = FORWARD("lstm", theta, [], True, *options)
     upstream = [torch.ones_like(kept[0])]
     run = BACKWARD if mode == "c" else operators._backward

@@ -128,6 +128,16 @@ class RawFunction:
             return (*tail, _address(self._ffi, team), _address(self._ffi, options))
         return tail
 
+    def struct(self, words: Sequence[int | float], options: Pointer) -> bytes:
+        """Fill the struct of a call without workspace and team: ``forward`` of other options.
+
+        A backward pass with checkpoints runs it once more. Raises ArgumentError for another number
+        of words.
+        """
+        if len(words) != self._count:
+            raise self._miscounted((), words)
+        return self._pack(*words, 0, 0, 0, _address(self._ffi, options))
+
     def workspace_bytes(self, dims: Sequence[int], options: Pointer = None) -> int:
         """Return the bytes of workspace of a call, which it finds by itself.
 
@@ -147,9 +157,9 @@ class RawFunction:
     def options(self, **words: int) -> Pointer:
         """Make the options of a call over time: members of ``cellgen_options`` by name.
 
-        Arrays (``lengths``, ``mask``, ``reset``, ``strides``, ``packed``, ``plan``, ``stop``) are
-        addresses, the others integers; what is left out is 0, but ``hold``, which is 1. They may
-        serve many calls; what they point to must live as long.
+        Arrays (``lengths``, ``mask``, ``reset``, ``strides``, ``packed``, ``plan``, ``stop``,
+        ``checkpoints``, ``forward``) are addresses, the others integers; what is left out is 0, but
+        ``hold``, which is 1. They may serve many calls; what they point to must live as long.
 
         Raises ArgumentError for another name, or a function that takes no options.
         """

@@ -1,0 +1,96 @@
+"""What the options of a call make of it: calls of the operators, and what is shown of results.
+
+Input: a cell and options that passed their checks. Output: ``Planned``, kept for calls like it.
+A call without gradients forms what it shows and nothing else. One that saves forms all outputs,
+which its backward pass reads, and shows a part of them; with a checkpoint it forms what it shows
+and, of the last step alone, outputs that are no states for all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cellgen.frameworks.shown import Asked
+from cellgen.torch.derivatives import Call, Tables
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The two calls that a call may become: of the forward pass alone, and one that saves.
+
+    ``wanted`` says what is asked to be shown; None: everything.
+    """
+
+    plain: Call
+    saving: Call
+    wanted: Asked | None = None
+
+    def show(
+        self, call: Call, outputs: Sequence[Tensor], tables: Tables, batch_first: bool
+    ) -> list[Tensor | None]:
+        """Put outputs of one of the calls in the places of all, as they are asked for."""
+        given = iter(outputs)
+        shown: list[Tensor | None] = []
+        for place, item in enumerate(self.plain.known.layout.outputs):
+            found = None if call.hidden >> place & 1 else next(given)
+            if item.over_time and found is not None:
+                found = self._part(call, place, found, tables)
+                is_over_time = found is not None and not (self.wanted and self.wanted.last_only)
+                if batch_first and is_over_time and found is not None:
+                    found = found.transpose(0, 1)
+            shown.append(found)
+        return shown
+
+    def _part(self, call: Call, place: int, found: Tensor, tables: Tables) -> Tensor | None:
+        """What is shown of an output over time."""
+        wanted = self.wanted
+        if wanted is None or call is self.plain:
+            return found
+        if self.plain.hidden >> place & 1:
+            return None
+        if wanted.last_only:
+            return last_step(found, tables, call.reverse)
+        if call.every != wanted.every:
+            return found[wanted.every - 1 :: wanted.every]
+        return found
+
+
+def planned(call: Call, wanted: Asked | None) -> Planned:
+    """Say what a call becomes; ``call`` has none of what is asked."""
+    if wanted is None:
+        return Planned(call, call)
+    call = replace(call, in_bf16=wanted.in_bf16)
+    hidden = wanted.hidden
+    plain = replace(call, every=wanted.every, hidden=hidden, last_only=wanted.last_only)
+    saving = call
+    if wanted.checkpoint:
+        saving = replace(call, every=wanted.every, hidden=hidden, checkpoint=wanted.checkpoint)
+    if plain == saving == call and hidden == 0:
+        return Planned(call, call)
+    return Planned(plain, saving, wanted)
+
+
+def last_step(output: Tensor, tables: Tables, reverse: bool) -> Tensor:
+    """An output (T, B, ...) at the last step of each row that counts, zeros where none does."""
+    steps, rows = output.shape[:2]
+    if steps == 0:
+        return output.new_zeros(output.shape[1:])
+    lengths, mask, _ = tables
+    if lengths is None and mask is None:
+        return output[0 if reverse else -1]
+    order = torch.arange(steps, device=output.device).unsqueeze(1)
+    counts = torch.ones(steps, rows, dtype=torch.bool, device=output.device)
+    if lengths is not None:
+        counts = counts & (order < lengths)
+    if mask is not None:
+        counts = counts & mask
+    place = steps - 1 - order if reverse else order
+    last = torch.where(counts, place, -1).max(0).values
+    step = steps - 1 - last if reverse else last
+    found = output[step.clamp(0, steps - 1), torch.arange(rows, device=output.device)]
+    some = (last >= 0).reshape(-1, *(1,) * (found.dim() - 1))
+    return torch.where(some, found, 0)
