@@ -221,7 +221,7 @@ class CellLayers(torch.nn.Module):
         """Run every layer and direction; return the last one's outputs, and final states."""
         count = self.num_layers * (1 + self.bidirectional)
         for item, state in zip(self.roles.states, states, strict=False):
-            self._check_state(item, state, count)
+            _check_state(self._where, item, state, count)
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: getattr(self, i.name + suffix) for i in self.roles.parameters}
@@ -277,18 +277,19 @@ class CellLayers(torch.nn.Module):
                 advice = "it is said when the layer is made"
             raise KindError(f"{self._where}: unknown argument {name!r}; {advice}")
 
-    def _check_state(self, item: Argument, state: Tensor, count: int) -> None:
-        if not isinstance(state, Tensor) or state.dim() != len(item.shape) + 1:
-            found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-            raise TensorError(
-                f"{self._where}: the state {item.name} is {found}, expected a tensor "
-                f"({count}, {shape_text(item)[1:]}, layers and directions first"
-            )
-        if state.shape[0] != count:
-            raise TensorError(
-                f"{self._where}: the state {item.name} has shape {tuple(state.shape)}, expected "
-                f"({count}, ...): one for each layer and direction"
-            )
+
+def _check_state(where: str, item: Argument, state: Tensor, count: int) -> None:
+    if not isinstance(state, Tensor) or state.dim() != len(item.shape) + 1:
+        found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+        raise TensorError(
+            f"{where}: the state {item.name} is {found}, expected a tensor "
+            f"({count}, {shape_text(item)[1:]}, layers and directions first"
+        )
+    if state.shape[0] != count:
+        raise TensorError(
+            f"{where}: the state {item.name} has shape {tuple(state.shape)}, expected "
+            f"({count}, ...): one for each layer and direction"
+        )
 
 
 def _each(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
