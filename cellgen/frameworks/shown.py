@@ -95,7 +95,7 @@ def _shown(item: Argument, shown: Shown) -> Argument:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What a caller asks to be shown and kept, looked at; ``limit`` is of memory, None: none.
 
     ``names`` are the outputs over time that are wanted. ``hidden`` has a bit for each output that
@@ -115,13 +115,13 @@ ASKED = ("every", "last_only", "outputs", "checkpoint", "memory_limit", "product
 """The options that ``asked`` looks at."""
 
 
-def asked(layout: TensorLayout, given: Mapping[str, object]) -> Asked:
+def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
     """Look at what a caller asks for; ``given`` has some of ``ASKED``. Raises ArgumentError."""
     where = layout.where
     every = ROWS["every"]
     checkpoint = ROWS["checkpoint"]
     limit, outputs = given.get("memory_limit"), given.get("outputs")
-    found = Asked(
+    found = Request(
         _names(layout, outputs),
         as_steps(where, "every", given.get("every", 1), every.least, every.fewest),
         accept.flag(where, "last_only", given.get("last_only", False)),
@@ -142,7 +142,7 @@ def asked(layout: TensorLayout, given: Mapping[str, object]) -> Asked:
     return replace(found, hidden=_hidden(layout, found))
 
 
-def _hidden(layout: TensorLayout, found: Asked) -> int:
+def _hidden(layout: TensorLayout, found: Request) -> int:
     states = {i.name.removesuffix("_last") for i in layout.outputs if i.of and found.last_only}
     wanted = {*found.names} - states
     numbered = enumerate(layout.outputs)
@@ -179,7 +179,7 @@ def looked_at(
     sizes: Sequence[tuple[str, int]] = (),
     itemsize: int = 0,
     skips: bool = False,
-) -> Asked:
+) -> Request:
     """Look at options by name, and choose checkpoints for a limit of memory if there is one.
 
     ``sizes`` are the dimensions of the call, then needed. Raises ArgumentError.
@@ -192,7 +192,7 @@ def looked_at(
 
 
 def _segment(
-    layout: TensorLayout, found: Asked, sizes: Mapping[str, int], itemsize: int, *, skips: bool
+    layout: TensorLayout, found: Request, sizes: Mapping[str, int], itemsize: int, *, skips: bool
 ) -> int:
     """The steps of a segment that a limit of memory allows; 0: every step saves.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED, Asked, looked_at
+from cellgen.frameworks.shown import ASKED, Request, looked_at
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
@@ -131,7 +131,7 @@ class CellFunction:
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
         self._calls: dict[object, Planned] = {}
-        self._looked_at: Callable[..., Asked] = torch.compiler.assume_constant_result(
+        self._looked_at: Callable[..., Request] = torch.compiler.assume_constant_result(
             lambda *given: looked_at(layout, *given)
         )
 
@@ -183,7 +183,7 @@ class CellFunction:
         """Take options that say what is shown and kept out of the arguments of a call."""
         return tuple((name, given.pop(name)) for name in ASKED if name in given)
 
-    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Asked:
+    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Request:
         """Look at these options. Raises ArgumentError, TensorError."""
         names = [name for name, _ in given]
         if "memory_limit" not in names:
@@ -193,7 +193,7 @@ class CellFunction:
         skips = any(table is not None for table in tables)
         return self._looked_at(given, numbers, theta[0].element_size(), skips)
 
-    def _planned(self, options: tuple[Any, ...], wanted: Asked | None) -> Planned:
+    def _planned(self, options: tuple[Any, ...], wanted: Request | None) -> Planned:
         """Make the plan of a call, and keep it for others like it. Raises ArgumentError."""
         if len(self._calls) >= KEPT_PLANS:
             self._calls.clear()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import Asked
+from cellgen.frameworks.shown import Request
 from cellgen.torch.derivatives import Call, Tables
 
 
@@ -27,7 +27,7 @@ class Planned:
 
     plain: Call
     saving: Call
-    wanted: Asked | None = None
+    wanted: Request | None = None
 
     def show(
         self, call: Call, outputs: Sequence[Tensor], tables: Tables, batch_first: bool
@@ -59,7 +59,7 @@ class Planned:
         return found
 
 
-def planned(call: Call, wanted: Asked | None) -> Planned:
+def planned(call: Call, wanted: Request | None) -> Planned:
     """Say what a call becomes; ``call`` has none of what is asked."""
     if wanted is None:
         return Planned(call, call)
