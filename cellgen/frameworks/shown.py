@@ -30,14 +30,14 @@ AT_CHECKPOINTS = " at checkpoints"
 class Shown:
     """Options that say which outputs come out of a call, and what it keeps.
 
-    ``every``: steps; ``hidden``: bit k says that the k-th output is not formed; ``last_only``:
+    ``every``: steps; ``hidden``: bit k says that the k-th output is not formed; ``last``:
     outputs over time that are not hidden are (B, ...), of the last step; ``checkpoint``: steps, 0
     for what every step saves; ``skips``: whether there are steps that may not count.
     """
 
     every: int = 1
     hidden: int = 0
-    last_only: bool = False
+    last: bool = False
     checkpoint: int = 0
     skips: bool = False
 
@@ -85,10 +85,10 @@ def _showing(layout: Kind, shown: Shown) -> Kind:
 
 
 def _shown(item: Argument, shown: Shown) -> Argument:
-    if not item.over_time or (shown.every == 1 and not shown.last_only):
+    if not item.over_time or (shown.every == 1 and not shown.last):
         return item
     units = item.shape[1:]
-    return replace(item, shape=units if shown.last_only else (STEPS_SHOWN, *units))
+    return replace(item, shape=units if shown.last else (STEPS_SHOWN, *units))
 
 
 # --- options as a caller states them ----------------------------------------------------------
@@ -104,7 +104,7 @@ class Request:
 
     names: tuple[str, ...]
     every: int = 1
-    last_only: bool = False
+    last: bool = False
     checkpoint: int = 0
     limit: int | None = None
     in_bf16: bool = False
@@ -129,7 +129,7 @@ def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
         None if limit is None else limit_bytes(where, limit),
         _is_in_bf16(where, given.get("products", ROWS["products"].default)),
     )
-    if found.last_only and found.every != 1:
+    if found.last and found.every != 1:
         raise ArgumentError(
             f"{where}: last_only and every={found.every} are both given, expected one of them; "
             f"leave out one"
@@ -143,10 +143,15 @@ def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
 
 
 def _hidden(layout: TensorLayout, found: Request) -> int:
-    states = {i.name.removesuffix("_last") for i in layout.outputs if i.of and found.last_only}
+    states = {i.name.removesuffix("_last") for i in layout.outputs if i.of and found.last}
     wanted = {*found.names} - states
     numbered = enumerate(layout.outputs)
     return sum(1 << k for k, item in numbered if not item.of and item.name not in wanted)
+
+
+def is_last(given: Mapping[str, object]) -> bool:
+    """Whether options by name ask for the last step alone."""
+    return bool(given.get("last_only"))
 
 
 def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
@@ -198,7 +203,7 @@ def _segment(
 
     Raises ArgumentError where nothing fits.
     """
-    in_full = found.names if found.every == 1 and not found.last_only else ()
+    in_full = found.names if found.every == 1 and not found.last else ()
     forward = [item for item in layout.forward.results if item.shape[:1] == ("T",)]
     seen = showing(layout, Shown(checkpoint=1, skips=skips))
     known = {**sizes, CHECKPOINTS: 1}

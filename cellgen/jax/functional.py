@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
+from cellgen.frameworks.shown import ASKED
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
@@ -29,15 +30,9 @@ SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
 OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads")
 """What a call takes beside arrays and scalars of the cell."""
 
-_SAVES = "its gradients read what every step saves; call the kernel of cellgen.load(...)"
-
 ELSEWHERE = {
     **elsewhere.ELSEWHERE,
-    "last_only": "read the final states, or index outputs: h[-1]",
-    "every": "index outputs: h[every - 1 :: every]",
-    "outputs": "leave outputs alone that nobody reads",
-    "checkpoint": _SAVES,
-    "memory_limit": _SAVES,
+    **dict.fromkeys(ASKED, "call the kernel of cellgen.load(...)"),
     "save": "JAX keeps what gradients read by itself",
     "saved": "JAX keeps what gradients read by itself",
     "out": "donate buffers: jax.jit(..., donate_argnums=...)",

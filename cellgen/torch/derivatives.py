@@ -61,7 +61,7 @@ class Call:
     checkpoint: int = 0
     every: int = 1
     hidden: int = 0
-    last_only: bool = False
+    last: bool = False
     wanted: int = -1
 
     @property
@@ -69,15 +69,15 @@ class Call:
         """What follows the tables in both operators."""
         return (
             *(self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals),
-            *(self.in_bf16, self.checkpoint, self.every, self.hidden, self.last_only),
+            *(self.in_bf16, self.checkpoint, self.every, self.hidden, self.last),
         )
 
     def layout(self, tables: Tables) -> Layout:
         """What the call takes and gives, with its options."""
-        if self.every == 1 and not (self.hidden or self.checkpoint or self.last_only):
+        if self.every == 1 and not (self.hidden or self.checkpoint or self.last):
             return self.known.layout
         skips = any(table is not None for table in tables)
-        shown = Shown(self.every, self.hidden, self.last_only, self.checkpoint, skips)
+        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, skips)
         return showing(self.known.layout, shown)
 
     def kept(self, results: Sequence[Of]) -> Sequence[Of]:

@@ -106,8 +106,8 @@ class CellFunction:
     says, at zero most often.
 
     Options: ``lengths`` (B) int64, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
-    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``every``,
-    ``last_only``, ``outputs``, ``checkpoint``, ``memory_limit``, ``products``: as those of
+    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, and those that
+    ``cellgen.frameworks.shown.ASKED`` lists, which say what is shown and kept: as those of
     ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
     that are not asked for are None.
 

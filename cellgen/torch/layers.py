@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
-from cellgen.frameworks.shown import ASKED
+from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.draws import draw
@@ -128,7 +128,7 @@ class CellLayers(torch.nn.Module):
         }
         outputs, states = self._run(x, self._split(state), given, options, shown)
         if is_single:
-            axis = 0 if self.batch_first or shown.get("last_only") else 1
+            axis = 0 if self.batch_first or is_last(shown) else 1
             outputs = _each(outputs, lambda output: output.squeeze(axis))
             states = tuple(one.squeeze(1) for one in states)
         last = states[0] if len(states) == 1 else states
@@ -170,7 +170,7 @@ class CellLayers(torch.nn.Module):
         }
         options = {"lengths": rows.lengths_there, "batch_first": False}
         outputs, last = self._run(rows.array, states, extra, options, shown)
-        if shown.get("last_only"):
+        if is_last(shown):
             again = _each(outputs, lambda output: rows.unsorted(output, 0))
         else:
             again = _each(outputs, rows.packed_again)
@@ -333,8 +333,8 @@ def module(  # noqa: PLR0913 - one argument an option
     declaration; left out, states start where the cell says. Other inputs and statics are passed by
     name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
     ``zero_output_for_mask`` as in ``cellgen.torch.function``, and so are ``checkpoint``,
-    ``memory_limit`` (of all layers together) and ``products``; ``every``, ``last_only`` and
-    ``outputs`` say what is shown of the last layer.
+    ``memory_limit`` (of all layers together) and ``products``; what else
+    ``cellgen.frameworks.shown.ASKED`` lists says what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has

@@ -39,7 +39,7 @@ class Planned:
             found = None if call.hidden >> place & 1 else next(given)
             if item.over_time and found is not None:
                 found = self._part(call, place, found, tables)
-                is_over_time = found is not None and not (self.wanted and self.wanted.last_only)
+                is_over_time = found is not None and not (self.wanted and self.wanted.last)
                 if batch_first and is_over_time and found is not None:
                     found = found.transpose(0, 1)
             shown.append(found)
@@ -52,7 +52,7 @@ class Planned:
             return found
         if self.plain.hidden >> place & 1:
             return None
-        if wanted.last_only:
+        if wanted.last:
             return last_step(found, tables, call.reverse)
         if call.every != wanted.every:
             return found[wanted.every - 1 :: wanted.every]
@@ -65,7 +65,7 @@ def planned(call: Call, wanted: Request | None) -> Planned:
         return Planned(call, call)
     call = replace(call, in_bf16=wanted.in_bf16)
     hidden = wanted.hidden
-    plain = replace(call, every=wanted.every, hidden=hidden, last_only=wanted.last_only)
+    plain = replace(call, every=wanted.every, hidden=hidden, last=wanted.last)
     saving = call
     if wanted.checkpoint:
         saving = replace(call, every=wanted.every, hidden=hidden, checkpoint=wanted.checkpoint)

@@ -41,7 +41,7 @@ class Steps:
     checkpoint: int = 0
     every: int = 1
     hidden: int = 0
-    last_only: bool = False
+    last: bool = False
     per_row: bool = False
 
     @property
@@ -56,7 +56,7 @@ class Steps:
 
     def layout(self, of: Layout) -> Layout:
         """What a call takes and gives, with these options."""
-        shown = Shown(self.every, self.hidden, self.last_only, self.checkpoint, self.skips)
+        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, self.skips)
         return showing(of, shown)
 
 
@@ -100,7 +100,7 @@ class Runner(ABC):
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-        make = theta[0].new_zeros if steps.last_only else theta[0].new_empty
+        make = theta[0].new_zeros if steps.last else theta[0].new_empty
         results = [make(layout.shape(item.name, sizes)) for item in formed]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
         states = results[len(layout.outputs) :] if steps.checkpoint and save else []
@@ -268,6 +268,6 @@ def _options(
         checkpoint=steps.checkpoint,
         every=steps.every,
         partial=int(steps.hidden != 0),
-        last=int(steps.last_only),
+        last=int(steps.last),
         per_row=int(steps.per_row),
     )

@@ -92,7 +92,7 @@ class DeviceRunner(Runner):
             "in_bf16": "whose kernels have no products='bf16'",
             "checkpoint": "whose kernels keep what every step saves",
             "hidden": "whose kernels form all outputs",
-            "last_only": "whose kernels form all outputs",
+            "last": "whose kernels form all outputs",
         }
         found = [name for name in reasons if getattr(steps, name)]
         if steps.every != 1:

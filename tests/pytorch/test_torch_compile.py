@@ -24,7 +24,7 @@ pytestmark = [
 FORWARD = torch.ops.cellgen.forward.default
 BACKWARD = torch.ops.cellgen.backward.default
 NOTHING = (False, 0, 1, 0, False)
-"""What follows the options: in_bf16, checkpoint, every, hidden, last_only."""
+"""What follows the options: in_bf16, checkpoint, every, hidden, last."""
 USUAL = ([], 0, False, False, 0, False, *NOTHING)
 
 

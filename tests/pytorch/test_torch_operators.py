@@ -22,7 +22,7 @@ from cellgen.torch.run import Steps  # noqa: E402
 FORWARD = torch.ops.cellgen.forward.default
 BACKWARD = torch.ops.cellgen.backward.default
 NOTHING = (False, 0, 1, 0, False)
-"""What follows the options: in_bf16, checkpoint, every, hidden, last_only."""
+"""What follows the options: in_bf16, checkpoint, every, hidden, last."""
 ROOT = Path(__file__).parent.parent.parent
 
 
