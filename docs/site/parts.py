@@ -164,13 +164,14 @@ def error_codes() -> str:
         for error in raised()
         if not error.code.startswith("declaration.")
     ]
-    return table(("code", "message"), rows)
+    return "`...` stands for what a message names.\n\n" + table(("code", "message"), rows)
 
 
 def code_names() -> str:
     """The codes alone."""
     codes = [error.code for error in raised() if not error.code.startswith("declaration.")]
-    return textwrap.fill(", ".join(f"`{code}`" for code in codes), 180) + "."
+    listed = textwrap.fill(", ".join(f"`{code}`" for code in codes), 180)
+    return f"{listed}.\n\nThe site has the messages, too: `python -m docs.build`."
 
 
 # --- C -------------------------------------------------------------------------------------------
@@ -265,7 +266,8 @@ def interface_names() -> str:
         for title, names in INTERFACE.items()
         for number, name in enumerate(names)
     ]
-    return table(("for", "name", "what it is"), rows)
+    said = "The first sentences; the site has the whole docstrings: `python -m docs.build`."
+    return f"{said}\n\n{table(('for', 'name', 'what it is'), rows)}"
 
 
 def _sentence(name: str) -> str:

@@ -6,6 +6,7 @@ Needs the extra ``[docs]``, Playwright for Python and a Chromium (``CHROMIUM`` n
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -38,6 +39,16 @@ WIDER = """() => {
     return document.documentElement.scrollWidth > width ? ["the page", ...found] : found;
 }"""
 """What is wider than the page and does not scroll by itself."""
+
+CORNER = """async (shot) => {
+    const image = new Image();
+    image.src = "data:image/png;base64," + shot;
+    await image.decode();
+    const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
+    canvas.drawImage(image, 0, 0);
+    return [...canvas.getImageData(14, 14, 1, 1).data].slice(0, 3);
+}"""
+"""The colour that a picture of the screen has near its upper left corner."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -257,6 +268,20 @@ def test_cards_and_their_equations_fit(site, browser, width, scheme):
             tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
         )
         assert dark == (scheme == "dark")
+
+
+def test_pictures_change_with_the_scheme(site, browser):
+    """Read off the screen, in a corner of a picture: ink on paper, or light on a dark ground."""
+    found = {}
+    for scheme in ("light", "dark"):
+        with opened(browser, site, GALLERY, DESK, scheme) as tab:
+            card = tab.locator(".cx-thumb").first
+            card.scroll_into_view_if_needed()
+            tab.wait_for_function("[...document.images].slice(0, 1).every(i => i.complete)")
+            shot = base64.b64encode(card.screenshot()).decode()
+            found[scheme] = tab.evaluate(CORNER, shot)
+    assert min(found["light"]) > 240
+    assert max(found["dark"]) < 60
 
 
 def test_pictures_of_pages_are_kept_where_asked(site, browser):
