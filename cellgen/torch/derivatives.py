@@ -168,6 +168,8 @@ def run_forward(
 ) -> Sequence[Tensor]:
     """Call the operator: with tables that there are, and which those are."""
     given, present = _present(tables)
+    if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
+        given = [theta[0]]
     found: Sequence[Tensor] = torch.ops.cellgen.forward(
         call.known.text, theta, call.scalars, save, given, present, *call.options
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +126,37 @@ def test_forward_mode_within_a_compiled_graph_is_refused_not_wrong() -> None:
         torch.compile(along, fullgraph=True, backend="eager")(tensors["x"], v)
     found = torch.compile(along, backend="eager")(tensors["x"], v)
     torch.testing.assert_close(found, along(tensors["x"], v))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_call_has_no_empty_list_of_tensors(strict: bool) -> None:
+    """AOTInductor, to which exported programs go, hands operators None for such a list."""
+    layer = cellgen.torch.module("gru", 3, 4)
+    with torch.no_grad():
+        program = torch.export.export(layer, (torch.randn(5, 2, 3),), strict=strict)
+    (call,) = (node for node in program.graph.nodes if "cellgen.forward" in str(node.target))
+    assert len(call.args[4]) == 1
+    assert call.args[5] == 0  # which of lengths, mask and reset it is: none
+
+
+@pytest.mark.slow  # a minute of a C++ compiler
+def test_a_package_of_aot_inductor_gives_the_same_in_another_process(tmp_path: Path) -> None:
+    layer, file = cellgen.torch.module("gru", 3, 4), str(tmp_path / "gru.pt2")
+    steps, rows = torch.export.Dim("T", min=2, max=64), torch.export.Dim("B", min=2, max=64)
+    with torch.no_grad():
+        program = torch.export.export(
+            layer, (torch.randn(5, 2, 3),), dynamic_shapes={"x": {0: steps, 1: rows}}, strict=False
+        )
+    torch._inductor.aoti_compile_and_package(program, package_path=file)
+    x = torch.randn(7, 3, 3)
+    torch.save((x, layer(x)[0].detach()), tmp_path / "given.pt")
+    code = (
+        "import torch, cellgen.torch; "
+        f"x, y = torch.load({str(tmp_path / 'given.pt')!r}); "
+        f"found = torch._inductor.aoti_load_package({file!r})(x)[0]; "
+        "torch.testing.assert_close(found, y, rtol=0, atol=0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_exported_saved_loaded_and_run_at_other_shapes() -> None:

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import distributed  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 import cellgen.torch  # noqa: E402
 
@@ -73,6 +74,41 @@ def test_two_processes_of_data_parallel_agree_with_one(tmp_path: Path) -> None:
         assert path == str(built)  # of one cache
         for name, parameter in whole.named_parameters():
             torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-10, atol=1e-13)
+
+
+def shard(rank: int, port: int, folder: str) -> None:
+    """One of two processes, each of which holds half of the parameters."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+    )
+    try:
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (2,))
+        both = model()
+        fully_shard(both.layer, mesh=mesh)
+        fully_shard(both, mesh=mesh)
+        halves = sum(p.to_local().numel() for p in both.parameters())
+        both(data()[:, rank * 2 : rank * 2 + 2]).sin().mean().backward()
+        gradients = {name: p.grad.full_tensor() for name, p in both.named_parameters()}
+        torch.optim.SGD(both.parameters(), 0.1).step()
+        after = both(data())
+        torch.save((gradients, after.detach(), halves), Path(folder) / f"{rank}.pt")
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_that_share_out_parameters_agree_with_one(tmp_path: Path) -> None:
+    whole = model()
+    whole(data()).sin().mean().backward()
+    torch.multiprocessing.spawn(shard, (free_port(), str(tmp_path)), nprocs=2)
+    gradients = {name: p.grad for name, p in whole.named_parameters()}
+    torch.optim.SGD(whole.parameters(), 0.1).step()
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for sharded, after, _ in found:
+        torch.testing.assert_close(sharded, gradients, rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(after, whole(data()), rtol=1e-10, atol=1e-13)
+    assert sum(halves for *_, halves in found) == sum(p.numel() for p in whole.parameters())
 
 
 class Rows(torch.utils.data.Dataset):
