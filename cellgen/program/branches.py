@@ -36,6 +36,11 @@ class Reach(IntEnum):
     ANYTHING = 2
 
 
+def is_bounded(expression: Expr) -> bool:
+    """Whether an expression is a function that gives moderate numbers of all arguments."""
+    return _row(expression).growth is Growth.BOUNDED
+
+
 class Branches:
     """What is known of values: which a branch makes 0, and how far each may reach elsewhere.
 

@@ -63,7 +63,8 @@ class Argument:
     ``used`` is False for a name that a call may give for symmetry with ``forward`` (it is checked,
     then ignored, and is absent from the C struct).
     ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
-    formed on request, an argument that comes from it. ``initial`` is where a state starts.
+    formed on request, an argument that comes from it. Such a one is ``bounded`` where its equation
+    ends in a bounded function: a gate. ``initial`` is where a state starts.
     ``role`` is one of ``ROLES``; ``of`` names what a gradient is of, and for a final state the one
     before the first step.
     """
@@ -75,6 +76,7 @@ class Argument:
     optional: bool = False
     used: bool = True
     saved: bool = False
+    bounded: bool = False
     initial: float = 0.0
     role: str = ""
     of: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
+from cellgen.program.branches import is_bounded
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
@@ -110,6 +111,7 @@ def _argument(  # noqa: PLR0913 - one argument an option
     optional: bool = False,
     used: bool = True,
     saved: bool = False,
+    bounded: bool = False,
 ) -> Argument:
     shape = tuple(format_axis(axis) for axis in value.shape)
     return Argument(
@@ -120,6 +122,7 @@ def _argument(  # noqa: PLR0913 - one argument an option
         optional=optional,
         used=used,
         saved=saved,
+        bounded=bounded,
         initial=0.0 if name else definition.initial_of(value),
         role=role or value.role.value,
         of=of,
@@ -132,6 +135,7 @@ def _dims(definition: Definition) -> tuple[str, ...]:
 
 def _forward_signature(schedule: SequenceSchedule) -> Signature:
     programs, definition = schedule.programs, schedule.programs.definition
+    bounded = _bounded(schedule)
     arguments = [_argument(v, definition, over_time=v.role is Role.INPUT) for v in programs.given]
     results = [_argument(v, definition, over_time=True, role="output") for v in programs.outputs]
     results += [
@@ -153,6 +157,7 @@ def _forward_signature(schedule: SequenceSchedule) -> Signature:
             text="saved for the backward pass",
             role="saved",
             saved=True,
+            bounded=v in bounded,
         )
         for v in programs.saved
     ]
@@ -170,7 +175,7 @@ def _forward_signature(schedule: SequenceSchedule) -> Signature:
 def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
     """What the forward function took and returned, then upstream gradients."""
     programs, definition = schedule.programs, schedule.programs.definition
-    read = _read_by_backward(schedule)
+    read, bounded = _read_by_backward(schedule), _bounded(schedule)
     arguments = [
         _argument(v, definition, over_time=v.role is Role.INPUT, used=v in read)
         for v in programs.given
@@ -187,6 +192,7 @@ def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
             text="saved by sequence_forward",
             role="saved",
             saved=True,
+            bounded=v in bounded,
         )
         for v in programs.saved
     ]
@@ -244,6 +250,13 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
         "Compute every gradient of a sequence; upstream gradients left out are 0.",
         team=True,
     )
+
+
+def _bounded(schedule: SequenceSchedule) -> set[Value]:
+    """Saved values that are bounded functions of others."""
+    programs = schedule.programs
+    defined = {s.target: s.expression for s in programs.forward.statements}
+    return {v for v in programs.saved if v in defined and is_bounded(defined[v])}
 
 
 def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:

@@ -47,7 +47,8 @@ Look: TypeAlias = Callable[[str, str, object], ArrayView]
 class Checked:
     """A call that passed: its element type and dimensions, and the arrays that were given.
 
-    ``views`` tell how each of these looked, by its label.
+    ``views`` tell how each of these looked, by its label. ``stored`` is the type of arrays over
+    time where it is another.
     """
 
     element: str
@@ -55,19 +56,12 @@ class Checked:
     inputs: dict[str, Array]
     outputs: dict[str, Array]
     views: dict[str, ArrayView]
+    stored: np.dtype[Any] | None = None
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
         """The element type as NumPy has it."""
         return np.dtype(self.element)
-
-    @property
-    def stored(self) -> np.dtype[Any] | None:
-        """The type of arrays over time where it is another."""
-        for array in self.inputs.values():
-            if array.dtype in NUMBERS:
-                return array.dtype
-        return None
 
     @property
     def device(self) -> int:
@@ -127,12 +121,19 @@ def check_call(
         {item.argument.name: cast(Array, arguments[item.argument.name]) for item in inputs},
         {item.argument.name: cast(Array, results[item.argument.name]) for item in outputs},
         {item.label: item.view for item in everything},
+        _stored([arguments[i.argument.name] for i in inputs if i.argument.over_time]),
     )
 
 
 def _as_floats(item: Argument, view: ArrayView) -> ArrayView:
     """What a call of floats stores over time in 16 bits counts as floats."""
     return replace(view, dtype="float32") if has_steps(item) and is_stored(view.dtype) else view
+
+
+def _stored(arrays: Iterable[Any]) -> np.dtype[Any] | None:
+    """The type of arrays over time where they are stored in 16 bits."""
+    types = (getattr(array, "dtype", None) for array in arrays)
+    return next((dtype for dtype in types if dtype in NUMBERS), None)
 
 
 def has_steps(item: Argument) -> bool:

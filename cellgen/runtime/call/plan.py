@@ -143,11 +143,13 @@ def run_nothing(*_: object) -> int:
 def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:
     """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
     codes, spans, stored = [], {}, checked.stored
+    given = {**checked.inputs, **checked.outputs}
     for place, item in enumerate((*function.struct_members, *function.results)):
         codes.append("d" if item.is_scalar else "P")
         is_result = place >= len(function.struct_members)
         if not item.is_scalar and (is_result or item.name in checked.inputs):
             dtype = stored if stored is not None and has_steps(item) else checked.dtype
+            dtype = given[item.name].dtype if item.name in given else dtype
             size = dtype.itemsize * math.prod(lengths(item, checked.dims))
             if size:
                 spans[place] = _Span(item.name, size, is_result)

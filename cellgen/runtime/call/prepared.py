@@ -27,7 +27,7 @@ from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
 from cellgen.runtime.call.settings import Beside, make_settings, require_float32
-from cellgen.runtime.call.stored import NUMBERS
+from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG
 from cellgen.runtime.host.memory import empty, hold, is_small
@@ -102,6 +102,7 @@ class Preparation:
         # A name that a call may give and the kernel does not read is checked all the same.
         self.over_time = frozenset(item.name for item in named if item.over_time)
         self.steps = frozenset(item.name for item in named if has_steps(item))
+        self._bounded = frozenset(item.name for item in function.results if item.bounded)
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
         """Say how to make a call that has been checked; ``function`` is the interface it had."""
@@ -218,9 +219,14 @@ class Preparation:
             if self.outputs.is_of_last_step(name, options):
                 shown[name] = np.zeros(shape[1:], plan.dtype)
             elif self.outputs.is_formed(name, options) and (saves or name not in self.saves):
-                dtype = plan.dtype if plan.stored is None or name not in self.steps else plan.stored
-                found[name] = self.empty(name, shape, dtype, options)
+                found[name] = self.empty(name, shape, self._dtype(plan, name), options)
         return found, shown
+
+    def _dtype(self, plan: TimeCallPlan, name: str) -> np.dtype[Any]:
+        """The type of a result; bounded numbers that are saved need digits, and no range."""
+        if plan.stored is None or name not in self.steps:
+            return plan.dtype
+        return STORED[FLOAT16] if name in self._bounded else plan.stored
 
     def _stored(self, call: CheckedCall, found: Mapping[str, Array | None]) -> Array | None:
         """What each member of a call's struct holds, as C numbers it; None: floats, all of them."""
