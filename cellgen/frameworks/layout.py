@@ -136,6 +136,13 @@ class TensorLayout:
                 moved[item.name] = finals[direction] if item.of else direction
         return moved
 
+    def hidden_in(self, hidden: int, tangent: TensorLayout, directions: Mapping[str, str]) -> int:
+        """The outputs of a tangent that are not formed where these of the cell are not, as bits."""
+        names = {item.name for k, item in enumerate(self.outputs) if hidden >> k & 1}
+        moved = self.moved_outputs(tangent, directions)
+        names |= {moved[name] for name in names & moved.keys()}
+        return sum(1 << k for k, item in enumerate(tangent.outputs) if item.name in names)
+
     def wrong_rank(self, item: Argument, shape: Sequence[int]) -> str:
         """What is wrong of an array that has more or fewer axes."""
         return (

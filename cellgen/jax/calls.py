@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from cellgen.frameworks.layout import TensorLayout, row_axis
+from cellgen.frameworks.shown import Shown, showing
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
@@ -28,14 +29,18 @@ Which: TypeAlias = tuple[bool, ...]
 TABLES = {"lengths": ("B",), "mask": ("T", "B"), "reset": ("T", "B")}
 """Arrays that say which steps count, in order, with their axes."""
 NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
-"""What stands for them among numbers of members, as in ``handler.c``."""
+FIRST_CHECKPOINT, UNREAD = -10, -4
+"""What stands for them among numbers of members, for checkpoints from the first down, and for what
+the function does not read; as in ``handler.c``."""
 
 
 @dataclass(frozen=True)
 class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
-    Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
+    Operands are its tables, its ``values``, then for the backward pass what was ``kept``. What
+    follows ``in_bf16`` is as in ``cellgen.frameworks.shown``; a call that saves has it with a
+    ``checkpoint`` alone, and ``last`` never.
     """
 
     text: str
@@ -45,6 +50,11 @@ class JaxCall:
     window: int = 0
     flush_denormals: bool = False
     threads: int = 0
+    in_bf16: bool = False
+    checkpoint: int = 0
+    every: int = 1
+    hidden: int = 0
+    last: bool = False
 
     @property
     def known(self) -> KnownInJax:
@@ -53,8 +63,22 @@ class JaxCall:
 
     @property
     def layout(self) -> TensorLayout:
-        """Names and shapes of the cell."""
-        return self.known.layout
+        """Names and shapes of the cell, with the options of the call."""
+        layout = self.known.layout
+        if self.every == 1 and not (self.hidden or self.checkpoint or self.last):
+            return layout
+        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, bool(self.tables))
+        return showing(layout, shown)
+
+    @property
+    def saving(self) -> JaxCall:
+        """The same call where it saves: all outputs are formed, or with a checkpoint those shown.
+
+        Of the last step alone, outputs that are no states are formed for all steps.
+        """
+        if self.checkpoint:
+            return replace(self, last=False)
+        return replace(self, every=1, hidden=0, last=False)
 
     @property
     def values(self) -> tuple[Argument, ...]:
@@ -69,6 +93,8 @@ class JaxCall:
     @property
     def kept(self) -> tuple[Argument, ...]:
         """What the backward pass reads of what the forward pass gives."""
+        if self.checkpoint:
+            return self.layout.saved
         return _kept(self.layout.cell, self.layout.backward, self.layout.forward)
 
     def split(self, arrays: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -98,6 +124,17 @@ class JaxCall:
             "window": np.int64(self.window),
             "flush_denormals": np.int64(self.flush_denormals),
             "threads": np.int64(self.threads),
+            **{name: np.int64(number) for name, number in self._rare().items() if number},
+        }
+
+    def _rare(self) -> dict[str, int]:
+        """Options that say what is shown and kept, by their names in C; 0: as usual."""
+        return {
+            "products": int(self.in_bf16),
+            "checkpoint": self.checkpoint,
+            "every": self.every if self.every != 1 else 0,
+            "partial": int(self.hidden != 0),
+            "last": int(self.last),
         }
 
 
@@ -124,25 +161,43 @@ def run(
     handler.add(call.known)
     members = (*function.struct_members, *function.results)
     numbers = {item.name: place for place, item in enumerate(members)} | NUMBERS
-    read = [(numbers[name], array) for name, array in operands if name in numbers]
+    if call.checkpoint:
+        numbers |= {item.name: FIRST_CHECKPOINT - k for k, item in enumerate(call.layout.saved)}
+    again = _again(call, function)
+    read = [
+        (numbers.get(name, UNREAD), array, again.get(name, UNREAD))
+        for name, array in operands
+        if name in numbers or name in again
+    ]
     dtype = next(array.dtype for name, array in operands if name not in TABLES)
     made = jax.ffi.ffi_call(
         handler.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     )(
-        *(array for _, array in read),
+        *(array for _, array, _ in read),
         cell=call.text,
         digest=call.known.kernel.interface.digest,
         function=function.name,
-        operands=np.array([number for number, _ in read], np.int32),
+        operands=np.array([number for number, _, _ in read], np.int32),
         results=np.array([numbers[item.name] for item in results], np.int32),
         per_row=np.int64(per_row),
         **call.options(),
+        **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
     return list(made)
 
 
+def _again(call: JaxCall, function: Function) -> dict[str, int]:
+    """The members of the forward pass that a backward pass with checkpoints runs once more."""
+    forward = call.layout.forward
+    if not call.checkpoint or function is forward:
+        return {}
+    return {item.name: place for place, item in enumerate(forward.struct_members)}
+
+
 def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
     """Compute all steps: outputs, final states, then what is saved if it is."""
+    if call.checkpoint and not save:
+        call = replace(call, checkpoint=0)
     items = call.formed if save else call.layout.outputs
     names = (*call.tables, *(item.name for item in call.values))
     operands = list(zip(names, arrays, strict=True))

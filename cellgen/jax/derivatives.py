@@ -30,6 +30,7 @@ from cellgen.jax.calls import JaxCall
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
 from cellgen.jax.primitives import backward, backward_p, forward, forward_p, row_by_row
+from cellgen.jax.shown import show
 
 Arrays: TypeAlias = Sequence[Any]
 Which: TypeAlias = tuple[bool, ...]
@@ -254,9 +255,12 @@ def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
             f"gradients are differentiated: truncated ones are no derivative of anything; leave it "
             f"out"
         )
-    rows = {item.name for item in call.layout.theta if row_axis(item) is not None}
-    ordered = tuple(item.name for item in call.layout.theta if item.name in moves)
-    return replace(call, text=call.known.tangent(ordered if {*moves} <= rows else ()).text)
+    layout = call.known.layout
+    rows = {item.name for item in layout.theta if row_axis(item) is not None}
+    ordered = tuple(item.name for item in layout.theta if item.name in moves)
+    tangent = call.known.tangent(ordered if {*moves} <= rows else ())
+    hidden = layout.hidden_in(call.hidden, tangent.layout, tangent.directions)
+    return replace(call, text=tangent.text, hidden=hidden)
 
 
 # --- rules ------------------------------------------------------------------------------------
@@ -273,14 +277,17 @@ def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, save: bool) -> 
     if not moves:
         results = forward(call, save, arrays)
         return results, [zero(result) for result in results]
-    formed = forward(call, True, arrays)
-    named = {item.name: array for item, array in zip(call.formed, formed, strict=True)}
-    outputs = len(call.layout.outputs)
-    push = Push(call, tuple(moves), (True,) * outputs)
-    kept = [named[item.name] for item in call.kept]
+    saving = call.saving
+    formed = forward(saving, True, arrays)
+    named = {item.name: array for item, array in zip(saving.formed, formed, strict=True)}
+    outputs = len(saving.layout.outputs)
+    push = Push(saving, tuple(moves), (True,) * outputs)
+    kept = [named[item.name] for item in saving.kept]
     found = linear(push, (*arrays, *kept), list(moves.values()))
-    shown = formed if save else formed[:outputs]
-    return shown, [*found, *(zero(array) for array in shown[outputs:])]
+    if save:
+        return formed, [*found, *(zero(array) for array in formed[outputs:])]
+    tables, _, _ = call.split(arrays)
+    return show(call, tables, formed[:outputs]), show(call, tables, found)
 
 
 def _backward_jvp(

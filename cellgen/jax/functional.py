@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import jax
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED
+from cellgen.frameworks.shown import ASKED, Request, looked_at
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
@@ -27,12 +28,14 @@ from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.host.threads import team_size
 
 SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
-OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads")
+OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads", *ASKED)
 """What a call takes beside arrays and scalars of the cell."""
+
+REQUESTED = ("in_bf16", "checkpoint", "every", "hidden", "last")
+"""What a ``Request`` says of a ``JaxCall``."""
 
 ELSEWHERE = {
     **elsewhere.ELSEWHERE,
-    **dict.fromkeys(ASKED, "call the kernel of cellgen.load(...)"),
     "save": "JAX keeps what gradients read by itself",
     "saved": "JAX keeps what gradients read by itself",
     "out": "donate buffers: jax.jit(..., donate_argnums=...)",
@@ -53,9 +56,10 @@ class CellFunction:
     final states.
 
     Options: ``lengths`` (B) integers, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
-    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``: as
-    those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
-    Python's.
+    ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``, and
+    those that ``cellgen.frameworks.shown.ASKED`` lists, which say what is shown and kept: as those
+    of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are Python's.
+    Outputs that are not asked for are None.
 
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """
@@ -133,6 +137,8 @@ class CellFunction:
         if "lengths" in tables:
             tables["lengths"] = _counts(tables["lengths"])
         threads = options.get("threads")
+        rare = tuple((name, options[name]) for name in ASKED if name in options)
+        wanted = self._request(rare, sizes, values[0].dtype, skips=bool(tables)) if rare else None
         call = JaxCall(
             self.known.text,
             tuple(tables),
@@ -140,13 +146,38 @@ class CellFunction:
             threads=0 if threads is None else team_size(threads, where),
             **{name: accept.flag(where, name, options.get(name, False)) for name in SWITCHES},
         )
-        outputs = forward(call, False, (*tables.values(), *values))
-        if is_batch_first:
+        if wanted is not None:
+            call = replace(call, **{name: getattr(wanted, name) for name in REQUESTED})
+        given_outputs = iter(forward(call, False, (*tables.values(), *values)))
+        outputs = [
+            None if call.hidden >> place & 1 else next(given_outputs)
+            for place in range(len(self.layout.outputs))
+        ]
+        if is_batch_first and not call.last:
             outputs = [
-                jnp.swapaxes(output, 0, 1) if item.over_time else output
+                jnp.swapaxes(output, 0, 1) if item.over_time and output is not None else output
                 for item, output in zip(self.layout.outputs, outputs, strict=True)
             ]
         return self.result(*outputs)
+
+    def _request(
+        self, given: Sequence[tuple[str, object]], sizes: Mapping[str, Any], dtype: Any, skips: bool
+    ) -> Request:
+        """Look at options that say what is shown and kept. Raises ArgumentError, ArrayError."""
+        if any(name == "memory_limit" and limit is not None for name, limit in given):
+            for name, size in sizes.items():
+                if not isinstance(size, int):
+                    raise ArrayError(
+                        f"{self.layout.where}: memory_limit is given and {name} is {size}, "
+                        f"expected a number; pass checkpoint= in its place"
+                    )
+        found = looked_at(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
+        if found.in_bf16 and dtype.name != "float32":
+            raise ArrayError(
+                f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
+                f"expected float32 arrays; pass those, or leave products out"
+            )
+        return found
 
     def _given(self, params: object, x: object, state: object) -> dict[str, Any]:
         """All arrays of a call by name. Raises ArrayError."""

@@ -1,7 +1,8 @@
 /* The handler through which programs of XLA call every cell: the target "cellgen_call" of its typed FFI,
  * in C99. Attributes name what is called: `cell`, `digest`, `function`. Operands and results are members of
  * the function's argument struct, by their numbers in `operands` and `results`; -1, -2, -3 are lengths,
- * mask, reset. Members that are in neither are NULL. Dimensions follow from the shapes of what comes in,
+ * mask, reset; -10 and below checkpoints, from the first on; -4 what the function does not read. `again` are
+ * the members of the forward pass that a backward pass with checkpoints runs once more. Members that are in neither are NULL. Dimensions follow from the shapes of what comes in,
  * by the cell's descriptor, so that a program holds none. Every shape is checked against it.
  * A cell that this process has not met is asked for through `find`. */
 #define _POSIX_C_SOURCE 200809L /* posix_memalign */
@@ -22,7 +23,7 @@
 #define ALIGNMENT 64
 #define TEXT 512
 
-enum { LENGTHS = -1, MASK = -2, RESET = -3 };
+enum { LENGTHS = -1, MASK = -2, RESET = -3, UNREAD = -4, FIRST_CHECKPOINT = -10, MOST_CHECKPOINTS = 256 };
 
 /* --- cells ------------------------------------------------------------------------------- */
 
@@ -131,6 +132,13 @@ typedef struct {
     uint64_t word[MOST_MEMBERS + 4];
     int64_t *lengths; /* of our own, where those of the call have 32 bits */
     int64_t per_row;  /* gradients of weights come row by row, (B, ...) */
+    int64_t every, last; /* outputs are of every so many-th step; of the last one alone, (B, ...) */
+    int64_t segment;     /* steps from one checkpoint to the next; 0: there are none */
+    const XLA_FFI_Buffer *checkpoint[MOST_CHECKPOINTS];
+    void *checkpoint_at[MOST_CHECKPOINTS];
+    int64_t checkpoints;
+    uint64_t again[MOST_MEMBERS + 4]; /* the forward pass that is run once more */
+    cellgen_options options_again;
     char text[TEXT];  /* of an error */
 } call;
 
@@ -230,6 +238,13 @@ static int place_buffers(call *one)
         for (int64_t n = 0; n < counts[k]; ++n) {
             const XLA_FFI_Buffer *buffer = k ? frame->rets.rets[n] : frame->args.args[n];
             const int32_t at = ((const int32_t *)lists[k]->data)[n];
+            if (at <= FIRST_CHECKPOINT && at > FIRST_CHECKPOINT - MOST_CHECKPOINTS) {
+                one->checkpoint[FIRST_CHECKPOINT - at] = buffer;
+                one->checkpoints += 1;
+                continue;
+            }
+            if (at == UNREAD && !k)
+                continue;
             if (at < RESET || at >= one->function->members || (k && at < one->function->arguments))
                 return disagrees(one);
             if (at < 0) {
@@ -315,17 +330,35 @@ static int is_by_row(const call *one, int64_t at)
            one->function->member[at].flags & CELLGEN_VALUE_WEIGHT;
 }
 
+/* Whether a member is an output over time or its gradient, of the steps that the call shows. */
+static int is_shown(const cellgen_value *value)
+{
+    return value->flags & CELLGEN_VALUE_OVER_TIME &&
+           (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_UPSTREAM);
+}
+
+/* Look at the number of steps that are shown, which tells nothing. */
+static enum told look_at_steps(const call *one, int64_t length)
+{
+    const int64_t steps = size_named(one, "T");
+    return steps < 0 || length == steps / one->every ? FITS : DISAGREES;
+}
+
 /* Look at the shape of one member; count what it tells. 0: it is wrong. */
 static int look(call *one, int64_t at, int *told)
 {
     const cellgen_value *value = &one->function->member[at];
     const XLA_FFI_Buffer *buffer = one->member[at];
-    const int64_t first = is_by_row(one, at), rows = size_named(one, "B");
+    const int64_t gone = one->last && is_shown(value), by_row = is_by_row(one, at);
+    const int64_t first = by_row - gone, rows = size_named(one, "B");
     int fits = buffer->rank == value->axes + first;
-    if (fits && first && rows >= 0 && buffer->dims[0] != rows)
+    if (fits && by_row && rows >= 0 && buffer->dims[0] != rows)
         fits = 0;
-    for (int64_t a = 0; a < value->axes || !fits; ++a) {
-        const enum told found = fits ? tell(one, value->axis[a], buffer->dims[a + first]) : DISAGREES;
+    for (int64_t a = gone; a < value->axes || !fits; ++a) {
+        const int divided = a == 0 && one->every > 1 && is_shown(value);
+        const enum told found = !fits     ? DISAGREES
+                                : divided ? look_at_steps(one, buffer->dims[0])
+                                          : tell(one, value->axis[a], buffer->dims[a + first]);
         if (found == DISAGREES)
             return wrong(one, "%s.%s: %s has %lld axes, the length of axis %lld is %lld, which does not agree "
                          "with the other arrays", one->cell->name, one->function->name, value->name,
@@ -355,23 +388,75 @@ static int tell_sizes(call *one)
     return 1;
 }
 
-/* Fill the words of the members: addresses, and scalars as doubles. */
+/* The word of a member: an address, or a scalar as a double. */
+static uint64_t word_of(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
+{
+    double scalar = value->value;
+    uint64_t word = 0;
+    if (value->role != CELLGEN_ROLE_SCALAR)
+        return buffer ? (uint64_t)(uintptr_t)buffer->data : 0;
+    if (buffer)
+        scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)buffer->data : *(const double *)buffer->data;
+    memcpy(&word, &scalar, sizeof scalar);
+    return word;
+}
+
+/* Fill the words of the members; an output of the last step alone starts at zero. */
 static void fill_words(call *one)
 {
     for (int64_t m = 0; m < one->function->members; ++m) {
-        const cellgen_value *value = &one->function->member[m];
         const XLA_FFI_Buffer *buffer = one->member[m];
-        double scalar = value->value;
-        one->word[m] = 0;
-        if (value->role != CELLGEN_ROLE_SCALAR) {
-            one->word[m] = buffer ? (uint64_t)(uintptr_t)buffer->data : 0;
-            continue;
+        const cellgen_value *value = &one->function->member[m];
+        one->word[m] = word_of(one, value, buffer);
+        if (buffer && one->last && is_shown(value)) {
+            size_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : 8;
+            for (int64_t a = 0; a < buffer->rank; ++a)
+                bytes *= (size_t)buffer->dims[a];
+            memset(buffer->data, 0, bytes);
         }
-        if (buffer)
-            scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)buffer->data
-                                                       : *(const double *)buffer->data;
-        memcpy(&one->word[m], &scalar, sizeof scalar);
     }
+}
+
+/* Put checkpoints into the options, and for a backward pass what it runs forward once more; 0: they are wrong. */
+static int fill_checkpoints(call *one, cellgen_options *options)
+{
+    const XLA_FFI_CallFrame *frame = one->frame;
+    const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
+    const int64_t steps = size_named(one, "T"), kept = steps > 0 ? (steps - 1) / one->segment : 0;
+    const cellgen_signature *forward = NULL;
+    if (!one->checkpoints)
+        return disagrees(one);
+    for (int64_t k = 0; k < one->checkpoints; ++k) {
+        const XLA_FFI_Buffer *buffer = k < MOST_CHECKPOINTS ? one->checkpoint[k] : NULL;
+        if (!buffer || buffer->dtype != one->type || buffer->rank < 2 || buffer->dims[0] != kept ||
+            buffer->dims[1] != size_named(one, "B"))
+            return disagrees(one);
+        one->checkpoint_at[k] = buffer->data;
+    }
+    options->checkpoint = one->segment;
+    options->checkpoints = one->checkpoint_at;
+    if (!again)
+        return 1;
+    for (int64_t k = 0; k < one->cell->functions; ++k)
+        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
+            forward = &one->cell->function[k];
+    if (!forward || forward->members > MOST_MEMBERS || !is_numbers(again, frame->args.size))
+        return disagrees(one);
+    for (int64_t m = 0; m < forward->members; ++m)
+        one->again[m] = m < forward->arguments ? word_of(one, &forward->member[m], NULL) : 0;
+    for (int64_t n = 0; n < frame->args.size; ++n) {
+        const int32_t at = ((const int32_t *)again->data)[n];
+        if (at >= 0 && at < forward->arguments)
+            one->again[at] = word_of(one, &forward->member[at], frame->args.args[n]);
+    }
+    one->options_again = *options;
+    one->options_again.window = one->options_again.checkpoint = one->options_again.every = 0;
+    one->options_again.partial = one->options_again.per_row = 0;
+    one->options_again.checkpoints = NULL;
+    memset(one->again + forward->members, 0, 3 * sizeof *one->again);
+    one->again[forward->members + 3] = (uint64_t)(uintptr_t)&one->options_again;
+    options->forward = one->again;
+    return 1;
 }
 
 /* The options of a call, from its tables and attributes; 0: no memory. */
@@ -384,6 +469,10 @@ static int fill_options(call *one, cellgen_options *options)
     options->window = number(one->frame, "window");
     options->flush = number(one->frame, "flush_denormals");
     options->per_row = one->per_row;
+    options->products = number(one->frame, "products");
+    options->every = one->every;
+    options->last = one->last;
+    options->partial = number(one->frame, "partial");
     options->mask = one->table[1] ? one->table[1]->data : NULL;
     options->reset = one->table[2] ? one->table[2]->data : NULL;
     if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
@@ -450,6 +539,8 @@ static XLA_FFI_Error *run(call *one)
         wrong(one, "%s.%s: no memory for lengths", one->cell->name, one->function->name);
         return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
     }
+    if (one->segment && !fill_checkpoints(one, &options))
+        return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
     for (int64_t k = 0; k < one->function->dims; ++k)
         dims[k] = one->size[one->function->dim[k]];
     const int64_t bytes = one->entry->size ? one->entry->size(dims, &options) : 0;
@@ -501,6 +592,12 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     one.entry = NULL;
     one.lengths = NULL;
     one.per_row = number(frame, "per_row");
+    one.every = number(frame, "every");
+    one.last = number(frame, "last");
+    one.segment = number(frame, "checkpoint");
+    one.checkpoints = 0;
+    if (one.segment)
+        memset(one.checkpoint, 0, sizeof one.checkpoint);
     memset(one.table, 0, sizeof one.table);
     if (!find_function(&one))
         return refuse(&one, XLA_FFI_Error_Code_NOT_FOUND);

@@ -131,11 +131,8 @@ class Call:
         tangent = self.known.tangent(by)
         given = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
         scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
-        hidden = {i.name for k, i in enumerate(layout.outputs) if self.hidden >> k & 1}
-        moved = layout.moved_outputs(tangent.layout, tangent.directions)
-        hidden |= {moved[name] for name in hidden & moved.keys()}
-        bits = sum(1 << k for k, i in enumerate(tangent.layout.outputs) if i.name in hidden)
-        return replace(self, known=tangent, scalars=scalars, hidden=bits, wanted=-1)
+        hidden = layout.hidden_in(self.hidden, tangent.layout, tangent.directions)
+        return replace(self, known=tangent, scalars=scalars, hidden=hidden, wanted=-1)
 
 
 def is_transforming() -> bool:

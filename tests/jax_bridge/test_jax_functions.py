@@ -184,8 +184,7 @@ def test_wrong_names_and_options() -> None:
         (params, {"y": given["x"]}, None, {}, "x has an unknown name 'y'"),
         (params, given["x"], (1, 2), {}, "state has 2 arrays, expected 1: h_prev"),
         (params, given["x"], None, {"lenghts": 1}, "unknown option 'lenghts'; did you mean"),
-        (params, given["x"], None, {"last_only": True}, "last_only is no option of a function of"),
-        (params, given["x"], None, {"every": 2}, r"every is no option .*h\[every - 1 :: every\]"),
+        (params, given["x"], None, {"packed": None}, "packed is no option of a function of"),
         (
             params,
             given["x"],

@@ -1,0 +1,53 @@
+"""What a call shows of outputs of all steps, where its gradient needs them all.
+
+Input: outputs of a call that saves. Output: those of the call itself. Linear in the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from cellgen.jax.calls import JaxCall
+
+
+def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """Show what ``call`` does of the outputs of ``call.saving``."""
+    saving = call.saving
+    if call == saving:
+        return list(outputs)
+    given = iter(outputs)
+    shown = []
+    for place, item in enumerate(call.known.layout.outputs):
+        if saving.hidden >> place & 1:
+            continue
+        found = next(given)
+        if call.hidden >> place & 1:
+            continue
+        if item.over_time and call.last:
+            found = last_step(found, dict(zip(call.tables, tables, strict=True)), call.reverse)
+        elif item.over_time and call.every != saving.every:
+            found = found[call.every - 1 :: call.every]
+        shown.append(found)
+    return shown
+
+
+def last_step(output: Any, tables: dict[str, Any], reverse: bool) -> Any:
+    """An output (T, B, ...) at the last step of each row that counts, zeros where none does."""
+    steps, rows = output.shape[:2]
+    if steps == 0:
+        return jnp.zeros_like(output, shape=output.shape[1:])
+    if not {"lengths", "mask"} & tables.keys():
+        return output[0 if reverse else -1]
+    order = jnp.arange(steps)[:, None]
+    counts = jnp.ones((steps, rows), bool)
+    if "lengths" in tables:
+        counts &= order < tables["lengths"]
+    if "mask" in tables:
+        counts &= tables["mask"]
+    last = jnp.where(counts, steps - 1 - order if reverse else order, -1).max(0)
+    step = jnp.clip(steps - 1 - last if reverse else last, 0, steps - 1)
+    found = output[step, jnp.arange(rows)]
+    return jnp.where((last >= 0).reshape(-1, *(1,) * (found.ndim - 1)), found, 0)
