@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from sympy import Expr
 
@@ -38,12 +38,34 @@ class Statement:
         is_operator = isinstance(self.expression, Apply)
         return operator_of(self.expression) if is_operator else _POINTWISE_WORK
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
         """Values read, in order of operands (operator) or of declaration (pointwise)."""
         if isinstance(self.expression, Apply):
             return self.expression.operands
         return _values_of(self.expression)
+
+    @cached_property
+    def fault(self) -> str:
+        """What is wrong with it by itself, whatever program it stands in; empty where nothing is.
+
+        It is one operator, or none, and the shape of its expression fits the target's.
+        """
+        expression, target = self.expression, self.target
+        if not isinstance(expression, Apply) and expression.atoms(Apply):
+            return "a pointwise expression contains an operator"
+        try:
+            shape = shape_of(expression)
+            fits = (
+                shape == target.shape
+                if isinstance(expression, Apply)
+                else _is_broadcast(shape, target.shape)
+            )
+        except CellgenError as error:
+            return str(error)
+        if fits:
+            return ""
+        return f"{target} is {format_shape(target.shape)}, its expression {format_shape(shape)}"
 
     def __str__(self) -> str:
         return f"{self.target} = {text(self.expression)}"
@@ -142,7 +164,8 @@ class Program(ShownInNotebooks):
                     raise self._fault("an operator takes named values only", statement)
                 if known.get(str(operand.name)) != operand:
                     raise self._fault(f"{operand} is used before it is defined", statement)
-            self._check_shape(statement)
+            if statement.fault:
+                raise self._fault(statement.fault, statement)
             self._define(statement.target, known, statement)
         for result in self.results:
             if known.get(str(result.name)) != result:
@@ -152,25 +175,6 @@ class Program(ShownInNotebooks):
         if str(value.name) in known:
             raise self._fault(f"{value} is assigned twice", statement)
         known[str(value.name)] = value
-
-    def _check_shape(self, statement: Statement) -> None:
-        expression, target = statement.expression, statement.target
-        if not isinstance(expression, Apply) and expression.atoms(Apply):
-            raise self._fault("a pointwise expression contains an operator", statement)
-        try:
-            shape = shape_of(expression)
-            fits = (
-                shape == target.shape
-                if isinstance(expression, Apply)
-                else _is_broadcast(shape, target.shape)
-            )
-        except CellgenError as error:
-            raise self._fault(str(error), statement) from None
-        if not fits:
-            raise self._fault(
-                f"{target} is {format_shape(target.shape)}, its expression {format_shape(shape)}",
-                statement,
-            )
 
     def _fault(self, what: str, statement: Statement | None) -> DerivationError:
         where = f" in `{statement}`" if statement else ""

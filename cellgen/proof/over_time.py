@@ -13,8 +13,11 @@ import numpy as np
 
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role
+from cellgen.program.closures import Array
 from cellgen.program.derive import forward
-from cellgen.program.interpret import STEP, Array, interpret
+from cellgen.program.identity import once_for_each
+from cellgen.program.interpret import STEP, interpret
+from cellgen.program.ssa import Program
 from cellgen.proof.rounding import Nudge, largest, scales_of
 from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.kernel import Kernel
@@ -56,8 +59,7 @@ def run_steps(
     passes through ``nudge``. Outputs are of the steps that ``every`` shows.
     """
     following = {str(s.name): definition.next_state(s) for s in definition.states}
-    wanted = tuple(dict.fromkeys((*definition.outputs, *following.values())))
-    step = forward(definition.with_outputs(wanted))
+    step = _step_of(definition)
     inputs = {str(v.name) for v in definition.with_role(Role.INPUT)}
     collected: dict[str, list[Array]] = {str(v.name): [] for v in definition.outputs}
     state = {name: arguments[name] for name in following}
@@ -96,6 +98,14 @@ def run_steps(
     outputs = {name: _in_order(steps, options)[few] for name, steps in collected.items()}
     last = {f"{new.name}_last": state[name] for name, new in following.items()}
     return Sequence(outputs, last, shown)
+
+
+@once_for_each
+def _step_of(definition: Definition) -> Program:
+    """The program of outputs and next states."""
+    following = (definition.next_state(state) for state in definition.states)
+    wanted = tuple(dict.fromkeys((*definition.outputs, *following)))
+    return forward(definition.with_outputs(wanted))
 
 
 def _keywords(options: Options, function: str) -> dict[str, object]:
@@ -186,6 +196,8 @@ def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]
 
 
 def _where(rows: Array, one: Array, other: Array) -> Array:
+    if rows.all():
+        return one
     return np.where(rows.reshape(-1, *(1,) * (np.ndim(one) - 1)), one, other)
 
 

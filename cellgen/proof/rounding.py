@@ -8,6 +8,7 @@ where that is more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
@@ -29,10 +30,31 @@ cells three nudges of a result of one entry did, each with probability 1/2."""
 
 FEW = 8
 
+DRAWN = 4096
+"""Signs that are drawn at a time."""
+
 
 def largest(array: Array) -> float:
     """The largest size of an entry; 0 where there is none."""
     return float(np.max(np.abs(array), initial=0))
+
+
+class _Signs:
+    """Random signs, drawn many at a time: the arrays that are nudged are small."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = np.random.default_rng(rng.integers(2**63))
+        self._drawn: Array = np.empty(0)
+        self._taken = 0
+
+    def of(self, shape: tuple[int, ...]) -> Array:
+        """Return as many signs as a shape has entries: -1.0 or 1.0."""
+        count = math.prod(shape)
+        if self._taken + count > len(self._drawn):
+            self._drawn = 2.0 * self._rng.integers(0, 2, max(count, DRAWN), dtype=np.int8) - 1
+            self._taken = 0
+        self._taken += count
+        return self._drawn[self._taken - count : self._taken].reshape(shape)
 
 
 def scales_of(
@@ -48,10 +70,10 @@ def scales_of(
     it is given, and every value on the way through the second, whose nudges are ``values`` times as
     large. ``by`` is the size of the nudges.
     """
+    signs = _Signs(rng)
 
     def nudged(array: Array, by: float) -> Array:
-        signs: Array = rng.choice([-by, by], size=array.shape)
-        return np.asarray(array + array * signs)
+        return np.asarray(array + array * (by * signs.of(array.shape)))
 
     nudge, inner = partial(nudged, by=by), partial(nudged, by=by * values)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -167,6 +168,11 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     Raises:
         DeclarationError: two axes that are neither equal nor 1.
     """
+    return _broadcast(tuple(shapes))
+
+
+@lru_cache(maxsize=65536)
+def _broadcast(shapes: tuple[Shape, ...]) -> Shape:
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[Expr] = [Integer(1)] * rank
     for shape in shapes:

@@ -31,8 +31,9 @@ def compared(test: Callable[[Array, Array], Array]) -> Callable[[Array, Array], 
 
 def np_sigmoid(x: Array) -> Array:
     """Logistic function, without overflow at either end."""
-    e = np.exp(np.where(real_part(x) >= 0, -x, x))
-    return np.where(real_part(x) >= 0, 1 / (1 + e), e / (1 + e))
+    positive = real_part(x) >= 0
+    e = np.exp(np.where(positive, -x, x))
+    return np.asarray(np.where(positive, 1, e) / (1 + e))
 
 
 def np_softplus(x: Array) -> Array:

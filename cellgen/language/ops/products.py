@@ -122,10 +122,30 @@ def _outer_sum_heads_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) 
     return (heads, inner, columns)
 
 
+def _np_matmul(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    a, w = arrays
+    if a.ndim == w.ndim == 2:
+        return np.asarray(np.dot(a, w))
+    return np.asarray(np.tensordot(a, w, axes=1))
+
+
+def _np_outer_sum(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    a, b = arrays
+    if a.ndim == b.ndim == 2:
+        return np.asarray(np.dot(a.T, b))
+    return np.asarray(np.tensordot(a, b, axes=(0, 0)))
+
+
 def _np_matmul_transposed(
     arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
 ) -> Array:
     a, w = arrays
+    if a.ndim == w.ndim == 2:
+        return np.asarray(np.dot(a, w.T))
     axes = list(range(1, w.ndim))
     return np.asarray(np.tensordot(a, w, axes=(axes, axes)))
 
@@ -171,7 +191,7 @@ _PLAIN = (
     Operator(
         "matmul",
         _matmul_shape,
-        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=1),
+        _np_matmul,
         _product_adjoint("matmul_transposed", "outer_sum", False, False),
         product=Contraction(Form.NN, "matmul", "matmul_transposed"),
         mixes_units=True,
@@ -193,7 +213,7 @@ _PLAIN = (
     Operator(
         "outer_sum",
         _outer_sum_shape,
-        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=(0, 0)),
+        _np_outer_sum,
         _product_adjoint("matmul_transposed", "matmul", True, False),
         product=Contraction(Form.TN, "outer_sum"),
         mixes_units=True,
