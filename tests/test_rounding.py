@@ -1,0 +1,51 @@
+"""What errors are measured against: nudges of random sign, and programs that are run often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cellgen.cells import GRU
+from cellgen.pipeline import programs_of
+from cellgen.program.closures import prepare
+from cellgen.program.interpret import interpret
+from cellgen.proof.rounding import DRAWN, scales_of
+from tests.conftest import SIZES, draw
+
+
+def test_a_result_that_cancels_is_measured_by_its_terms() -> None:
+    a = np.linspace(1, 2, 6).reshape(2, 3)
+    exact = {"y": a - a, "z": 2 * a}
+    found = scales_of(
+        exact, lambda nudge, inner: {"y": nudge(a) - nudge(a), "z": 2 * a}, np.random.default_rng(0)
+    )
+    assert 2 < found["y"] <= 4 + 1e-5, "signs of both kinds, of each entry by itself"
+    assert found["z"] == 4
+
+
+def test_signs_of_large_arrays_and_of_many_small_ones_are_of_both_kinds() -> None:
+    seen = []
+
+    def run(nudge, inner):  # type: ignore[no-untyped-def]
+        seen.append([np.sign(nudge(np.ones(n)) - 1) for n in (DRAWN + 1, *[7] * 1000)])
+        return {}
+
+    scales_of({}, run, np.random.default_rng(0))
+    one, two, _ = ([np.concatenate(arrays) for arrays in (s[:1], s[1:])] for s in seen)
+    for of_one, of_two in zip(one, two, strict=True):
+        assert set(of_one) == {-1.0, 1.0}
+        assert abs(of_one.mean()) < 0.08
+        assert abs((of_one * of_two).mean()) < 0.08, "each run has signs of its own"
+
+
+def test_a_program_is_prepared_once_and_again_where_it_is_another() -> None:
+    program = programs_of(GRU)["forward"]
+    assert prepare(program) is prepare(program)
+    assert prepare(replace(program, function="other")) is not prepare(program)
+    given = draw(program.arguments)
+    larger = {**SIZES, "B": 5}
+    for sizes in (SIZES, larger, SIZES):
+        found = interpret(program, draw(program.arguments, 0, sizes), sizes)["h"]
+        assert found.shape == (sizes["B"], sizes["H"])
+    assert np.array_equal(found, interpret(program, given, SIZES)["h"])
