@@ -101,7 +101,7 @@ class _Sized:
         return found
 
 
-class _Shapes:
+class _ShapesBySizes:
     """Shapes of a program's values by sizes."""
 
     def __init__(self, program: Program) -> None:
@@ -118,7 +118,7 @@ class _Shapes:
         return found
 
 
-_shapes_of = once_for_each(_Shapes)
+_shapes_of = once_for_each(_ShapesBySizes)
 
 
 def _argument(
