@@ -26,6 +26,7 @@ from cellgen.language.ops import OPERATORS, POINTWISE, Pointwise
 from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
+from cellgen.views import find
 from cellgen.views.find import find_each, find_one
 from tests.conftest import TYPICAL, heed_ctrl_c
 
@@ -365,12 +366,17 @@ def test_build_check_prints_a_diff_and_writes_nothing(run, folder):
     assert "foreword" in path.read_text()
 
 
-def test_a_cell_that_no_longer_ships_is_noticed(run, folder):
-    out = folder / "out"
-    shutil.copytree(ROOT / "generated", out, ignore=shutil.ignore_patterns("__pycache__"))
+def test_a_cell_that_no_longer_ships_is_noticed(run, folder, monkeypatch):
+    out, two = folder / "out", SHIPPED[:2]  # as if these were all
+    others = {cell.definition.name for cell in SHIPPED[2:]}
+    left_out = shutil.ignore_patterns("__pycache__", *others)
+    shutil.copytree(ROOT / "generated", out, ignore=left_out)
+    for module in (find, tree):
+        monkeypatch.setattr(module, "SHIPPED", two)
     assert run("build", "--check", "--out", str(out)).exit_code == 0
-    (out / "gru").rename(out / "old_gru")
+    shutil.copytree(ROOT / "generated" / "gru", out / "old_gru")
     result = run("build", "--check", "--out", str(out))
+    assert result.exit_code == 1
     assert "out/old_gru is of a cell that no longer ships" in result.stdout
 
 

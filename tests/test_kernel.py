@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,8 @@ B, I, H = 3, 5, 7
 Arrays = dict[str, np.ndarray]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CELLGEN_CACHE_DIR", str(folder))
-        yield folder
-
-
 @pytest.fixture(scope="module")
-def toy(cache: Path) -> Kernel:
+def toy() -> Kernel:
     return load_folder(TOY)
 
 

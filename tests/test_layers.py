@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,18 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield path.relative_to(PACKAGE).with_suffix("").as_posix(), path
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Those of a module, whatever they stand in."""
+    nodes = ast.walk(parsed(path))
+    return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def folder_of(module: str) -> str:
     """``schedule/step`` belongs to ``schedule``; a module beside the folders to itself."""
     return module.partition("/")[0]
@@ -84,7 +97,8 @@ def imported(node: ast.stmt | ast.expr, module: str) -> Iterator[str]:
             yield part if part and is_module else "__init__"
 
 
-def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path, module: str) -> tuple[tuple[str, bool], ...]:
     """What a module imports from cellgen, and whether it does so inside a function."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
@@ -97,7 +111,7 @@ def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
             local = inside or isinstance(child, ast.FunctionDef | ast.Lambda)
             yield from walk(child, local)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
+    return tuple(walk(parsed(path), False))
 
 
 def test_every_folder_has_a_row() -> None:
@@ -120,7 +134,7 @@ def test_no_two_folders_within_a_stage_import_each_other() -> None:
     edges: dict[str, set[str]] = defaultdict(set)
     for module, path in modules():
         own = module.rpartition("/")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in import_statements(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cellgen."):
                 target = str(node.module).removeprefix("cellgen.").replace(".", "/")
                 folder = target if (PACKAGE / target).is_dir() else target.rpartition("/")[0]
@@ -135,7 +149,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
     graph: dict[str, set[str]] = {}
     for module, path in modules():
         name = module.removesuffix("/__init__").replace("/", ".")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         found = set()
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -179,8 +193,7 @@ def test_loading_a_built_kernel_imports_neither_sympy_nor_jinja2(folder: str) ->
             (node.module or "").partition(".")[0]
             if isinstance(node, ast.ImportFrom)
             else alias.name
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Import | ast.ImportFrom)
+            for node in import_statements(path)
             for alias in node.names
         }
         assert not roots & {"sympy", "jinja2", "mpmath"}, path
@@ -229,7 +242,7 @@ def test_only_the_backend_of_cuda_and_its_target_import_what_is_of_a_device() ->
     found = {
         module
         for module, path in modules()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in import_statements(path)
         if isinstance(node, ast.ImportFrom)
         and (node.module or "").startswith("cellgen.runtime.device")
         and not module.startswith("runtime/device/")

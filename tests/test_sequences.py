@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -772,20 +773,13 @@ def test_tiles_of_few_rows_are_not_counted_on(shared_out):
             assert found == tall, (rows, most)
 
 
-COUNTED = """
-#include <stdint.h>
-extern uintptr_t cellgen_fetched[1 << 17];
-extern int64_t cellgen_fetches;
-__attribute__((weak, visibility("default"))) uintptr_t cellgen_fetched[1 << 17];
-__attribute__((weak, visibility("default"))) int64_t cellgen_fetches;
-#define CELLGEN_FETCH(p) (cellgen_fetched[cellgen_fetches++ % (1 << 17)] = (uintptr_t)(p) / 64)
-"""
+COUNTED = Path(__file__).parent / "counted.h"
+"""One file for all cells: the driver is compiled once with it."""
 
 
-def counted(cell, monkeypatch, tmp_path):
+def counted(cell, monkeypatch):
     """Build a cell that notes what its tiles fetch; a function that gives the lines of a call."""
-    (tmp_path / "counted.h").write_text(COUNTED)
-    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {shlex.quote(str(tmp_path / 'counted.h'))}")
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {shlex.quote(str(COUNTED))}")
     kernel = api.compile(cell)
     library = ctypes.CDLL(str(kernel.build().path))
     count = ctypes.c_int64.in_dll(library, "cellgen_fetches")
@@ -813,10 +807,10 @@ the k for all lines, which then are too many."""
 
 @pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
-def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch, tmp_path):
+def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch):
     """Of inputs, states and saved values those after the first step, and none of the first; also
     where lengths say which steps count, and of tiles of 4 and 3 rows the first lines that come."""
-    kernel, lines_of = counted(cell, monkeypatch, tmp_path)
+    kernel, lines_of = counted(cell, monkeypatch)
     for T, B_, I_, H_ in (*FETCHED_SHAPES, (3, 7, 64, 64)):
         given = inputs(kernel, (T, B_, I_, H_), np.float32)
         for options in ({}, {"lengths": np.full(B_, T)}):
@@ -842,11 +836,11 @@ def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch, tmp_pa
 
 @pytest.mark.skipif("AVX-512F" not in instruction_set(compiler()), reason="tiles of four rows")
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, FastGRNN], ids=str)
-def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch, tmp_path):
+def test_reverse_steps_fetch_the_lines_that_the_next_one_reads(cell, monkeypatch):
     """Upstream gradients and saved values of all steps but the last, where the loop begins and
     nothing has fetched them; states before those steps; inputs, which the deferred part reads. Also
     of row blocks (16 rows, 30 steps), in reverse and with lengths."""
-    kernel, lines_of = counted(cell, monkeypatch, tmp_path)
+    kernel, lines_of = counted(cell, monkeypatch)
     taken = {a.name for a in kernel.sequence_backward.function.arguments}
     for T, B_, I_, H_ in (*FETCHED_SHAPES, (30, 16, 64, 64)):
         given = inputs(kernel, (T, B_, I_, H_), np.float32)
