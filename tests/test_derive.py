@@ -13,6 +13,7 @@ from cellgen.pipeline import programs_of
 from cellgen.program.derive import adjoint, forward, tangent
 from cellgen.program.interpret import interpret
 from cellgen.program.simplify import FORWARD, simplify
+from cellgen.program.slopes import derivative
 from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
 from tests.conftest import SIZES, SLSTM, Arrays, directional, draw, every_cell, relative
@@ -315,3 +316,11 @@ def test_sums_that_cancel_are_not_formed(share: float, waits: bool) -> None:
     for argument in program.arguments:
         error = relative(values[str(adjoints[argument].name)], expected[f"d_{argument}"])
         assert error < ACCURACY, argument
+
+
+@every_cell
+def test_derivatives_of_expressions_are_those_of_sympy(cell: type[Cell]) -> None:
+    for statement in programs_of(cell).mathematics[0].statements:
+        for value in statement.operands if statement.is_pointwise else ():
+            found = derivative(statement.expression, value)
+            assert found == statement.expression.diff(value), statement

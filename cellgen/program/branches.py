@@ -25,6 +25,7 @@ from cellgen.language.ops import (
     where,
 )
 from cellgen.language.value import Apply, Dim, Value
+from cellgen.program.slopes import derivative
 from cellgen.program.ssa import Statement
 
 
@@ -96,7 +97,7 @@ class Branches:
 
     def slope(self, expression: Expr, by: Value) -> Expr:
         """Differentiate a pointwise expression by a value."""
-        plain: Expr = expression.diff(by)
+        plain = derivative(expression, by)
         if plain == 0 or not any(_may_select(n) for n in expression.atoms(Pointwise)):
             return plain
         chain = _ChainRule(self, by)

@@ -1,7 +1,7 @@
 """Turn the expressions of a program into Python functions, once for all of its runs.
 
-Input: a ``Program``. Output: ``Prepared``: one function a statement, which reads a ``Frame`` and
-gives an array. Nothing of SymPy runs when a frame is gone through.
+Input: a ``Program``. Output: ``PreparedProgram``: one function a statement, which reads a ``Frame``
+and gives an array. Nothing of SymPy runs when a frame is gone through.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Evaluate: TypeAlias = Callable[[Frame], Array]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedProgram:
     """Functions of the statements in order; each appends its value to a frame.
 
     ``has_nudge`` says of which statements a nudge has seen the value when it is formed.
@@ -56,11 +56,11 @@ class Prepared:
 
 
 @once_for_each
-def prepare(program: Program) -> Prepared:
+def prepare(program: Program) -> PreparedProgram:
     """Prepare a program to be run."""
     numbers = {value: number for number, value in enumerate(program.values)}
     spelled = _Expressions(numbers)
-    return Prepared(
+    return PreparedProgram(
         tuple(spelled.statement(statement) for statement in program.statements),
         tuple(_is_rounded(statement.expression) for statement in program.statements),
         tuple(statement.is_pointwise for statement in program.statements),
