@@ -332,3 +332,11 @@ def test_layers_have_the_same_gradients(name: str, *, last_only: bool) -> None:
     ran = {made.result.saved.run.checkpoint for calls in limited.tape for made in calls}
     assert 0 not in ran
     assert len(ran) <= 2
+
+
+@pytest.mark.parametrize(("kept", "given"), [("float32", "float64"), ("float64", "float32")])
+def test_checkpoints_of_another_precision_are_refused(kept: str, given: str) -> None:
+    kernel, sizes = cellgen.load("gru"), {"T": 17, "B": 3, "I": 2, "H": 5}
+    made = Sequence(kernel, sizes, kept).run(checkpoint=4)
+    with pytest.raises(ArgumentError, match=f"saved is of a run with {kept} .* x is {given}"):
+        Sequence(kernel, sizes, given).gradients(made)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
@@ -169,6 +171,7 @@ class SequenceBackward(TimeFunction):
             struct, keep = forward.again(given, how)
         except ArgumentError as error:
             raise _once_more(self.__qualname__, error) from error
+        _refuse_other_precision(self.__qualname__, given, saved)
         kept = Checkpoints(tuple(saved), struct, (keep, struct))
         return replace(options, checkpoint=saved.run.checkpoint), kept
 
@@ -297,6 +300,17 @@ def _once_more(where: str, error: ArgumentError) -> ArgumentError:
         f"{where}: saved holds checkpoints, from which the forward pass is computed once more: "
         f"{error.args[0]}"
     )
+
+
+def _refuse_other_precision(where: str, given: Mapping[str, object], saved: Saved) -> None:
+    """Raise ArgumentError for checkpoints of another precision than the arguments."""
+    name, array = next((n, a) for n, a in given.items() if isinstance(a, np.ndarray))
+    for kept in saved:
+        if kept.dtype != array.dtype:
+            raise ArgumentError(
+                f"{where}: saved is of a run with {kept.dtype} arrays, but {name} is "
+                f"{array.dtype}; pass the arguments and results of that run"
+            )
 
 
 def _of_rows(item: Argument, *, norms: bool) -> Argument:
