@@ -13,6 +13,7 @@ from cellgen import (
     Bias,
     Cell,
     DeclarationError,
+    Dim,
     H,
     I,
     Input,
@@ -21,6 +22,7 @@ from cellgen import (
     Static,
     Weight,
     concat,
+    outer,
     sigmoid,
     split,
     tanh,
@@ -53,6 +55,7 @@ ACCURACY = 1e-12
 """Of float64: the same terms, added in another order over all steps."""
 
 STEPS = 4
+D, K = Dim("D"), Dim("K")
 
 _EXACT = """
 brc ind_rnn ind_rnn_relu sru sru_projection qrnn min_gru min_gru_log min_lstm lru mlstm gla retnet
@@ -252,7 +255,27 @@ class Neurons(Cell):
     outputs = m, v
 
 
-@pytest.mark.parametrize("cell", [FusedGates, JoinedGates, SharedGate, Neurons])
+class FewerAxes(Cell):
+    """Parameters with fewer axes than the matrix that they meet; a name with a ``_`` at its end."""
+
+    x, s_prev = Input(I), State(D, K)
+    w_v, w_k, k, d, lambda_ = Weight(I, D), Weight(I, K), Weight(K), Weight(D, 1), Weight(1)
+
+    s = sigmoid(k + d) * s_prev + lambda_ * outer(x @ w_v, x @ w_k) * tanh(k)
+
+
+class RowWeights(Cell):
+    """Weights with an axis of length 1 before their units, and what is made of them alone."""
+
+    x, h_prev, w, r, q = Input(I), State(H), Weight(I, H), Weight(1, H), Weight(1, 1)
+
+    g = tanh(r) * q
+    h = tanh(x @ w + g) * r + h_prev * sigmoid(g)
+
+
+@pytest.mark.parametrize(
+    "cell", [FusedGates, JoinedGates, SharedGate, Neurons, FewerAxes, RowWeights]
+)
 def test_parts_joins_and_broadcast_values_have_exact_traces(cell: type[Cell]) -> None:
     agree(cell, online(cell), *series(cell))
 

@@ -22,7 +22,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell import Cell, Definition, Input, State, definition_of
 from cellgen.language.lines import located
 from cellgen.language.names import Names, is_taken_for_cells
-from cellgen.language.ops import absolute, expand_dims, shape_of, where, zeros_like
+from cellgen.language.ops import absolute, expand_dims, operator_of, shape_of, where, zeros_like
 from cellgen.language.value import Apply, B, Role, Shape, Value
 from cellgen.program.ssa import Statement
 from cellgen.program.transforms.probes import Manner, ProbePlace
@@ -174,14 +174,16 @@ class _OnlineBody:
         ns["__doc__"] = f"{says}{' '.join(definition.doc.split())}"
         statements = self._planned()
         for output, upstream in self._read(statements):
-            name = self.names.fresh(f"grad_{output.name}", is_whole=True)
+            name = self.names.fresh(_named("grad", output), is_whole=True)
             self.made[upstream] = self._stated(ns, name, Input(*output.shape[1:]))
         names = self._declare(ns)
         for statement in statements:
             stem = re.sub("^d_", "back_", str(statement.target.name))
             stem = re.sub("__+", "_", stem).rstrip("_")
-            expression = statement.expression.xreplace(self.made)
-            self.made[statement.target] = self._stated(ns, self.names.fresh(stem), expression)
+            expression = _without_rows(statement.expression.xreplace(self.made))
+            if not isinstance(expression, Value):
+                expression = self._stated(ns, self.names.fresh(stem), expression)
+            self.made[statement.target] = expression
         for value, expression in self.made.items():  # what is another value by another name
             self.made[value] = self.made.get(expression, expression)
         for trace, name in zip(traces.traces, names, strict=True):
@@ -201,8 +203,8 @@ class _OnlineBody:
         names = []
         for trace in self.traces.traces:
             group, state = trace.group, trace.state
-            of = "" if len(states) == 1 else f"{str(state.name).removesuffix('_prev')}_"
-            name = self._fresh_state(f"trace_{of}{group.parameter.name}")
+            of = "" if len(states) == 1 else f"_{str(state.name).removesuffix('_prev')}"
+            name = self._fresh_state(_named(f"trace{of}", group.parameter))
             shape = _with_factor(group, trace.group.units or state.shape[1:])
             self.before[id(group), state] = self._stated(ns, f"{name}_prev", State(*shape))
             names.append(name)
@@ -278,6 +280,8 @@ class _OnlineBody:
         operands = []
         for operand in expression.operands:
             made = operand.xreplace(self.made)
+            if _without_rows(Apply(expression.op, (made,), expression.attributes)) == made:
+                return made
             if B in shape_of(operand) and shape_of(made) != shape_of(operand):
                 made += self._zeros(shape_of(operand))
             operands.append(made)
@@ -361,7 +365,7 @@ class _OnlineBody:
                 terms.setdefault(trace.group.parameter, []).append(self._of_past(trace))
         names: dict[str, str] = {}
         for parameter, found in terms.items():
-            name = self._fresh_state(f"grad_{parameter.name}")
+            name = self._fresh_state(_named("grad", parameter))
             before = self._stated(ns, f"{name}_prev", State(*_row_shape(parameter)))
             ns[name] = before + sympy.Add(*found)
             names[str(parameter.name)] = name
@@ -382,6 +386,32 @@ class _OnlineBody:
         if shape_of(made) != lying:
             made = Apply("sum_to", (made,), lying)
         return made if lying == shape else Apply("reshape", (made,), shape)
+
+
+def _named(prefix: str, value: Value) -> str:
+    """A name that says of which value: ``grad_lambda`` of ``lambda_``, whose ``_`` ends a name."""
+    return f"{prefix}_{value.name}".replace("__", "_").rstrip("_")
+
+
+def _without_rows(expression: Expr) -> Expr:
+    """An expression whose values without rows lie along the axes of others as they are.
+
+    (K,), the same for all rows, is (B, 1, K) beside (B, D, K), and (1, H) is (B, H).
+    """
+    swap = {
+        node: node.operands[0]
+        for node in expression.atoms(Apply)
+        if operator_of(node).is_reshape
+        and B in node.attributes[:1]
+        and B not in shape_of(node.operands[0])
+        and _last_axes(shape_of(node.operands[0])) == _last_axes(node.attributes[1:])
+    }
+    return cast(Expr, expression.xreplace(swap))
+
+
+def _last_axes(shape: Shape) -> Shape:
+    """Axes without those of length 1 that stand before them."""
+    return _last_axes(shape[1:]) if shape and shape[0] == 1 else shape
 
 
 def _row_shape(parameter: Value) -> Shape:

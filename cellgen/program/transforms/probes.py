@@ -184,7 +184,8 @@ class _Probing:
             return expression
         if isinstance(expression, Apply):
             return self._operator(expression)
-        return expression.func(*(self._rewritten(argument) for argument in expression.args))
+        arguments = [self._rewritten(argument) for argument in expression.args]
+        return expression.func(*_aligned(expression, arguments))
 
     def _unit_by_unit(self, parameter: Value) -> Expr:
         if parameter not in self.by_units:
@@ -301,6 +302,22 @@ class _Probing:
         return DeclarationError(
             f"online({self.definition.class_name}): {what}", code="declaration.online"
         )
+
+
+def _aligned(node: Expr, made: Sequence[Expr]) -> list[Expr]:
+    """Arguments that have got rows, with their axes where they meet the others without.
+
+    Beside (B, D, K) what was (K,) is (B, 1, K), and beside (B, H) what was (1, H) is (B, H).
+    """
+    shape, aligned = shape_of(node), list[Expr]()
+    inner = len(shape) - (B in shape)
+    for old, new in zip(node.args, made, strict=True):
+        units = shape_of(new)[1:]
+        if B in shape_of(new) and B not in shape_of(old) and len(units) != inner:
+            wide = (*(Integer(1) for _ in range(inner - len(units))), *units)
+            new = Apply("reshape", (new,), (B, *wide[len(wide) - inner :]))
+        aligned.append(new)
+    return aligned
 
 
 def _carrying(definition: Definition) -> set[Value]:
