@@ -301,6 +301,42 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "_bias_ has shape (12,), expected (16,) for K = 2 heads of D = 2 units",
     ),
+    "a layer": (lambda: dialect("torch.nn.LSTM(layer=-1)"), "layer is -1, expected a number from"),
+    "a flag": (lambda: dialect("keras.layers.GRU(reset_after=2)"), "reset_after is 2, expected Tr"),
+    "a word": (lambda: dialect("onnx.RNN(activation=3)"), "activation is 3, expected a text"),
+    "an offset": (lambda: dialect("tf.BlockLSTM(forget_bias='x')"), "forget_bias is 'x', expected"),
+    "no offset": (lambda: dialect("tf.BlockLSTM(forget_bias=1e999)"), "forget_bias is inf, expect"),
+    "a prefix": (
+        lambda: convert(drawn("onnx.LSTM"), "onnx.LSTM", "torch.nn.LSTM", prefix=3),
+        "prefix is 3",
+    ),
+    "quadruple precision": (
+        lambda: convert(
+            {n: a.astype(np.longdouble) for n, a in drawn("onnx.LSTM").items()}, "onnx.LSTM",
+            "torch.nn.LSTM",
+        ),
+        "expected floating-point numbers: float16, bfloat16, float32, float64",
+    ),
+    "a sum of biases": (
+        lambda: convert(
+            {n: np.full_like(a, 3e38, np.float32) for n, a in drawn("torch.nn.LSTM").items()},
+            "torch.nn.LSTM", "keras.layers.LSTM",
+        ),
+        "the sum of two biases, b_i, is beyond float32",
+    ),
+    "no proof": (
+        lambda: convert(
+            dict(drawn("torch.nn.LSTM"), bias_hh_l0=np.full(16, np.nan)), "torch.nn.LSTM",
+            "onnx.LSTM", prove=True,
+        ),
+        "bias_hh_l0 has entries that are not finite, of which nothing can be proved",
+    ),
+    "no path": (lambda: weights.load(3), "path is 3"),
+    "no folder": (lambda: weights.save("nowhere/a.safetensors", {}), "cannot be written"),
+    "complex numbers": (
+        lambda: weights.save("a.npz", {"x": np.ones(2, complex)}),
+        "x is of complex128, which an .npz does not hold",
+    ),
     "a file's kind": (lambda: weights.load("a.pt"), "ends with '.pt', expected .safetensors or"),
     "no file": (lambda: weights.load("nowhere.npz"), "there is no file"),
 }  # fmt: skip
@@ -320,10 +356,12 @@ def test_files_go_in_and_out(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"weights.{kind}"
     arrays = drawn("keras.layers.LSTM")
     arrays = dict(arrays, kernel=np.asfortranarray(arrays["kernel"]))
+    arrays |= {"number": np.array(0.5), "file": np.ones(2), "a/b": np.ones((1, 2))}
     weights.save(path, arrays)
     found = weights.load(path)
     assert found.keys() == arrays.keys()
     assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert all(found[name].shape == arrays[name].shape for name in arrays)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(ArgumentError, match="cannot be read"):
         weights.load(path)

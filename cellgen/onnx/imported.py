@@ -10,7 +10,6 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from onnx import NodeProto
@@ -25,6 +24,7 @@ from cellgen.onnx.graph import Array
 from cellgen.onnx.reading import ModelGraph, called, opened, recurrent, stem, within
 from cellgen.onnx.running import Run, step_by_step, through_kernel
 from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
+from cellgen.runtime.npz import write_npz
 
 UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"
 
@@ -259,8 +259,7 @@ def _said_of(source: object, found: Sequence[Imported], path: Path | None) -> st
 def _archive(arrays: Mapping[str, Array]) -> bytes:
     """The bytes of an .npz."""
     buffer = io.BytesIO()
-    named: Mapping[str, Any] = arrays
-    np.savez(buffer, **named)
+    write_npz(buffer, arrays)
     return buffer.getvalue()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.weights.dialects import CELLS, ROWS, SUFFIXES, Dialect, dialect
 from cellgen.weights.grids import Array, Arrays, Blocks, read_blocks, write_blocks
@@ -16,6 +17,7 @@ from cellgen.weights.semantics import largest_difference
 
 LISTED = 4
 """Entries that a message lists."""
+PRECISIONS = ("float16", "bfloat16", "float32", "float64")
 SLACK = 64
 """Units in the last place by which two dialects may differ after a few steps."""
 
@@ -67,7 +69,8 @@ def convert(
     given = _given(read_as, arrays, prefix)
     blocks = read_heads(read_as, given) if read_as.heads else read_blocks(read_as, given)
     if read_as.forget_bias:
-        blocks["b_f"] = blocks["b_f"] + blocks["b_f"].dtype.type(read_as.forget_bias)
+        offset = blocks["b_f"].dtype.type(read_as.forget_bias)
+        blocks["b_f"] = _added(read_as, "b_f", blocks["b_f"], offset)
     fitted = _fitted(write_as, blocks)
     written = (write_heads if write_as.heads else write_blocks)(write_as, fitted)
     difference = _proved(read_as, given, write_as, written) if prove else None
@@ -86,6 +89,7 @@ def _computes(name: str, function: str) -> bool:
 
 def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
     """The dialect's arrays among those given, as NumPy arrays of one precision."""
+    prefix = accept.word("convert", "prefix", prefix, "how names begin")
     flat = {
         name.removeprefix(prefix): value
         for name, value in _flat(arrays).items()
@@ -137,9 +141,10 @@ def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
                 f"{read_as.name}: {name} is a {type(value).__name__} that NumPy cannot read: "
                 f"{error}; give a NumPy array"
             ) from None
-        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        if array.dtype.name not in PRECISIONS:
             raise ArgumentError(
-                f"{read_as.name}: {name} is of {array.dtype}, expected floating-point numbers"
+                f"{read_as.name}: {name} is of {array.dtype}, expected floating-point numbers: "
+                f"{', '.join(PRECISIONS)}"
             )
         found[name] = array
     kinds = {array.dtype for array in found.values()}
@@ -157,15 +162,27 @@ def _fitted(write_as: Dialect, blocks: Mapping[str, Array]) -> Blocks:
         first, second = f"b{suffix}", f"c{suffix}"
         both_meet = not (write_as.function == "gru" and suffix == "_n")
         if second in fitted and second not in places and both_meet:
-            fitted[first] = fitted[first] + fitted.pop(second)
+            fitted[first] = _added(write_as, first, fitted[first], fitted.pop(second))
     if write_as.forget_bias:
         none = np.zeros_like(fitted["u_f"][0])
         bias = fitted.get("b_f", none)
-        fitted["b_f"] = bias - bias.dtype.type(write_as.forget_bias)
+        fitted["b_f"] = _added(write_as, "b_f", bias, -bias.dtype.type(write_as.forget_bias))
     _require_places(write_as, fitted)
     vectors = [block for block in places if block not in fitted]
     like = next(array for block, array in sorted(blocks.items()) if block[0] in "ur")
     return fitted | {block: np.zeros(like.shape[1:], like.dtype) for block in vectors}
+
+
+def _added(known: Dialect, block: str, one: Array, other: Array) -> Array:
+    """The sum of two biases. Raises ArgumentError where its precision cannot hold it."""
+    with np.errstate(over="ignore"):
+        total = np.asarray(one + other)
+    if np.any(np.isinf(total) & np.isfinite(one) & np.isfinite(other)):
+        raise ArgumentError(
+            f"{known.name}: the sum of two biases, {block}, is beyond {total.dtype}; give the "
+            f"arrays in a wider precision"
+        )
+    return total
 
 
 def _require_places(write_as: Dialect, blocks: Mapping[str, Array]) -> None:
@@ -189,6 +206,12 @@ def _has_peepholes(blocks: Mapping[str, Array]) -> bool:
 
 def _proved(read_as: Dialect, given: Arrays, write_as: Dialect, written: Arrays) -> float:
     """Run both libraries' equations; return how far their states differ. Raises ArgumentError."""
+    for name, array in given.items():
+        if not np.isfinite(array.astype(np.float64)).all():
+            raise ArgumentError(
+                f"convert: {name} has entries that are not finite, of which nothing can be proved; "
+                f"leave prove out, or give finite weights"
+            )
     precision = next(iter(given.values())).dtype
     difference = largest_difference((read_as, given), (write_as.alone, written))
     eps = float(np.finfo(precision).eps) if precision.kind == "f" else 2.0**-7

@@ -17,8 +17,10 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from typing import Any, TypeAlias
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
 
 Grid: TypeAlias = tuple[tuple[str, ...], ...]
@@ -423,6 +425,32 @@ ROWS: Mapping[str, Callable[..., Dialect]] = {
 """The table: a library's layer, and its layout."""
 
 
+def _any(value: object) -> bool:
+    return True
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_offset(value: object) -> bool:
+    found = accept.number(value)
+    return value is None or (found is not None and isfinite(found))
+
+
+_FLAG = (_is_flag, "True or False")
+_WORD = (lambda value: isinstance(value, str), "a text")
+OPTIONS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("bias", "peepholes", "reset_after", "reverse", "use_bias"), _FLAG),
+    **dict.fromkeys(("activation", "backend", "nonlinearity"), _WORD),
+    "use_peephole": _FLAG,
+    "forget_bias": (_is_offset, "a finite number"),
+    "layer": (accept.is_whole, "a number from 0"),
+    "linear_before_reset": (lambda value: value in (0, 1), "0 or 1"),
+}
+"""What values of an option are, and how a message says it."""
+
+
 def dialect(name: str, **options: Any) -> Dialect:
     """Return a dialect by name, with the options that change its layout.
 
@@ -437,6 +465,12 @@ def dialect(name: str, **options: Any) -> Dialect:
         close = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ArgumentError(f"dialect {name!r} is not known; {hint}known: {', '.join(ROWS)}")
+    for option, value in options.items():
+        fits, expected = OPTIONS.get(option, (_any, ""))
+        if not fits(value):
+            raise ArgumentError(
+                f"dialect {name!r}: {option} is {accept.shown(value)}, expected {expected}"
+            )
     try:
         return ROWS[name](**options)
     except TypeError as error:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import ArgumentError
+from cellgen.runtime.npz import write_npz
 from cellgen.weights.grids import Array, Arrays
 
 KINDS = ".safetensors", ".npz"
@@ -29,6 +31,10 @@ def load(path: str | Path) -> Arrays:
         return dict(_safetensors("load").load_file(found))
     except ArgumentError:
         raise
+    except AttributeError as error:  # of a type of numbers that NumPy lacks
+        raise ArgumentError(
+            f"load: {found} cannot be read as {found.suffix[1:]}: {error}; give one in float32"
+        ) from None
     except Exception as error:
         raise ArgumentError(
             f"load: {found} cannot be read as {found.suffix[1:]}: {error}; give a whole file"
@@ -38,22 +44,26 @@ def load(path: str | Path) -> Arrays:
 def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays to a ``.safetensors`` or ``.npz`` file, by their names.
 
-    Raises ArgumentError: another kind of file, a folder that is not there, the package safetensors
-    missing.
+    Raises ArgumentError: another kind of file, a folder that is not there, numbers that it cannot
+    hold, the package safetensors missing.
     """
     found = _path("save", path)
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
         if found.suffix == ".npz":
-            np.savez(found, **whole)  # type: ignore[arg-type]
+            write_npz(found, whole)
         else:
             _safetensors("save").save_file(whole, found)
+    except ArgumentError:
+        raise
     except OSError as error:
         raise ArgumentError(f"save: {found} cannot be written: {error.strerror}") from None
+    except Exception as error:  # of the package safetensors
+        raise ArgumentError(f"save: {found} cannot be written: {accept.reason(error)}") from None
 
 
 def _path(where: str, path: str | Path) -> Path:
-    found = Path(path)
+    found = accept.path(where, "path", path, error=ArgumentError)
     if found.suffix not in KINDS:
         raise ArgumentError(
             f"{where}: {found.name} ends with {found.suffix or 'nothing'!r}, expected "

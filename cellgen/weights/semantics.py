@@ -384,10 +384,11 @@ def largest_difference(one: tuple[Dialect, Arrays], two: tuple[Dialect, Arrays])
     inputs, states = _drawn(one[0], one_wide)
     first = run(one[0], one_wide, inputs, states)
     second = run(two[0], two_wide, inputs, states)
-    return max(
+    differences = [
         float(np.abs(a - b).max() / max(float(np.abs(a).max()), 1e-300))
         for a, b in zip(first, second, strict=True)
-    )
+    ]
+    return float(np.max(differences))  # NaN where one of them is
 
 
 def _widened(arrays: Arrays) -> Arrays:

@@ -311,3 +311,11 @@ def test_weights_that_the_precision_cannot_hold_are_told():
         cellgen.onnx.export(GRU, weights)
     with pytest.raises(ArgumentError, match=r"b_z has shape \(6, 1\), expected \(H,\)"):
         cellgen.onnx.export(GRU, {**weights, "b_z": np.zeros((6, 1))})
+
+
+def test_a_weight_may_be_called_as_an_argument_of_numpy_s_savez(tmp_path):
+    nodes = ("MatMul", ["x", "file"], ["y"], {}), ("Add", ["s", "y"], ["n"], {})
+    model = scan(*nodes, arrays={"file": SQUARE})
+    (_, path) = cellgen.onnx.declare(model, tmp_path / "cells.py")
+    with np.load(path) as found:
+        np.testing.assert_array_equal(found["file"], SQUARE)

@@ -171,8 +171,7 @@ class SequenceBackward(TimeFunction):
             struct, keep = forward.again(given, how)
         except ArgumentError as error:
             raise _once_more(self.__qualname__, error) from error
-        _refuse_other_precision(self.__qualname__, given, saved)
-        kept = Checkpoints(tuple(saved), struct, (keep, struct))
+        kept = Checkpoints(_arrays_of(self.__qualname__, saved, given), struct, (keep, struct))
         return replace(options, checkpoint=saved.run.checkpoint), kept
 
     def _save_all(
@@ -302,8 +301,8 @@ def _once_more(where: str, error: ArgumentError) -> ArgumentError:
     )
 
 
-def _refuse_other_precision(where: str, given: Mapping[str, object], saved: Saved) -> None:
-    """Raise ArgumentError for checkpoints of another precision than the arguments."""
+def _arrays_of(where: str, saved: Saved, given: Mapping[str, object]) -> tuple[Array, ...]:
+    """The arrays of checkpoints. Raises ArgumentError where arguments have another precision."""
     name, array = next((n, a) for n, a in given.items() if isinstance(a, np.ndarray))
     for kept in saved:
         if kept.dtype != array.dtype:
@@ -311,6 +310,7 @@ def _refuse_other_precision(where: str, given: Mapping[str, object], saved: Save
                 f"{where}: saved is of a run with {kept.dtype} arrays, but {name} is "
                 f"{array.dtype}; pass the arguments and results of that run"
             )
+    return tuple(saved)
 
 
 def _of_rows(item: Argument, *, norms: bool) -> Argument:
