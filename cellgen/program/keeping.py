@@ -31,7 +31,7 @@ def kept_values(
     reverse: Program,
     waiting: Sequence[Value],
     in_memory: Iterable[Value],
-    carried: Iterable[Value],
+    carried: Sequence[Value],
 ) -> tuple[Value, ...]:
     """Return the values of every step that the loop keeps, in program order.
 
@@ -44,6 +44,8 @@ def kept_values(
     looped = {*carried, *(statement.target for statement in reverse.statements)}
     own = {statement.target for statement in deferred.statements}
     stored = _factors(deferred)
+    terms = _terms_of_sums(deferred, max(map(elements, carried), default=0))
+    sums = {s.target for s in deferred.statements if s.traits.is_sum and terms & {*s.operands}}
     network = Network()
     for statement in deferred.statements:
         target = statement.target
@@ -53,7 +55,7 @@ def kept_values(
         if target in looped:
             again = repeatable and not is_adjoint
             network.connect("source", target, cost_of(statement) * count if again else ENDLESS)
-        elif repeatable and target not in waiting:
+        elif target not in waiting and (repeatable or target in sums):
             network.connect(target, "sink", elements(target))  # on either side; rather deferred
         else:
             network.connect(target, "sink", ENDLESS)
@@ -65,7 +67,10 @@ def kept_values(
                 continue
             network.connect((operand, "kept"), target, ENDLESS)
             if operand in free:
-                if is_adjoint and operand in reverse.arguments:  # the loop has it at hand
+                is_at_hand = operand in reverse.arguments
+                if target in terms:  # a state after a step is that before the next
+                    is_at_hand = is_at_hand or elements(operand) == elements(target)
+                if is_adjoint and is_at_hand:
                     price = KEEPING * elements(operand) * _FINE
                     network.connect("source", (operand, "kept"), price)
                 continue
@@ -73,6 +78,16 @@ def kept_values(
                 network.connect(target, operand, ENDLESS)  # in the loop, from what is there
     cut = network.cut_nearest_sink()
     return tuple(v for v in full.values if (v, (v, "kept")) in cut)
+
+
+def _terms_of_sums(program: Program, largest: int) -> set[Value]:
+    """Matrices of which sums within rows make less, so that they need not be kept.
+
+    They have several axes within a row, and as many elements as the largest state.
+    """
+    sums = [s for s in program.statements if s.traits.is_sum and s.target.is_batched]
+    terms = {term for s in sums for term in s.operands if elements(s.target) < elements(term)}
+    return {term for term in terms if len(term.shape) > 2 and elements(term) >= largest}
 
 
 def _factors(program: Program) -> set[Value]:

@@ -1244,28 +1244,27 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
     const real *beta_row = frame->at[3].rows + row * nN;
     const real *x_w_v_row = frame->at[4].rows + row * (nD * nN);
     const real *reshaped_sum_s_prev_reshaped_k_row = frame->at[5].rows + row * (nD * nN);
-    const real *d_sum_s_reshaped_q_view_row = frame->at[9].rows + row * (nD * nN);
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-    real *d_sum_s_reshaped_q_row = frame->at[10].rows + row * (nD * nN);
+    const real *d_sum_s_reshaped_q_row = frame->at[9].rows + row * (nD * nN);
+    const real *s_row = frame->at[10].rows + row * frame->at[10].row;
     const real *reshaped_k_row = frame->at[11].rows + row * (nK * nN);
-    const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[8].rows + row * (nD * nN);
     const real *reshaped_q_row = frame->at[12].rows + row * (nK * nN);
-    const real *d_v_beta_reshaped_sum_s_prev_reshaped_k_2 = frame->at[15].rows + row * (nD * nN);
+    const real *d_v_beta_reshaped_sum_s_prev_reshaped_k_2 = frame->at[14].rows + row * (nD * nN);
     real *v_row = frame->at[7].rows + row * (nD * nN);
     real *sigmoid_x_w_v_row = frame->at[6].rows + row * (nD * nN);
-    real *d_s_total_row = frame->at[13].rows + row * (nD * nK * nN);
-    real *d_reshaped_k_terms_row = frame->at[14].rows + row * (nD * nK * nN);
-    const real *d_sum_s_prev_reshaped_k_row = frame->at[17].rows + row * (nD * nN);
-    const real *s_prev_row = frame->at[19].rows + row * frame->at[19].row;
+    const real *d_sum_s_prev_reshaped_k_row = frame->at[16].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[18].rows + row * frame->at[18].row;
+    const real *reshaped_v_beta_reshaped_sum_s_prev_resh_2 = frame->at[8].rows + row * (nD * nN);
     real *v_beta_reshaped_sum_s_prev_reshaped_k_ro = frame->at[8].rows + row * (nD * nN);
     real *d_h_copy_row = frame->at[9].rows + row * (nD * nN);
-    real *d_reshaped_v_beta_reshaped_sum_s_prev_re = frame->at[15].rows + row * (nD * nN);
-    real *d_beta_terms_row = frame->at[16].rows + row * (nD * nN);
-    real *d_reshaped_sum_s_prev_reshaped_k_row = frame->at[17].rows + row * (nD * nN);
-    real *d_x_w_v_row = frame->at[18].rows + row * (nD * nN);
-    real *d_reshaped_k_terms_3_row = frame->at[20].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[21].rows + row * (nD * nK * nN);
+    real *d_reshaped_q_row = frame->at[13].rows + row * (nK * nN);
+    real *d_reshaped_v_beta_reshaped_sum_s_prev_re = frame->at[14].rows + row * (nD * nN);
+    real *d_beta_terms_row = frame->at[15].rows + row * (nD * nN);
+    real *d_reshaped_sum_s_prev_reshaped_k_row = frame->at[16].rows + row * (nD * nN);
+    real *d_x_w_v_row = frame->at[17].rows + row * (nD * nN);
+    real *d_s_prev_row = frame->at[19].rows + row * (nD * nK * nN);
+    real *d_reshaped_k_row = frame->at[20].rows + row * (nK * nN);
     /* sigmoid_x_w_v = sigmoid(x_w_v)
      * v = x_w_v * sigmoid_x_w_v
      * v_beta_reshaped_sum_s_prev_reshaped_k = (v - reshaped_sum_s_prev_reshaped_k) * beta
@@ -1285,26 +1284,15 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
             d_h_copy_row[axis1 * nD + unit] = d_h;
         }
     }
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[axis1 * nD + unit];
-            d_sum_s_reshaped_q_row[axis1 * nD + unit] = d_sum_s_reshaped_q_view;
-        }
-    }
     /* d_s_in = d_s + d_s_next
      * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
-     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh
+     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
      * d_reshaped_v_beta_reshaped_sum_s_prev_re_2 = sum(d_reshaped_v_beta_reshaped_sum_s_prev_re -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
             cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
-            cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh_3[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)]);
             cg_vector d_reshaped_v_beta_reshaped_sum_s_prev_re_3[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_s_prev_re_3[turn] = cg_all(0);
@@ -1312,19 +1300,19 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
                 const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
-                    const cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn];
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_s_in = d_s + d_s_next;
                     const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
-                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
-                    cg_store(&d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_reshaped_k_terms);
+                    d_reshaped_q += d_sum_s_reshaped_q * s;
                     d_reshaped_v_beta_reshaped_sum_s_prev_re_3[turn] += d_s_total * reshaped_k;
                 }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
             }
             real d_reshaped_v_beta_reshaped_sum_s_prev_re_4[CELLGEN_TURNS];
             cg_add_lanes(d_reshaped_v_beta_reshaped_sum_s_prev_re_3, turns, d_reshaped_v_beta_reshaped_sum_s_prev_re_4);
@@ -1333,13 +1321,12 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
                     const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)];
                     const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
                     const real d_s_in = d_s + d_s_next;
                     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
-                    d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
+                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
                     d_reshaped_v_beta_reshaped_sum_s_prev_re_4[turn] += d_s_total * reshaped_k;
                 }
             }
@@ -1368,40 +1355,62 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
             d_x_w_v_row[axis1 * nD + unit] = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
         }
     }
-    /* d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev
-     * d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2
-     * d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k */
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh
+     * d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev
+     * d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k
+     * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of_2[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of_2[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
             cg_vector d_sum_s_prev_reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_s_prev_reshaped_k_of[turn] = cg_all(d_sum_s_prev_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
+            cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)]);
             int64_t unit = 0;
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector d_reshaped_k_terms = cg_load(&d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of_2[turn];
                     const cg_vector d_sum_s_prev_reshaped_k = d_sum_s_prev_reshaped_k_of[turn];
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_3[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
                     const cg_vector d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
-                    const cg_vector d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2;
-                    cg_store(&d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_reshaped_k_terms_3);
                     const cg_vector d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
                     cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
+                    d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
                 }
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
             }
             for (; unit < nK; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real d_reshaped_k_terms = d_reshaped_k_terms_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
                     const real d_sum_s_prev_reshaped_k = d_sum_s_prev_reshaped_k_row[axis1 * nD + (axis2 + turn)];
                     const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v_beta_reshaped_sum_s_prev_resh = reshaped_v_beta_reshaped_sum_s_prev_resh_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh;
                     const real d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
-                    d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_reshaped_k_terms + d_reshaped_k_terms_2;
                     d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
+                    d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms + d_reshaped_k_terms_2;
                 }
             }
         }
@@ -1413,6 +1422,8 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_q_row = frame->at[13].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[20].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
             last = CELLGEN_STRIP_END(strip, nD);
@@ -1425,70 +1436,6 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
 }
 
 CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_reshaped_k_terms_3_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *s_row = frame->at[2].rows + row * frame->at[2].row;
-    real *d_reshaped_q_row = frame->at[3].rows + row * (nK * nN);
-    real *d_reshaped_k_row = frame->at[4].rows + row * (nK * nN);
-    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
-     * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K)) */
-    {
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
-                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
-                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
-                    const cg_vector d_reshaped_k_terms_3 = cg_load(&d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    d_reshaped_q += d_sum_s_reshaped_q * s;
-                    d_reshaped_k += d_reshaped_k_terms_3;
-                }
-                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
-                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
-            }
-            for (; unit < nK; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
-                    const real d_reshaped_k_terms_3 = d_reshaped_k_terms_3_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
-                    d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms_3;
-                }
-            }
-        }
-    }
-}
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_q_row = frame->at[3].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
-        { real *d_reshaped_k_row = frame->at[4].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
@@ -1522,7 +1469,7 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(C
         }
     }
 }
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_2)
+CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
@@ -1530,31 +1477,14 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_2)
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, 1);
+                CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(frame, row, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_4)
-{
-    const int64_t nN = frame->n[3];
-    /* d_x_w_b = d_beta * (1 - beta) * beta */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_beta_row = frame->at[0].rows + row * nN + first;
-        const real *beta_row = frame->at[1].rows + row * frame->at[1].row + first;
-        real *d_x_w_b_row = frame->at[2].rows + row * nN + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_beta = d_beta_row[unit];
-            const real beta = beta_row[unit];
-            d_x_w_b_row[unit] = d_beta * (1 - beta) * beta;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_5)
+CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1599,37 +1529,45 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_5)
     }
 }
 
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_7)
+CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_4)
 {
     const int64_t nN = frame->n[3];
-    /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
+    /* d_x_w_b = d_beta * (1 - beta) * beta
+     * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre */
     const unsigned char *const cellgen_counts = frame->counts;
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_sqrt_sqrt_pre_2_row = frame->at[0].rows + row * nN + first;
-        const real *d_sqrt_sqrt_pre_row = frame->at[1].rows + row * nN + first;
-        const real *sqrt_sqrt_pre_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *sqrt_sqrt_pre_2_row = frame->at[3].rows + row * frame->at[3].row + first;
-        real *d_sqrt_pre_2_row = frame->at[4].rows + row * nN + first;
-        real *d_sqrt_pre_row = frame->at[5].rows + row * nN + first;
+        const real *d_beta_row = frame->at[0].rows + row * nN + first;
+        const real *d_sqrt_sqrt_pre_2_row = frame->at[1].rows + row * nN + first;
+        const real *d_sqrt_sqrt_pre_row = frame->at[2].rows + row * nN + first;
+        const real *beta_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *sqrt_sqrt_pre_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *sqrt_sqrt_pre_2_row = frame->at[5].rows + row * frame->at[5].row + first;
+        real *d_x_w_b_row = frame->at[6].rows + row * nN + first;
+        real *d_sqrt_pre_2_row = frame->at[7].rows + row * nN + first;
+        real *d_sqrt_pre_row = frame->at[8].rows + row * nN + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+            cg_zero_row(d_x_w_b_row, units);
             cg_zero_row(d_sqrt_pre_2_row, units);
             cg_zero_row(d_sqrt_pre_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_beta = d_beta_row[unit];
             const real d_sqrt_sqrt_pre_2 = d_sqrt_sqrt_pre_2_row[unit];
             const real d_sqrt_sqrt_pre = d_sqrt_sqrt_pre_row[unit];
+            const real beta = beta_row[unit];
             const real sqrt_sqrt_pre = sqrt_sqrt_pre_row[unit];
             const real sqrt_sqrt_pre_2 = sqrt_sqrt_pre_2_row[unit];
+            d_x_w_b_row[unit] = d_beta * (1 - beta) * beta;
             d_sqrt_pre_2_row[unit] = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
             d_sqrt_pre_row[unit] = (real)0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre;
         }
     }
 }
 
-CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_8)
+CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1678,7 +1616,7 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_8)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(delta_net_sequence_backward_deferred_10)
+CELLGEN_TILE_EQUATIONS(delta_net_sequence_backward_deferred_7)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -1692,7 +1630,7 @@ CELLGEN_TILE_EQUATIONS(delta_net_sequence_backward_deferred_10)
         }
     }
 }
-CELLGEN_TILE(delta_net_sequence_backward_deferred_10, 1)
+CELLGEN_TILE(delta_net_sequence_backward_deferred_7, 1)
 
 static const cellgen_member CELLGEN_NAME(delta_net_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
@@ -1709,28 +1647,25 @@ static const cellgen_member CELLGEN_NAME(delta_net_sequence_backward_members)[] 
     {CELLGEN_SUMMED, 5}, {CELLGEN_SUMMED, 6},
 };
 static const cellgen_series_row CELLGEN_NAME(delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 33},
-    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
-    {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 35, 36, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
-    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 37},
-    {8, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 38},
-    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 39},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 40},
-    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 29}, {6, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {14, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 30, 31, -1, -1}, {15, 0, 6, 0, -1, -1, -1, -1},
+    {17, 7, 8, 0, -1, -1, -1, -1}, {7, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 32},
+    {8, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 35},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 36},
 };
 static const cellgen_link CELLGEN_NAME(delta_net_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 16, 18, 3, -1, 31, 32, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 1, 16, 18, 3, -1, 27, 28, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(delta_net_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
@@ -1738,23 +1673,22 @@ static const cellgen_memory CELLGEN_NAME(delta_net_sequence_backward_memory)[] =
     CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
     CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
 };
 static const cellgen_kept CELLGEN_NAME(delta_net_sequence_backward_kept)[] = {
-    {0, 1, -1}, {2, 1, -1}, {8, 3, -1}, {12, 3, -1}, {15, 0, -1}, {14, 3, -1},
+    {0, 1, -1}, {2, 1, -1}, {8, 1, -1}, {10, 3, -1}, {13, 1, -1}, {12, 3, -1},
 };
 static const cellgen_total CELLGEN_NAME(delta_net_sequence_backward_totals)[] = {
-    {19, -1, 4, 1, 0, 42}, {20, -1, 4, 1, 0, 43}, {21, -1, 5, 1, 0, 44}, {22, -1, 6, 1, 0, 45},
+    {19, -1, 4, 1, 0, 37}, {20, -1, 4, 1, 0, 38}, {21, -1, 5, 1, 0, 39}, {22, -1, 6, 1, 0, 40},
 };
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9,};
 static const int16_t CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses)[] = {
-    0, 1, 10, 11, 12, 13, 14, 15, 16, 17, 18, 9, 7, 19, 20, 21, 22, 23, 24, 25, 26, 27,
+    0, 1, 10, 11, 12, 13, 14, 15, 16, 17, 18, 9, 7, 19, 20, 21, 22, 23, 24, 25, 26,
 };
 static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 7, 1, -1, 0},
@@ -1764,78 +1698,67 @@ static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_reverse_plac
     {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 3, -1, 0},
     {CELLGEN_AT_SAVED, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 4, 3, -1, 0},
     {CELLGEN_AT_MEMORY, 5, 3, -1, 0}, {CELLGEN_AT_MEMORY, 6, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_MEMORY, 9, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 0, -1, 0}, {CELLGEN_AT_MEMORY, 11, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 8, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 10, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 3, -1, 0}, {CELLGEN_AT_KEPT, 12, 3, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 13, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_1), 8, CELLGEN_NAME(delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_2), 22, CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_2), 21, CELLGEN_NAME(delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses)[] = {5, 6,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses)[] = {7, 8, 9,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses)[] = {0, 1,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses)[] = {12, 13, 14,};
 static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 7, -1, -1},};
 static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_rights)[] = {{1, -1, 3, -1},};
 static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses)[] = {6, 10, 11,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses)[] = {4, 3, 12, 13, 14, 15, 16, 17, 18, 19,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses)[] = {7, 11, 20,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses)[] = {1, 10, 11, 15, 6, 9, 16, 17, 18,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses)[] = {2, 17, 3, 18, 4, 5, 6, 7, 8, 9, 19, 20,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses)[] = {12, 16, 19, 20, 21, 22, 23,};
 static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 7, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1},};
-static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses)[] = {18, 19, 14, 17, 21, 22,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_8_uses)[] = {4, 21, 3, 22, 12, 13, 14, 15, 16, 17, 23, 24,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_9_uses)[] = {7, 23, 24, 25, 26,};
-static const cellgen_left_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 7, -1, 8},};
-static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_rights)[] = {{1, -1, 1, -1}, {2, -1, 1, -1},};
-static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 1, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses)[] = {11, 8, 23, 24, 27,};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants)[] = {17,};
-static const cellgen_run CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 26, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 27, -1, 1, 1},
-    {2, -1, 1, 0, 1, 0, 28, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 29, -1, 1, 3},
+static const cellgen_right_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1}, {2, -1, 1, -1}, {3, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(delta_net_sequence_backward_deferred_6_outers)[] = {
+    {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 1, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights)[] = {
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses)[] = {16, 13, 19, 20, 24,};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_7_wants)[] = {17,};
+static const cellgen_run CELLGEN_NAME(delta_net_sequence_backward_deferred_7_runs)[] = {
+    {0, -1, 2, 0, 1, 0, 22, -1, 1, 0}, {1, -1, 3, 0, 1, 0, 23, -1, 1, 1},
+    {2, -1, 1, 0, 1, 0, 24, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 25, -1, 1, 3},
+};
+static const cellgen_weight CELLGEN_NAME(delta_net_sequence_backward_deferred_7_weights)[] = {
     {5, -1, -1, 2, -1, 1, 0, 1}, {4, -1, -1, 3, -1, 1, 0, 0}, {3, -1, -1, 1, -1, 1, 0, 0},
     {2, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains)[] = {{0, 4},};
-static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place)[] = {4, -1,};
+static const cellgen_chain CELLGEN_NAME(delta_net_sequence_backward_deferred_7_chains)[] = {{0, 4},};
+static const int16_t CELLGEN_NAME(delta_net_sequence_backward_deferred_7_in_place)[] = {4, -1,};
 static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 16, 1, -1, 0}, {CELLGEN_AT_MEMORY, 17, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 18, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_KEPT, 14, 3, -1, 0},
-    {CELLGEN_AT_MEMBER, 21, 3, -1, 0}, {CELLGEN_AT_ACROSS, 9, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 19, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 10, 3, -1, 0}, {CELLGEN_AT_MEMORY, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 13, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 8, 1, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 0, 1, -1, 0},
     {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 21, 2, -1, 0}, {CELLGEN_AT_MEMBER, 22, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 22, 2, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_MEMORY, 25, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 20, 1, -1, 0}, {CELLGEN_AT_MEMBER, 19, 1, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 7, -1, 0},
+    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 15, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 16, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0},
+    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMBER, 21, 3, -1, 0},
+    {CELLGEN_AT_ACROSS, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 17, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 20, 1, -1, 0}, {CELLGEN_AT_MEMORY, 21, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 22, 2, -1, 0}, {CELLGEN_AT_MEMBER, 20, 1, -1, 0},
+    {CELLGEN_AT_MEMBER, 19, 1, -1, 0}, {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_1), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_2), 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_1), 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_2), 10, CELLGEN_NAME(delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_3_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_3_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_4), 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_5), 10, CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_6_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_6_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_6_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_wants), 1, 1, 9, 7, 30, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_4), 9, CELLGEN_NAME(delta_net_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_5), 12, CELLGEN_NAME(delta_net_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(delta_net_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(delta_net_sequence_backward_deferred_6_lefts), CELLGEN_NAME(delta_net_sequence_backward_deferred_6_rights), CELLGEN_NAME(delta_net_sequence_backward_deferred_6_outers)},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_7), 5, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_uses), 0, 0, 1, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_wants), 1, 1, 8, 7, 26, 0, 8, 4, 1, 0, 1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_runs), CELLGEN_NAME(delta_net_sequence_backward_deferred_7_weights), CELLGEN_NAME(delta_net_sequence_backward_deferred_7_chains), 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_7_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)[] = {
-    {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
-};
+static const cellgen_stage_rows CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 1, 0},};
 static const cg_part CELLGEN_NAME(delta_net_sequence_backward_parts)[] = {
-    {28, 2, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_places), CELLGEN_NAME(delta_net_sequence_backward_reverse_stages), 0},
-    {28, 10, 7, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_places), CELLGEN_NAME(delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)},
+    {27, 2, 0, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_reverse_places), CELLGEN_NAME(delta_net_sequence_backward_reverse_stages), 0},
+    {25, 7, 5, 0, -1, 0, CELLGEN_NAME(delta_net_sequence_backward_deferred_places), CELLGEN_NAME(delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(delta_net_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(delta_net_sequence_backward_made)[] = {
     {6, 7}, {7, 9}, {8, 10}, {9, 11}, {10, 12}, {11, 13}, {12, 14}, {13, 15},
@@ -1846,14 +1769,13 @@ static void CELLGEN_NAME(delta_net_sequence_backward_extents)(const int64_t *n, 
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
     extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
-    extent[8] = 2 * nI; extent[9] = nD * nN + 2 * nK * nN + nN; extent[10] = nD * nK * nN + nD * nN;
-    extent[11] = 3 * nI;
+    extent[8] = nD * nN + 2 * nK * nN + nN; extent[9] = nD * nK * nN + nD * nN; extent[10] = 2 * nI;
 }
 static const cg_function CELLGEN_NAME(delta_net_sequence_backward_table) = {
-    6, 12, 1, 2,
+    6, 11, 1, 2,
     CELLGEN_NAME(delta_net_sequence_backward_extents), 0, 0, CELLGEN_NAME(delta_net_sequence_backward_parts),
-    10, 10, 0, 11,
-    23, 10, 1, 46, 6, 0, 4, 0, 0,
+    9, 10, 0, 10,
+    23, 10, 1, 41, 6, 0, 4, 0, 0,
     CELLGEN_NAME(delta_net_sequence_backward_members),
     CELLGEN_NAME(delta_net_sequence_backward_over_time),
     CELLGEN_NAME(delta_net_sequence_backward_states), CELLGEN_NAME(delta_net_sequence_backward_memory),

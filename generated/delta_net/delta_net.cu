@@ -1994,27 +1994,13 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_3)(
     cg_store(d_h_copy_rows, row, unit, d_h_copy);
 }
 
-/* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh */
 __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_4)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_q_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_q_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_q_view = cg_load(d_sum_s_reshaped_q_view_rows, row, unit);
-    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_view;
-    cg_store(d_sum_s_reshaped_q_rows, row, unit, d_sum_s_reshaped_q);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
- * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_s_prev_resh */
-__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_5)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const real> reshaped_v_beta_reshaped_sum_s_prev_resh_2,
     cellgen_rows<const real> reshaped_q_rows,
     int64_t nD,
@@ -2038,13 +2024,37 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_5)(
     cg_store(d_reshaped_k_terms_rows, row, unit, d_reshaped_k_terms);
 }
 
+/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K)) */
+__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_4_sums1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const store> s_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<store> d_reshaped_q_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis3 = (entry) % nK;
+    const int64_t axis1 = (entry / (nK)) % nN;
+    real d_reshaped_q = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis2);
+    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    d_reshaped_q += d_sum_s_reshaped_q * s;
+    }
+    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
+}
+
 /* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
  * d_reshaped_v_beta_reshaped_sum_s_prev_re_2 = sum(d_reshaped_v_beta_reshaped_sum_s_prev_re -> (B, N, D, 1)) */
-__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_5_sums1)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_4_sums2)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const real> reshaped_k_rows,
     cellgen_rows<const real> reshaped_q_rows,
     int64_t nD,
@@ -2073,7 +2083,7 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_5_sums1)(
  * d_v = d_v_beta_reshaped_sum_s_prev_reshaped_k * beta
  * d_sigmoid_x_w_v = d_v * x_w_v
  * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v */
-__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_6)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_5)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_v_beta_reshaped_sum_s_prev_reshaped_k_2,
@@ -2108,21 +2118,16 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_6)(
     cg_store(d_x_w_v_rows, row, unit, d_x_w_v);
 }
 
-/* d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev
- * d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2
- * d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k */
-__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_7)(
+/* d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k */
+__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_6)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_s_total_rows,
-    cellgen_rows<const real> d_reshaped_k_terms_rows,
     cellgen_rows<const real> d_sum_s_prev_reshaped_k_rows,
-    cellgen_rows<const store> s_prev_rows,
     cellgen_rows<const real> reshaped_k_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_reshaped_k_terms_3_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2131,50 +2136,42 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_reverse_7)(
     const int64_t axis2 = (unit / (nK)) % nD;
     const int64_t axis1 = (unit / (nD * nK)) % nN;
     const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real d_reshaped_k_terms = cg_load(d_reshaped_k_terms_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_s_prev_reshaped_k = cg_load(d_sum_s_prev_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
-    const real d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
-    const real d_reshaped_k_terms_3 = d_reshaped_k_terms + d_reshaped_k_terms_2;
-    cg_store(d_reshaped_k_terms_3_rows, row, unit, d_reshaped_k_terms_3);
     const real d_s_prev = d_s_total + d_sum_s_prev_reshaped_k * reshaped_k;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
+/* d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev
  * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K)) */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_1_sums1)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_reverse_6_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
-    cellgen_rows<const store> d_reshaped_k_terms_3_rows,
-    cellgen_rows<const store> s_rows,
+    cellgen_rows<const real> d_reshaped_k_terms_rows,
+    cellgen_rows<const real> d_sum_s_prev_reshaped_k_rows,
+    cellgen_rows<const store> s_prev_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<real> d_reshaped_q_rows,
-    cellgen_rows<real> d_reshaped_k_rows)
+    cellgen_rows<store> d_reshaped_k_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
     if (row >= rows || entry >= units) return;
     const int64_t axis3 = (entry) % nK;
     const int64_t axis1 = (entry / (nK)) % nN;
-    real d_reshaped_q = 0;
     real d_reshaped_k = 0;
     for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis2);
-    const real d_reshaped_k_terms_3 = cg_load(d_reshaped_k_terms_3_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    d_reshaped_q += d_sum_s_reshaped_q * s;
-    d_reshaped_k += d_reshaped_k_terms_3;
+    const real d_reshaped_k_terms = cg_load(d_reshaped_k_terms_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_s_prev_reshaped_k = cg_load(d_sum_s_prev_reshaped_k_rows, row, axis1 * (nD) + axis2);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_reshaped_k_terms_2 = d_sum_s_prev_reshaped_k * s_prev;
+    d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
     }
-    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
     cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
 }
 
 /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_1_sums1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_beta_terms_rows,
@@ -2193,29 +2190,13 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1)(
     cg_store(d_beta_rows, row, entry, d_beta);
 }
 
-/* d_x_w_b = d_beta * (1 - beta) * beta */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_beta_rows,
-    cellgen_rows<const store> beta_rows,
-    cellgen_rows<store> d_x_w_b_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_beta = cg_load(d_beta_rows, row, unit);
-    const real beta = cg_load(beta_rows, row, unit);
-    const real d_x_w_b = d_beta * (1 - beta) * beta;
-    cg_store(d_x_w_b_rows, row, unit, d_x_w_b);
-}
-
 /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, N, 1))
  * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_5_sums1)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_k_rows,
-    cellgen_rows<const real> d_q_rows,
+    cellgen_rows<const store> d_k_rows,
+    cellgen_rows<const store> d_q_rows,
     cellgen_rows<const store> x_w_q_rows,
     cellgen_rows<const store> sigmoid_x_w_q_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
@@ -2250,26 +2231,34 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_5_sums1)(
     cg_store(d_sqrt_sqrt_pre_rows, row, entry, d_sqrt_sqrt_pre);
 }
 
-/* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
+/* d_x_w_b = d_beta * (1 - beta) * beta
+ * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
  * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_7)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_4)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_beta_rows,
     cellgen_rows<const real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<const real> d_sqrt_sqrt_pre_rows,
+    cellgen_rows<const store> beta_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
+    cellgen_rows<store> d_x_w_b_rows,
     cellgen_rows<real> d_sqrt_pre_2_rows,
     cellgen_rows<real> d_sqrt_pre_rows,
     const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_beta = cg_load(d_beta_rows, row, unit);
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real d_sqrt_sqrt_pre = cg_load(d_sqrt_sqrt_pre_rows, row, unit);
+    const real beta = cg_load(beta_rows, row, unit);
     const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
     const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const real d_x_w_b = d_beta * (1 - beta) * beta;
+    cg_store(d_x_w_b_rows, row, unit, counted ? d_x_w_b : real(0));
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     cg_store(d_sqrt_pre_2_rows, row, unit, counted ? d_sqrt_pre_2 : real(0));
     const real d_sqrt_pre = (real)0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre;
@@ -2280,12 +2269,12 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_7)(
  * d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * x_w_k * sigmoid_x_w_k**2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
  * d_sigmoid_x_w_q = d_q * x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q**2 * sigmoid_x_w_q
  * d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q * sigmoid_x_w_q**2 + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q */
-__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_8)(
+__global__ void CELLGEN_CUDA_NAME(delta_net_deferred_5)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_k_rows,
+    cellgen_rows<const store> d_k_rows,
     cellgen_rows<const real> d_sqrt_pre_2_rows,
-    cellgen_rows<const real> d_q_rows,
+    cellgen_rows<const store> d_q_rows,
     cellgen_rows<const real> d_sqrt_pre_rows,
     cellgen_rows<const store> x_w_q_rows,
     cellgen_rows<const store> sigmoid_x_w_q_rows,
@@ -2329,7 +2318,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward_how)
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
@@ -2349,7 +2337,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nD * nK)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 4 * nK * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
@@ -2362,12 +2350,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
@@ -2426,7 +2412,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
     store *const s_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 4 * nK * nN), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
@@ -2451,18 +2437,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const reverse_d_reshaped_sum_s_prev_reshaped_k = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
-    real *const deferred_d_reshaped_q = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    real *const deferred_d_reshaped_k = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
     real *const deferred_d_beta = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
-    store *const deferred_d_x_w_b = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
     real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
     real *const deferred_d_sqrt_sqrt_pre = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
+    store *const deferred_d_x_w_b = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
     real *const deferred_d_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
     real *const deferred_d_sqrt_pre = (real *)(void *)memory;
@@ -2535,9 +2517,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
             cg_in(args->sqrt_sqrt_pre_2 + step * nB * nN, nN),
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN), (2 * nD * nN + 4 * nK * nN)),
             cg_rows(reverse_q, (nK * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + nK * nN, (2 * nD * nN + 4 * nK * nN)),
             cg_rows(reverse_k, (nK * nN)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_3), nB, nD * nN,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
@@ -2550,12 +2532,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
             cg_rows(reverse_v, (nD * nN)),
             cg_rows(reverse_v_beta_reshaped_sum_s_prev_resha, (nD * nN)),
             cg_rows(reverse_d_h_copy, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_4), nB, nD * nN,
-            cg_in(reverse_d_h_copy, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_5), nB, nD * nK * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_4), nB, nD * nK * nN,
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
             cg_in(reverse_v_beta_reshaped_sum_s_prev_resha, (nD * nN)),
             cg_in(reverse_q, (nK * nN)),
             nD,
@@ -2563,16 +2542,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_s_total, (nD * nK * nN)),
             cg_rows(reverse_d_reshaped_k_terms, (nD * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nD),
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in(args->s + step * s_step, s_row),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_4_sums2), (int64_t)(nB), (int64_t)(nN * nD),
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
             cg_in(reverse_k, (nK * nN)),
             cg_in(reverse_q, (nK * nN)),
             nD,
             nK,
             nN,
             cg_rows(reverse_d_reshaped_v_beta_reshaped_sum_s, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_6), nB, nD * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_5), nB, nD * nN,
             cg_in(reverse_d_reshaped_v_beta_reshaped_sum_s, (nD * nN)),
             cg_in(reverse_v, (nD * nN)),
             cg_in(args->beta + step * nB * nN, nN),
@@ -2581,89 +2567,84 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
             cg_in(args->sum_s_prev_reshaped_k + step * nB * (nD * nN), (nD * nN)),
             nD,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
             cg_rows(reverse_d_reshaped_sum_s_prev_reshaped_k, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + nD * nK * nN + 2 * nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_7), nB, nD * nK * nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_6), nB, nD * nK * nN,
             cg_in(reverse_d_s_total, (nD * nK * nN)),
-            cg_in(reverse_d_reshaped_k_terms, (nD * nK * nN)),
             cg_in(reverse_d_reshaped_sum_s_prev_reshaped_k, (nD * nN)),
-            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
             cg_in(reverse_k, (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN) + 2 * nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_reverse_6_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_reshaped_k_terms, (nD * nK * nN)),
+            cg_in(reverse_d_reshaped_sum_s_prev_reshaped_k, (nD * nN)),
+            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), adjoints + step * nB * (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (2 * nD * nN + 4 * nK * nN), adjoints + step * nB * (2 * nD * nN + 4 * nK * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_s_prev, nD * nK * nN), cg_in(d_s_prev_pair, nD * nK * nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN * nK),
-        cg_in(adjoints + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
-        cg_in(adjoints + 2 * nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
-        cg_in(args->s, (nD * nK * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_q, (nK * nN)),
-        cg_rows(deferred_d_reshaped_k, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(adjoints + nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN),
+        cg_in(adjoints + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
         nD,
         nN,
         cg_rows(deferred_d_beta, nN));
-    /* d_w_v = x.T @ d_x_w_v */
-    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, adjoints + nD * nK * nN + 2 * nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), args->d_w_v, (nD * nN), 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_4), nT * nB, nN,
-        cg_in(deferred_d_beta, nN),
-        cg_in(args->beta, nN),
-        cg_rows(deferred_d_x_w_b, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_5_sums1), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nN),
+        cg_in(adjoints + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
+        cg_in(adjoints + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(args->x_w_q, (nK * nN)),
-        cg_in(adjoints, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+        cg_in(adjoints, (2 * nD * nN + 4 * nK * nN)),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->x_w_k, (nK * nN)),
-        cg_in(adjoints + nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+        cg_in(adjoints + nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(args->sqrt_sqrt_pre_2, nN),
         nK,
         nN,
         guarded ? step_counts : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_sqrt_pre, nN));
-    /* d_w_b = x.T @ d_x_w_b */
-    cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_x_w_b, nN, args->d_w_b, nN, 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_7), nT * nB, nN,
+    /* d_w_v = x.T @ d_x_w_v */
+    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, adjoints + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN), args->d_w_v, (nD * nN), 0);
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_4), nT * nB, nN,
+        cg_in(deferred_d_beta, nN),
         cg_in(deferred_d_sqrt_sqrt_pre_2, nN),
         cg_in(deferred_d_sqrt_sqrt_pre, nN),
+        cg_in(args->beta, nN),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->sqrt_sqrt_pre_2, nN),
+        cg_rows(deferred_d_x_w_b, nN),
         cg_rows(deferred_d_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_pre, nN),
         guarded ? step_counts : nullptr);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_8), nT * nB, nK * nN,
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_5), nT * nB, nK * nN,
+        cg_in(adjoints + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(deferred_d_sqrt_pre_2, nN),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
+        cg_in(adjoints + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(deferred_d_sqrt_pre, nN),
         cg_in(args->x_w_q, (nK * nN)),
-        cg_in(adjoints, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+        cg_in(adjoints, (2 * nD * nN + 4 * nK * nN)),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->x_w_k, (nK * nN)),
-        cg_in(adjoints + nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN)),
+        cg_in(adjoints + nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(args->sqrt_sqrt_pre_2, nN),
         nK,
         nN,
         cg_rows(deferred_d_x_w_k, (nK * nN)),
         cg_rows(deferred_d_x_w_q, (nK * nN)),
         guarded ? step_counts : nullptr);
+    /* d_w_b = x.T @ d_x_w_b */
+    cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_x_w_b, nN, args->d_w_b, nN, 0);
     /* d_w_k = x.T @ d_x_w_k */
     cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_k, (nK * nN), args->d_w_k, (nK * nN), 0);
     /* d_w_q = x.T @ d_x_w_q */
@@ -2675,7 +2656,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
     /* d_x_w_q @ [w_q.T] */
     cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
     /* d_x_w_v @ [w_v.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nD * nN, adjoints + nD * nK * nN + 2 * nD * nN + 2 * nK * nN, (nD * nK * nN + 3 * nD * nN + 2 * nK * nN), args->w_v, (nD * nN), args->d_x, nI, 1);
+    cg_gemm_nt(&run, nT * nB, nI, nD * nN, adjoints + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN), args->w_v, (nD * nN), args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(4))
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

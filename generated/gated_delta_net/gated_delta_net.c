@@ -1548,42 +1548,54 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     const real *d_h_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *d_sum_s_reshaped_q_view_row = frame->at[3].rows + row * (nD * nN);
+    const real *beta_row = frame->at[3].rows + row * nN;
+    const real *x_w_v_row = frame->at[4].rows + row * (nD * nN);
+    const real *reshaped_sum_r_reshaped_k_row = frame->at[5].rows + row * (nD * nN);
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-    real *d_sum_s_reshaped_q_row = frame->at[4].rows + row * (nD * nN);
-    const real *reshaped_k_row = frame->at[5].rows + row * (nK * nN);
-    const real *reshaped_q_row = frame->at[6].rows + row * (nK * nN);
-    const real *d_v_beta_reshaped_sum_r_reshaped_k_view_2 = frame->at[8].rows + row * (nD * nN);
-    const real *beta_row = frame->at[9].rows + row * nN;
-    const real *d_sum_r_reshaped_k_view_row = frame->at[11].rows + row * (nD * nN);
-    real *d_s_total_row = frame->at[7].rows + row * (nD * nK * nN);
-    real *d_sum_r_reshaped_k_row = frame->at[12].rows + row * (nD * nN);
-    const real *reshaped_alpha_row = frame->at[13].rows + row * nN;
-    real *d_h_copy_row = frame->at[3].rows + row * (nD * nN);
-    real *d_reshaped_v_beta_reshaped_sum_r_reshape = frame->at[8].rows + row * (nD * nN);
-    real *d_v_beta_reshaped_sum_r_reshaped_k_row = frame->at[10].rows + row * (nD * nN);
-    real *d_reshaped_sum_r_reshaped_k_row = frame->at[11].rows + row * (nD * nN);
-    real *d_r_row = frame->at[14].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[15].rows + row * (nD * nK * nN);
-    /* d_h_copy = d_h */
+    const real *d_sum_s_reshaped_q_row = frame->at[9].rows + row * (nD * nN);
+    const real *s_row = frame->at[11].rows + row * frame->at[11].row;
+    const real *reshaped_k_row = frame->at[13].rows + row * (nK * nN);
+    const real *reshaped_q_row = frame->at[14].rows + row * (nK * nN);
+    const real *d_v_beta_reshaped_sum_r_reshaped_k_row = frame->at[16].rows + row * (nD * nN);
+    real *v_row = frame->at[7].rows + row * (nD * nN);
+    real *sigmoid_x_w_v_row = frame->at[6].rows + row * (nD * nN);
+    const real *d_sum_r_reshaped_k_row = frame->at[18].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[10].rows + row * frame->at[10].row;
+    const real *reshaped_alpha_row = frame->at[12].rows + row * nN;
+    const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[8].rows + row * (nD * nN);
+    real *v_beta_reshaped_sum_r_reshaped_k_row = frame->at[8].rows + row * (nD * nN);
+    real *d_h_copy_row = frame->at[9].rows + row * (nD * nN);
+    real *d_reshaped_q_row = frame->at[15].rows + row * (nK * nN);
+    real *d_reshaped_v_beta_reshaped_sum_r_reshape = frame->at[16].rows + row * (nD * nN);
+    real *d_beta_terms_row = frame->at[17].rows + row * (nD * nN);
+    real *d_reshaped_sum_r_reshaped_k_row = frame->at[18].rows + row * (nD * nN);
+    real *d_x_w_v_row = frame->at[19].rows + row * (nD * nN);
+    real *d_s_prev_row = frame->at[20].rows + row * (nD * nK * nN);
+    real *d_reshaped_k_row = frame->at[21].rows + row * (nK * nN);
+    real *d_reshaped_alpha_row = frame->at[22].rows + row * nN;
+    /* sigmoid_x_w_v = sigmoid(x_w_v)
+     * v = x_w_v * sigmoid_x_w_v
+     * v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta
+     * d_h_copy = d_h */
     {
         CELLGEN_VECTORIZE
         for (int64_t unit = first; unit < last; ++unit) {
             const real d_h = d_h_row[axis1 * nD + unit];
+            const real beta = beta_row[axis1];
+            const real x_w_v = x_w_v_row[axis1 * nD + unit];
+            const real reshaped_sum_r_reshaped_k = reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
+            const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
+            sigmoid_x_w_v_row[axis1 * nD + unit] = sigmoid_x_w_v;
+            const real v = x_w_v * sigmoid_x_w_v;
+            v_row[axis1 * nD + unit] = v;
+            v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = (v - reshaped_sum_r_reshaped_k) * beta;
             d_h_copy_row[axis1 * nD + unit] = d_h;
-        }
-    }
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[axis1 * nD + unit];
-            d_sum_s_reshaped_q_row[axis1 * nD + unit] = d_sum_s_reshaped_q_view;
         }
     }
     /* d_s_in = d_s + d_s_next
      * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
      * d_reshaped_v_beta_reshaped_sum_r_reshape_2 = sum(d_reshaped_v_beta_reshaped_sum_r_reshape -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
@@ -1597,16 +1609,19 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
                 const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
+                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_s_in = d_s + d_s_next;
                     const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
+                    d_reshaped_q += d_sum_s_reshaped_q * s;
                     d_reshaped_v_beta_reshaped_sum_r_reshape_3[turn] += d_s_total * reshaped_k;
                 }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
             }
             real d_reshaped_v_beta_reshaped_sum_r_reshape_4[CELLGEN_TURNS];
             cg_add_lanes(d_reshaped_v_beta_reshaped_sum_r_reshape_3, turns, d_reshaped_v_beta_reshaped_sum_r_reshape_4);
@@ -1615,11 +1630,12 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
                     const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
+                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
                     const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
                     const real d_s_in = d_s + d_s_next;
                     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
+                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
                     d_reshaped_v_beta_reshaped_sum_r_reshape_4[turn] += d_s_total * reshaped_k;
                 }
             }
@@ -1627,59 +1643,100 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
             for (int turn = 0; turn < turns; ++turn) d_reshaped_v_beta_reshaped_sum_r_reshape[axis1 * nD + (axis2 + turn)] = d_reshaped_v_beta_reshaped_sum_r_reshape_4[turn];
         }
     }
-    /* d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view
-     * d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta */
+    /* d_beta_terms = d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k)
+     * d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta
+     * d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta
+     * d_sigmoid_x_w_v = d_v * x_w_v
+     * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v */
     {
         CELLGEN_VECTORIZE
         for (int64_t unit = first; unit < last; ++unit) {
-            const real d_v_beta_reshaped_sum_r_reshaped_k_view = d_v_beta_reshaped_sum_r_reshaped_k_view_2[axis1 * nD + unit];
+            const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
+            const real v = v_row[axis1 * nD + unit];
             const real beta = beta_row[axis1];
-            const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view;
-            d_v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_r_reshaped_k;
+            const real x_w_v = x_w_v_row[axis1 * nD + unit];
+            const real sigmoid_x_w_v = sigmoid_x_w_v_row[axis1 * nD + unit];
+            const real reshaped_sum_r_reshaped_k = reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
+            d_beta_terms_row[axis1 * nD + unit] = d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k);
             d_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = -d_v_beta_reshaped_sum_r_reshaped_k * beta;
+            const real d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta;
+            const real d_sigmoid_x_w_v = d_v * x_w_v;
+            d_x_w_v_row[axis1 * nD + unit] = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
         }
     }
-    /* d_sum_r_reshaped_k = d_sum_r_reshaped_k_view */
+    /* r = s_prev * reshaped_alpha
+     * d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped
+     * d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r
+     * d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
+     * d_s_prev = d_r * reshaped_alpha
+     * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K))
+     * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, 1, 1)) */
     {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_r_reshaped_k_view = d_sum_r_reshaped_k_view_row[axis1 * nD + unit];
-            d_sum_r_reshaped_k_row[axis1 * nD + unit] = d_sum_r_reshaped_k_view;
-        }
-    }
-    /* d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
-     * d_s_prev = d_r * reshaped_alpha */
-    {
+        cg_vector d_reshaped_alpha_lanes = cg_all(0);
+        real d_reshaped_alpha_rest = 0;
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector d_sum_s_reshaped_q_of_2[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of_2[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
             cg_vector d_sum_r_reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_r_reshaped_k_of[turn] = cg_all(d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
             const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
             int64_t unit = 0;
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
+                const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of_2[turn];
                     const cg_vector d_sum_r_reshaped_k = d_sum_r_reshaped_k_of[turn];
+                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
+                    const cg_vector r = s_prev * reshaped_alpha;
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
+                    const cg_vector d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
                     const cg_vector d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
-                    cg_store(&d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_r);
                     const cg_vector d_s_prev = d_r * reshaped_alpha;
                     cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
+                    d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
+                    d_reshaped_alpha_lanes += d_r * s_prev;
                 }
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
             }
             for (; unit < nK; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
                     const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)];
+                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_alpha = reshaped_alpha_row[axis1];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
+                    const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
+                    const real r = s_prev * reshaped_alpha;
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
+                    const real d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
                     const real d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
-                    d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_r;
                     d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_r * reshaped_alpha;
+                    d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms + d_reshaped_k_terms_2;
+                    d_reshaped_alpha_rest += d_r * s_prev;
                 }
             }
         }
+        d_reshaped_alpha_row[axis1] += cg_sum_of(d_reshaped_alpha_lanes) + d_reshaped_alpha_rest;
     }
 }
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
@@ -1688,6 +1745,9 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
+        { real *d_reshaped_q_row = frame->at[15].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[21].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
+        { real *d_reshaped_alpha_row = frame->at[22].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_alpha_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
             last = CELLGEN_STRIP_END(strip, nD);
@@ -1699,190 +1759,107 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
     }
 }
 
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_4)
+{
+    const int64_t nN = frame->n[3];
+    /* d_alpha_pre = d_alpha * alpha
+     * d_exp_a_log_terms = -d_alpha_pre * softplus_softplus_pre
+     * d_softplus_softplus_pre = strong_product(d_alpha_pre, -exp_a_log)
+     * d_softplus_pre = d_softplus_softplus_pre * sigmoid(softplus_pre) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_alpha_row = frame->at[0].rows + row * nN + first;
+        const real *alpha_row = frame->at[1].rows + row * nN + first;
+        const real *softplus_pre_row = frame->at[2].rows + row * nN + first;
+        const real *softplus_softplus_pre_row = frame->at[3].rows + row * nN + first;
+        const real *exp_a_log_row = frame->at[4].rows + first;
+        real *d_exp_a_log_terms_row = frame->at[5].rows + row * nN + first;
+        real *d_softplus_pre_row = frame->at[6].rows + row * nN + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_alpha = d_alpha_row[unit];
+            const real alpha = alpha_row[unit];
+            const real softplus_pre = softplus_pre_row[unit];
+            const real softplus_softplus_pre = softplus_softplus_pre_row[unit];
+            const real exp_a_log = exp_a_log_row[unit];
+            const real d_alpha_pre = d_alpha * alpha;
+            d_exp_a_log_terms_row[unit] = -d_alpha_pre * softplus_softplus_pre;
+            const real d_softplus_softplus_pre = cg_strong_product(d_alpha_pre, -exp_a_log);
+            d_softplus_pre_row[unit] = d_softplus_softplus_pre * cg_sigmoid(softplus_pre);
+        }
+    }
+}
+
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* v = x_w_v * sigmoid_x_w_v
-     * v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta
-     * d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta
-     * d_sigmoid_x_w_v = d_v * x_w_v
-     * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v
-     * d_beta = sum(d_beta_terms -> (B, N, 1)) */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_v_beta_reshaped_sum_r_reshaped_k_row = frame->at[0].rows + row * (nD * nN);
-        const real *beta_row = frame->at[1].rows + row * frame->at[1].row;
-        const real *x_w_v_row = frame->at[2].rows + row * frame->at[2].row;
-        const real *reshaped_sum_r_reshaped_k_row = frame->at[3].rows + row * frame->at[3].row;
-        real *v_beta_reshaped_sum_r_reshaped_k_row = frame->at[4].rows + row * (nD * nN);
-        real *d_x_w_v_row = frame->at[5].rows + row * (nD * nN);
-        real *d_beta_row = frame->at[6].rows + row * nN;
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real beta = beta_row[axis1];
-            real d_beta = 0;
-            CELLGEN_SUMS(d_beta)
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
-                const real x_w_v = x_w_v_row[axis1 * nD + unit];
-                const real reshaped_sum_r_reshaped_k = reshaped_sum_r_reshaped_k_row[axis1 * nD + unit];
-                const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
-                const real v = x_w_v * sigmoid_x_w_v;
-                v_beta_reshaped_sum_r_reshaped_k_row[axis1 * nD + unit] = (v - reshaped_sum_r_reshaped_k) * beta;
-                const real d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta;
-                const real d_sigmoid_x_w_v = d_v * x_w_v;
-                d_x_w_v_row[axis1 * nD + unit] = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
-                d_beta += d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k);
-            }
-            d_beta_row[axis1] = d_beta;
+    /* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1))
+     * d_b_a = sum(d_softplus_pre -> (N, 1)) */
+    real *d_exp_a_log_row = frame->at[2].rows + first;
+    real *d_b_a_row = frame->at[3].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_exp_a_log_terms_row = frame->at[0].rows + row * nN + first;
+        const real *d_softplus_pre_row = frame->at[1].rows + row * nN + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_exp_a_log_terms = d_exp_a_log_terms_row[unit];
+            const real d_softplus_pre = d_softplus_pre_row[unit];
+            d_exp_a_log_row[unit] += d_exp_a_log_terms;
+            d_b_a_row[unit] += d_softplus_pre;
         }
     }
 }
 
 CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
+    int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *d_sum_r_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
-    const real *d_r_row = frame->at[3].rows + row * (nD * nK * nN);
-    const real *s_prev_row = frame->at[4].rows + row * frame->at[4].row;
-    const real *s_row = frame->at[5].rows + row * frame->at[5].row;
-    const real *reshaped_alpha_row = frame->at[6].rows + row * nN;
-    const real *reshaped_v_beta_reshaped_sum_r_reshaped_2 = frame->at[7].rows + row * (nD * nN);
-    real *d_reshaped_q_row = frame->at[8].rows + row * (nK * nN);
-    real *d_reshaped_k_row = frame->at[9].rows + row * (nK * nN);
-    real *d_reshaped_alpha_row = frame->at[10].rows + row * nN;
-    /* r = s_prev * reshaped_alpha
-     * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped
-     * d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r
-     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
-     * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K))
-     * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, 1, 1)) */
+    const real *d_beta_terms_row = frame->at[0].rows + row * (nD * nN);
+    real *d_beta_row = frame->at[1].rows + row * nN;
+    /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
     {
-        cg_vector d_reshaped_alpha_lanes = cg_all(0);
-        real d_reshaped_alpha_rest = 0;
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            cg_vector d_sum_s_reshaped_q_of[CELLGEN_TURNS];
+        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
+            cg_vector d_beta_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_q_of[turn] = cg_all(d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
-            cg_vector d_sum_r_reshaped_k_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_r_reshaped_k_of[turn] = cg_all(d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
-            cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
+            for (int turn = 0; turn < turns; ++turn) d_beta_lanes[turn] = cg_all(0);
             int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
-                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
-                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
+            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of[turn];
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector d_sum_r_reshaped_k = d_sum_r_reshaped_k_of[turn];
-                    const cg_vector d_r = cg_load(&d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
-                    const cg_vector r = s_prev * reshaped_alpha;
-                    const cg_vector d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
-                    const cg_vector d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
-                    d_reshaped_q += d_sum_s_reshaped_q * s;
-                    d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
-                    d_reshaped_alpha_lanes += d_r * s_prev;
+                    const cg_vector d_beta_terms = cg_load(&d_beta_terms_row[(axis1 + turn) * nD + unit]);
+                    d_beta_lanes[turn] += d_beta_terms;
                 }
-                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
-                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
             }
-            for (; unit < nK; ++unit) {
+            real d_beta_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_beta_lanes, turns, d_beta_sums);
+            for (; unit < nD; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
-                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + (axis2 + turn)];
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)];
-                    const real d_r = d_r_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real reshaped_alpha = reshaped_alpha_row[axis1];
-                    const real reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)];
-                    const real r = s_prev * reshaped_alpha;
-                    const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
-                    const real d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
-                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_s_reshaped_q * s;
-                    d_reshaped_k_row[axis1 * nK + unit] += d_reshaped_k_terms + d_reshaped_k_terms_2;
-                    d_reshaped_alpha_rest += d_r * s_prev;
+                    const real d_beta_terms = d_beta_terms_row[(axis1 + turn) * nD + unit];
+                    d_beta_sums[turn] += d_beta_terms;
                 }
             }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_beta_row[(axis1 + turn)] = d_beta_sums[turn];
         }
-        d_reshaped_alpha_row[axis1] += cg_sum_of(d_reshaped_alpha_lanes) + d_reshaped_alpha_rest;
     }
 }
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_q_row = frame->at[8].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
-        { real *d_reshaped_k_row = frame->at[9].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
-        { real *d_reshaped_alpha_row = frame->at[10].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_alpha_row[unit] = 0; }
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
+        for (int64_t strip = 0, last; strip < nN; strip = last) {
+            last = CELLGEN_STRIP_END(strip, nN);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, 1);
+                CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(frame, row, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_4)
-{
-    const int64_t nN = frame->n[3];
-    /* d_alpha_pre = d_alpha * alpha
-     * d_softplus_softplus_pre = strong_product(d_alpha_pre, -exp_a_log)
-     * d_softplus_pre = d_softplus_softplus_pre * sigmoid(softplus_pre)
-     * d_x_w_b = d_beta * (1 - beta) * beta
-     * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1))
-     * d_b_a = sum(d_softplus_pre -> (N, 1)) */
-    real *d_exp_a_log_row = frame->at[9].rows + first;
-    real *d_b_a_row = frame->at[10].rows + first;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
-        const real *d_alpha_row = frame->at[0].rows + row * nN + first;
-        const real *d_beta_row = frame->at[1].rows + row * nN + first;
-        const real *beta_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *alpha_row = frame->at[3].rows + row * nN + first;
-        const real *softplus_pre_row = frame->at[4].rows + row * frame->at[4].row + first;
-        const real *softplus_softplus_pre_row = frame->at[5].rows + row * nN + first;
-        const real *exp_a_log_row = frame->at[6].rows + first;
-        real *d_softplus_pre_row = frame->at[7].rows + row * nN + first;
-        real *d_x_w_b_row = frame->at[8].rows + row * nN + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_alpha = d_alpha_row[unit];
-            const real d_beta = d_beta_row[unit];
-            const real beta = beta_row[unit];
-            const real alpha = alpha_row[unit];
-            const real softplus_pre = softplus_pre_row[unit];
-            const real softplus_softplus_pre = softplus_softplus_pre_row[unit];
-            const real exp_a_log = exp_a_log_row[unit];
-            const real d_alpha_pre = d_alpha * alpha;
-            const real d_softplus_softplus_pre = cg_strong_product(d_alpha_pre, -exp_a_log);
-            const real d_softplus_pre = d_softplus_softplus_pre * cg_sigmoid(softplus_pre);
-            d_softplus_pre_row[unit] = d_softplus_pre;
-            d_x_w_b_row[unit] = d_beta * (1 - beta) * beta;
-            d_exp_a_log_row[unit] += -d_alpha_pre * softplus_softplus_pre;
-            d_b_a_row[unit] += d_softplus_pre;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_5)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_3)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1927,37 +1904,45 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_5)
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_7)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_5)
 {
     const int64_t nN = frame->n[3];
-    /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
+    /* d_x_w_b = d_beta * (1 - beta) * beta
+     * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre */
     const unsigned char *const cellgen_counts = frame->counts;
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_sqrt_sqrt_pre_2_row = frame->at[0].rows + row * nN + first;
-        const real *d_sqrt_sqrt_pre_row = frame->at[1].rows + row * nN + first;
-        const real *sqrt_sqrt_pre_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *sqrt_sqrt_pre_2_row = frame->at[3].rows + row * frame->at[3].row + first;
-        real *d_sqrt_pre_2_row = frame->at[4].rows + row * nN + first;
-        real *d_sqrt_pre_row = frame->at[5].rows + row * nN + first;
+        const real *d_beta_row = frame->at[0].rows + row * nN + first;
+        const real *d_sqrt_sqrt_pre_2_row = frame->at[1].rows + row * nN + first;
+        const real *d_sqrt_sqrt_pre_row = frame->at[2].rows + row * nN + first;
+        const real *beta_row = frame->at[3].rows + row * frame->at[3].row + first;
+        const real *sqrt_sqrt_pre_row = frame->at[4].rows + row * frame->at[4].row + first;
+        const real *sqrt_sqrt_pre_2_row = frame->at[5].rows + row * frame->at[5].row + first;
+        real *d_x_w_b_row = frame->at[6].rows + row * nN + first;
+        real *d_sqrt_pre_2_row = frame->at[7].rows + row * nN + first;
+        real *d_sqrt_pre_row = frame->at[8].rows + row * nN + first;
         if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+            cg_zero_row(d_x_w_b_row, units);
             cg_zero_row(d_sqrt_pre_2_row, units);
             cg_zero_row(d_sqrt_pre_row, units);
             continue;
         }
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_beta = d_beta_row[unit];
             const real d_sqrt_sqrt_pre_2 = d_sqrt_sqrt_pre_2_row[unit];
             const real d_sqrt_sqrt_pre = d_sqrt_sqrt_pre_row[unit];
+            const real beta = beta_row[unit];
             const real sqrt_sqrt_pre = sqrt_sqrt_pre_row[unit];
             const real sqrt_sqrt_pre_2 = sqrt_sqrt_pre_2_row[unit];
+            d_x_w_b_row[unit] = d_beta * (1 - beta) * beta;
             d_sqrt_pre_2_row[unit] = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
             d_sqrt_pre_row[unit] = (real)0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre;
         }
     }
 }
 
-CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_8)
+CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_6)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -2006,7 +1991,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_8)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(gated_delta_net_sequence_backward_deferred_10)
+CELLGEN_TILE_EQUATIONS(gated_delta_net_sequence_backward_deferred_8)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -2020,7 +2005,7 @@ CELLGEN_TILE_EQUATIONS(gated_delta_net_sequence_backward_deferred_10)
         }
     }
 }
-CELLGEN_TILE(gated_delta_net_sequence_backward_deferred_10, 1)
+CELLGEN_TILE(gated_delta_net_sequence_backward_deferred_8, 1)
 
 static void CELLGEN_NAME(gated_delta_net_sequence_backward_prologue)(const cg_frame *frame)
 {
@@ -2049,7 +2034,7 @@ static void CELLGEN_NAME(gated_delta_net_sequence_backward_epilogue)(const cg_fr
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[37] + row;
+        const real *d_exp_a_log_row = frame->memory[36] + row;
         const real *exp_a_log_row = frame->memory[0] + row;
         real *d_a_log_row = args->d_a_log + row;
         CELLGEN_VECTORIZE
@@ -2080,149 +2065,140 @@ static const cellgen_member CELLGEN_NAME(gated_delta_net_sequence_backward_membe
     {CELLGEN_REQUIRED | CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(gated_delta_net_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 40},
-    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 41},
-    {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 42, 43, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
-    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 44},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
-    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
-    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
-    {13, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 48},
-    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 49},
-    {15, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
-    {16, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 51},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 39}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {17, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 40, 41, -1, -1}, {18, 0, 6, 0, -1, -1, -1, -1},
+    {20, 7, 8, 0, -1, -1, -1, -1}, {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 42},
+    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 43},
+    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 44},
+    {12, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 45},
+    {14, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
 };
 static const cellgen_link CELLGEN_NAME(gated_delta_net_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 19, 21, 3, -1, 38, -1, 39, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 1, 19, 21, 3, -1, 37, 38, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(gated_delta_net_sequence_backward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_PANEL(2, 1, 7, 1, -1),
-    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
-    CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2), CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 2),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(gated_delta_net_sequence_backward_kept)[] = {
-    {1, 1, -1}, {3, 1, -1}, {5, 2, -1}, {6, 2, -1}, {8, 3, -1}, {9, 0, -1}, {11, 3, -1}, {13, 3, -1},
-    {14, 0, -1},
+    {1, 1, -1}, {3, 1, -1}, {11, 1, -1}, {13, 3, -1}, {16, 1, -1}, {18, 2, -1}, {19, 2, -1},
+    {15, 3, -1},
 };
 static const cellgen_total CELLGEN_NAME(gated_delta_net_sequence_backward_totals)[] = {
-    {22, -1, 4, 1, 0, 52}, {23, -1, 4, 1, 0, 53}, {24, -1, 5, 1, 0, 54}, {25, -1, 6, 1, 0, 55},
-    {26, -1, 6, 1, 0, 56}, {28, -1, 2, 0, 0, 57}, {-1, 37, 2, 0, 0, -1},
+    {22, -1, 4, 1, 0, 47}, {23, -1, 4, 1, 0, 48}, {24, -1, 5, 1, 0, 49}, {25, -1, 6, 1, 0, 50},
+    {26, -1, 6, 1, 0, 51}, {28, -1, 2, 0, 0, 52}, {-1, 36, 2, 0, 0, -1},
 };
-static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {{-1, 37, 2, 21}, {28, -1, 2, 22},};
+static const cellgen_sum CELLGEN_NAME(gated_delta_net_sequence_backward_sums)[] = {{-1, 36, 2, 20}, {28, -1, 2, 21},};
 static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5, 6, 7, 8, 9,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses)[] = {10, 11, 12, 13,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses)[] = {0, 1, 14, 15, 16, 9, 7, 17, 18, 19, 20, 21, 22, 13, 23, 24,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses)[] = {18, 19, 20, 21,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses)[] = {
+    0, 1, 10, 11, 12, 13, 14, 15, 16, 17, 22, 23, 21, 9, 7, 24, 25, 26, 27, 28, 29, 30, 31,
+};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4_uses)[] = {31, 21, 18, 20, 19, 32, 33,};
 static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0},
     {CELLGEN_AT_SAVED, 10, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0},
     {CELLGEN_AT_SAVED, 12, 2, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 2, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_SAVED, 15, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 5, 2, -1, 0}, {CELLGEN_AT_KEPT, 6, 2, -1, 0},
-    {CELLGEN_AT_STAGED, 2, 3, -1, 1}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 9, 0, -1, 0}, {CELLGEN_AT_MEMORY, 10, 3, -1, 0}, {CELLGEN_AT_SAVED, 14, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 13, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_STAGED, 2, 3, -1, 1},
+    {CELLGEN_AT_SAVED, 14, 2, -1, 0}, {CELLGEN_AT_SAVED, 13, 3, -1, 0},
+    {CELLGEN_AT_SAVED, 16, 3, -1, 0}, {CELLGEN_AT_MEMORY, 5, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 8, 3, -1, 0}, {CELLGEN_AT_SAVED, 15, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_MEMORY, 9, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 11, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 13, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 14, 3, -1, 0}, {CELLGEN_AT_KEPT, 15, 3, -1, 0},
+    {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 16, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 2, -1, 0}, {CELLGEN_AT_KEPT, 19, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1), 8, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2), 4, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3), 16, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3), 23, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4), 7, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses)[] = {7, 8, 9, 10, 11, 12, 13, 4, 14, 15, 16,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses)[] = {17, 5, 18,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_lefts)[] = {{0, -1, 7, -1, -1},};
-static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_rights)[] = {{1, -1, 3, -1},};
-static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses)[] = {16, 6, 1, 13, 21, 22, 23, 24, 25, 19, 20,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses)[] = {15, 14, 26, 27, 28, 29, 30, 31, 32, 33,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses)[] = {17, 24, 25, 34, 35,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_lefts)[] = {{0, -1, 7, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1},};
-static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_outers)[] = {{0, 0, 3, -1, 2, -1, 1}, {0, 1, 4, -1, 2, -1, 1},};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses)[] = {32, 33, 28, 31, 36, 37,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses)[] = {15, 36, 14, 37, 26, 27, 28, 29, 30, 31, 38, 39,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_uses)[] = {17, 38, 39, 40, 41,};
-static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts)[] = {{0, -1, 7, -1, 9},};
-static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_rights)[] = {{1, -1, 1, -1}, {2, -1, 1, -1},};
-static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_outers)[] = {{0, 0, 3, -1, 1, -1, 1}, {0, 1, 4, -1, 1, -1, 1},};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses)[] = {24, 25, 5, 38, 39, 42,};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants)[] = {20,};
-static const cellgen_run CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 31, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 32, -1, 1, 1},
-    {2, -1, 3, 0, 1, 0, 33, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 34, -1, 1, 3},
-    {4, -1, 1, 0, 1, 0, 35, -1, 1, 4},
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses)[] = {2, 3, 0, 1,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses)[] = {4, 5,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses)[] = {6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses)[] = {16, 3, 17, 18, 19,};
+static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_lefts)[] = {{0, -1, 7, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1}, {2, -1, 3, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_outers)[] = {{0, 0, 3, -1, 2, -1, 1}, {0, 1, 4, -1, 3, -1, 1},};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses)[] = {5, 14, 15, 20, 10, 13, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses)[] = {6, 22, 7, 23, 8, 9, 10, 11, 12, 13, 24, 25,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses)[] = {16, 21, 24, 25, 26, 27, 28,};
+static const cellgen_left_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_lefts)[] = {{0, -1, 7, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_rights)[] = {{1, -1, 2, -1}, {2, -1, 1, -1}, {3, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_outers)[] = {
+    {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 1, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
 };
-static const cellgen_weight CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights)[] = {
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses)[] = {3, 21, 17, 24, 25, 29,};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_wants)[] = {20,};
+static const cellgen_run CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_runs)[] = {
+    {0, -1, 2, 0, 1, 0, 30, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 31, -1, 1, 1},
+    {2, -1, 3, 0, 1, 0, 32, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 33, -1, 1, 3},
+    {4, -1, 1, 0, 1, 0, 34, -1, 1, 4},
+};
+static const cellgen_weight CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_weights)[] = {
     {6, -1, -1, 2, -1, 1, 0, 1}, {5, -1, -1, 2, -1, 1, 0, 0}, {4, -1, -1, 3, -1, 1, 0, 0},
     {3, -1, -1, 1, -1, 1, 0, 0}, {2, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains)[] = {{0, 5},};
-static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place)[] = {5, -1,};
+static const cellgen_chain CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_chains)[] = {{0, 5},};
+static const int16_t CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_in_place)[] = {5, -1,};
 static const cellgen_place CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_ACROSS, 10, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 9, 3, -1, 0}, {CELLGEN_AT_ACROSS, 12, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 15, 3, -1, 0}, {CELLGEN_AT_MEMORY, 16, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_KEPT, 14, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 18, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 19, 1, -1, 0}, {CELLGEN_AT_MEMORY, 20, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 24, 3, -1, 0},
-    {CELLGEN_AT_SUMS, 21, 2, -1, 0}, {CELLGEN_AT_SUMS, 22, 2, -1, 0}, {CELLGEN_AT_ACROSS, 11, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 2, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 24, 2, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 25, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 26, 2, -1, 0}, {CELLGEN_AT_MEMBER, 26, 2, -1, 0},
-    {CELLGEN_AT_MEMBER, 25, 2, -1, 0}, {CELLGEN_AT_MEMORY, 27, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 28, 2, -1, 0}, {CELLGEN_AT_MEMORY, 29, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 30, 1, -1, 0}, {CELLGEN_AT_MEMBER, 23, 1, -1, 0},
-    {CELLGEN_AT_MEMBER, 22, 1, -1, 0}, {CELLGEN_IN_PLACE, 4, 7, -1, 0},
+    {CELLGEN_AT_SUMS, 20, 2, -1, 0}, {CELLGEN_AT_SUMS, 21, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 19, 2, -1, 0}, {CELLGEN_AT_KEPT, 13, 3, -1, 0}, {CELLGEN_AT_MEMORY, 22, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 1, -1, 0}, {CELLGEN_AT_KEPT, 11, 1, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_ACROSS, 7, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_ACROSS, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 23, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 24, 2, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0},
+    {CELLGEN_AT_KEPT, 15, 3, -1, 0}, {CELLGEN_AT_MEMBER, 26, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 24, 3, -1, 0}, {CELLGEN_AT_ACROSS, 9, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 25, 2, -1, 0}, {CELLGEN_AT_MEMORY, 26, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 27, 2, -1, 0}, {CELLGEN_AT_MEMORY, 28, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 29, 1, -1, 0}, {CELLGEN_AT_MEMBER, 25, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 23, 1, -1, 0}, {CELLGEN_AT_MEMBER, 22, 1, -1, 0},
+    {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1), 7, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2), 11, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4), 11, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5), 10, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_outers)},
-    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8), 12, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_9_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_wants), 1, 1, 10, 7, 36, 0, 10, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_10_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1), 4, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2), 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3), 10, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 5, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5), 9, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6), 12, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_lefts), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_rights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_7_outers)},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8), 6, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_wants), 1, 1, 9, 7, 35, 0, 9, 5, 1, 0, 1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_runs), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_weights), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)[] = {
-    {0, 2, 1}, {2, 1, 0}, {3, 2, 1}, {5, 1, 0}, {6, 2, 1}, {8, 1, 0}, {9, 1, 0},
-};
+static const cellgen_stage_rows CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
 static const cg_part CELLGEN_NAME(gated_delta_net_sequence_backward_parts)[] = {
-    {25, 3, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places), CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages), 0},
-    {43, 10, 7, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)},
+    {34, 4, 0, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_places), CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_stages), 0},
+    {30, 8, 5, 0, -1, 0, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_places), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_stages), CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(gated_delta_net_sequence_backward_made)[] = {
     {8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15}, {13, 16}, {14, 17}, {15, 18}, {16, 19},
@@ -2233,14 +2209,14 @@ static void CELLGEN_NAME(gated_delta_net_sequence_backward_extents)(const int64_
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
     extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
-    extent[8] = 1; extent[9] = 2 * nI; extent[10] = nD * nN + 2 * nK * nN + 2 * nN;
-    extent[11] = nD * nK * nN + nD * nN; extent[12] = 3 * nI;
+    extent[8] = 1; extent[9] = nD * nN + 2 * nK * nN + 2 * nN; extent[10] = nD * nK * nN + nD * nN;
+    extent[11] = 2 * nI;
 }
 static const cg_function CELLGEN_NAME(gated_delta_net_sequence_backward_table) = {
-    6, 13, 1, 2,
+    6, 12, 1, 2,
     CELLGEN_NAME(gated_delta_net_sequence_backward_extents), CELLGEN_NAME(gated_delta_net_sequence_backward_prologue), CELLGEN_NAME(gated_delta_net_sequence_backward_epilogue), CELLGEN_NAME(gated_delta_net_sequence_backward_parts),
-    11, 10, 1, 12,
-    29, 13, 1, 58, 9, 0, 7, 2, 0,
+    10, 10, 0, 11,
+    29, 10, 1, 53, 8, 0, 7, 2, 0,
     CELLGEN_NAME(gated_delta_net_sequence_backward_members),
     CELLGEN_NAME(gated_delta_net_sequence_backward_over_time),
     CELLGEN_NAME(gated_delta_net_sequence_backward_states),

@@ -2413,15 +2413,51 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_2)(
     cg_store(k_rows, row, unit, k);
 }
 
+/* sigmoid_x_w_v = sigmoid(x_w_v)
+ * v = x_w_v * sigmoid_x_w_v
+ * v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta
+ * d_h_copy = d_h */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_3)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_h_rows,
+    cellgen_rows<const store> beta_rows,
+    cellgen_rows<const store> x_w_v_rows,
+    cellgen_rows<const store> reshaped_sum_r_reshaped_k_rows,
+    int64_t nD,
+    int64_t nN,
+    cellgen_rows<real> sigmoid_x_w_v_rows,
+    cellgen_rows<real> v_rows,
+    cellgen_rows<real> v_beta_reshaped_sum_r_reshaped_k_rows,
+    cellgen_rows<real> d_h_copy_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    const int64_t axis2 = (unit) % nD;
+    const int64_t axis1 = (unit / (nD)) % nN;
+    const real d_h = cg_load_or_zero(d_h_rows, row, axis1 * (nD) + axis2);
+    const real beta = cg_load(beta_rows, row, axis1);
+    const real x_w_v = cg_load(x_w_v_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_sum_r_reshaped_k = cg_load(reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
+    const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
+    cg_store(sigmoid_x_w_v_rows, row, unit, sigmoid_x_w_v);
+    const real v = x_w_v * sigmoid_x_w_v;
+    cg_store(v_rows, row, unit, v);
+    const real v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta;
+    cg_store(v_beta_reshaped_sum_r_reshaped_k_rows, row, unit, v_beta_reshaped_sum_r_reshaped_k);
+    const real d_h_copy = d_h;
+    cg_store(d_h_copy_rows, row, unit, d_h_copy);
+}
+
 /* softplus_softplus_pre = softplus(softplus_pre)
  * alpha = exp(-softplus_softplus_pre * exp_a_log) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_3)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_4)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> softplus_pre_rows,
     cellgen_rows<const store> exp_a_log_rows,
-    cellgen_rows<store> softplus_softplus_pre_rows,
-    cellgen_rows<store> alpha_rows)
+    cellgen_rows<real> softplus_softplus_pre_rows,
+    cellgen_rows<real> alpha_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2433,45 +2469,24 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_3)(
     cg_store(alpha_rows, row, unit, alpha);
 }
 
-/* d_h_copy = d_h */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_h_rows,
-    cellgen_rows<real> d_h_copy_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-    const real d_h_copy = d_h;
-    cg_store(d_h_copy_rows, row, unit, d_h_copy);
-}
-
-/* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+/* r = s_prev * reshaped_alpha
+ * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped */
 __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_5)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_q_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_q_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_q_view = cg_load(d_sum_s_reshaped_q_view_rows, row, unit);
-    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_view;
-    cg_store(d_sum_s_reshaped_q_rows, row, unit, d_sum_s_reshaped_q);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_6)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const store> s_prev_rows,
+    cellgen_rows<const real> reshaped_alpha_rows,
+    cellgen_rows<const real> reshaped_v_beta_reshaped_sum_r_reshaped_2,
     cellgen_rows<const real> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_s_total_rows)
+    cellgen_rows<real> r_rows,
+    cellgen_rows<real> d_s_total_rows,
+    cellgen_rows<real> d_reshaped_k_terms_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2480,18 +2495,49 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_6)(
     const int64_t axis1 = (unit / (nD * nK)) % nN;
     const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis2);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real reshaped_alpha = cg_load(reshaped_alpha_rows, row, axis1);
+    const real reshaped_v_beta_reshaped_sum_r_reshaped = cg_load(reshaped_v_beta_reshaped_sum_r_reshaped_2, row, axis1 * (nD) + axis2);
     const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis3);
+    const real r = s_prev * reshaped_alpha;
+    cg_store(r_rows, row, unit, r);
     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
     cg_store(d_s_total_rows, row, unit, d_s_total);
+    const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
+    cg_store(d_reshaped_k_terms_rows, row, unit, d_reshaped_k_terms);
+}
+
+/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K)) */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_5_sums1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const store> s_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<store> d_reshaped_q_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis3 = (entry) % nK;
+    const int64_t axis1 = (entry / (nK)) % nN;
+    real d_reshaped_q = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis2);
+    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    d_reshaped_q += d_sum_s_reshaped_q * s;
+    }
+    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
 }
 
 /* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
  * d_reshaped_v_beta_reshaped_sum_r_reshape_2 = sum(d_reshaped_v_beta_reshaped_sum_r_reshape -> (B, N, D, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_6_sums1)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_5_sums2)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const real> reshaped_k_rows,
     cellgen_rows<const real> reshaped_q_rows,
     int64_t nD,
@@ -2515,57 +2561,58 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_6_sums1)(
     cg_store(d_reshaped_v_beta_reshaped_sum_r_reshape, row, entry, d_reshaped_v_beta_reshaped_sum_r_reshape_2);
 }
 
-/* d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view
- * d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_7)(
+/* d_beta_terms = d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k)
+ * d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta
+ * d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta
+ * d_sigmoid_x_w_v = d_v * x_w_v
+ * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_6)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_v_beta_reshaped_sum_r_reshaped_k_view_2,
+    cellgen_rows<const real> d_v_beta_reshaped_sum_r_reshaped_k_rows,
+    cellgen_rows<const real> v_rows,
     cellgen_rows<const store> beta_rows,
+    cellgen_rows<const store> x_w_v_rows,
+    cellgen_rows<const real> sigmoid_x_w_v_rows,
+    cellgen_rows<const store> reshaped_sum_r_reshaped_k_rows,
     int64_t nD,
     int64_t nN,
-    cellgen_rows<store> d_v_beta_reshaped_sum_r_reshaped_k_rows,
-    cellgen_rows<real> d_reshaped_sum_r_reshaped_k_rows)
+    cellgen_rows<store> d_beta_terms_rows,
+    cellgen_rows<real> d_reshaped_sum_r_reshaped_k_rows,
+    cellgen_rows<store> d_x_w_v_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const int64_t axis2 = (unit) % nD;
     const int64_t axis1 = (unit / (nD)) % nN;
-    const real d_v_beta_reshaped_sum_r_reshaped_k_view = cg_load(d_v_beta_reshaped_sum_r_reshaped_k_view_2, row, axis1 * (nD) + axis2);
+    const real d_v_beta_reshaped_sum_r_reshaped_k = cg_load(d_v_beta_reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
+    const real v = cg_load(v_rows, row, axis1 * (nD) + axis2);
     const real beta = cg_load(beta_rows, row, axis1);
-    const real d_v_beta_reshaped_sum_r_reshaped_k = d_v_beta_reshaped_sum_r_reshaped_k_view;
-    cg_store(d_v_beta_reshaped_sum_r_reshaped_k_rows, row, unit, d_v_beta_reshaped_sum_r_reshaped_k);
+    const real x_w_v = cg_load(x_w_v_rows, row, axis1 * (nD) + axis2);
+    const real sigmoid_x_w_v = cg_load(sigmoid_x_w_v_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_sum_r_reshaped_k = cg_load(reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
+    const real d_beta_terms = d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k);
+    cg_store(d_beta_terms_rows, row, unit, d_beta_terms);
     const real d_reshaped_sum_r_reshaped_k = -d_v_beta_reshaped_sum_r_reshaped_k * beta;
     cg_store(d_reshaped_sum_r_reshaped_k_rows, row, unit, d_reshaped_sum_r_reshaped_k);
-}
-
-/* d_sum_r_reshaped_k = d_sum_r_reshaped_k_view */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_8)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_sum_r_reshaped_k_view_rows,
-    cellgen_rows<store> d_sum_r_reshaped_k_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_r_reshaped_k_view = cg_load(d_sum_r_reshaped_k_view_rows, row, unit);
-    const real d_sum_r_reshaped_k = d_sum_r_reshaped_k_view;
-    cg_store(d_sum_r_reshaped_k_rows, row, unit, d_sum_r_reshaped_k);
+    const real d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta;
+    const real d_sigmoid_x_w_v = d_v * x_w_v;
+    const real d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
+    cg_store(d_x_w_v_rows, row, unit, d_x_w_v);
 }
 
 /* d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
  * d_s_prev = d_r * reshaped_alpha */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_9)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_7)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> d_sum_r_reshaped_k_rows,
-    cellgen_rows<const store> reshaped_alpha_rows,
+    cellgen_rows<const real> d_s_total_rows,
+    cellgen_rows<const real> d_sum_r_reshaped_k_rows,
+    cellgen_rows<const real> reshaped_alpha_rows,
     cellgen_rows<const real> reshaped_k_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_r_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2578,128 +2625,47 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_9)(
     const real reshaped_alpha = cg_load(reshaped_alpha_rows, row, axis1);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
     const real d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
-    cg_store(d_r_rows, row, unit, d_r);
     const real d_s_prev = d_r * reshaped_alpha;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* v = x_w_v * sigmoid_x_w_v
- * v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta
- * d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta
- * d_sigmoid_x_w_v = d_v * x_w_v
- * d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_v_beta_reshaped_sum_r_reshaped_k_rows,
-    cellgen_rows<const store> beta_rows,
-    cellgen_rows<const store> x_w_v_rows,
-    cellgen_rows<const store> reshaped_sum_r_reshaped_k_rows,
-    int64_t nD,
-    int64_t nN,
-    cellgen_rows<real> v_beta_reshaped_sum_r_reshaped_k_rows,
-    cellgen_rows<store> d_x_w_v_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const int64_t axis2 = (unit) % nD;
-    const int64_t axis1 = (unit / (nD)) % nN;
-    const real d_v_beta_reshaped_sum_r_reshaped_k = cg_load(d_v_beta_reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real beta = cg_load(beta_rows, row, axis1);
-    const real x_w_v = cg_load(x_w_v_rows, row, axis1 * (nD) + axis2);
-    const real reshaped_sum_r_reshaped_k = cg_load(reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
-    const real v = x_w_v * sigmoid_x_w_v;
-    const real v_beta_reshaped_sum_r_reshaped_k = (v - reshaped_sum_r_reshaped_k) * beta;
-    cg_store(v_beta_reshaped_sum_r_reshaped_k_rows, row, unit, v_beta_reshaped_sum_r_reshaped_k);
-    const real d_v = d_v_beta_reshaped_sum_r_reshaped_k * beta;
-    const real d_sigmoid_x_w_v = d_v * x_w_v;
-    const real d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v;
-    cg_store(d_x_w_v_rows, row, unit, d_x_w_v);
-}
-
-/* v = x_w_v * sigmoid_x_w_v
- * d_beta = sum(d_beta_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_1_sums1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_v_beta_reshaped_sum_r_reshaped_k_rows,
-    cellgen_rows<const store> x_w_v_rows,
-    cellgen_rows<const store> reshaped_sum_r_reshaped_k_rows,
-    int64_t nD,
-    int64_t nN,
-    cellgen_rows<real> d_beta_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis1 = (entry) % nN;
-    real d_beta = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_v_beta_reshaped_sum_r_reshaped_k = cg_load(d_v_beta_reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real x_w_v = cg_load(x_w_v_rows, row, axis1 * (nD) + axis2);
-    const real reshaped_sum_r_reshaped_k = cg_load(reshaped_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real sigmoid_x_w_v = cg_sigmoid(x_w_v);
-    const real v = x_w_v * sigmoid_x_w_v;
-    d_beta += d_v_beta_reshaped_sum_r_reshaped_k * (v - reshaped_sum_r_reshaped_k);
-    }
-    cg_store(d_beta_rows, row, entry, d_beta);
-}
-
-/* r = s_prev * reshaped_alpha
- * d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped
- * d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r
- * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
+/* d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r
  * d_reshaped_k = sum(d_reshaped_k_terms_3 -> (B, N, 1, K)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums1)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_7_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> d_sum_r_reshaped_k_rows,
-    cellgen_rows<const store> s_prev_initial,
-    cellgen_rows<const store> s_prev_rows,
-    cellgen_rows<const store> s_rows,
-    cellgen_rows<const store> reshaped_alpha_rows,
-    cellgen_rows<const real> reshaped_v_beta_reshaped_sum_r_reshaped_2,
-    int64_t nB,
+    cellgen_rows<const real> d_reshaped_k_terms_rows,
+    cellgen_rows<const real> d_sum_r_reshaped_k_rows,
+    cellgen_rows<const real> r_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<real> d_reshaped_q_rows,
-    cellgen_rows<real> d_reshaped_k_rows)
+    cellgen_rows<store> d_reshaped_k_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
     if (row >= rows || entry >= units) return;
     const int64_t axis3 = (entry) % nK;
     const int64_t axis1 = (entry / (nK)) % nN;
-    real d_reshaped_q = 0;
     real d_reshaped_k = 0;
     for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis2);
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_reshaped_k_terms = cg_load(d_reshaped_k_terms_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_r_reshaped_k = cg_load(d_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3, nB);
-    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real reshaped_alpha = cg_load(reshaped_alpha_rows, row, axis1);
-    const real reshaped_v_beta_reshaped_sum_r_reshaped = cg_load(reshaped_v_beta_reshaped_sum_r_reshaped_2, row, axis1 * (nD) + axis2);
-    const real r = s_prev * reshaped_alpha;
-    const real d_reshaped_k_terms = d_s_total * reshaped_v_beta_reshaped_sum_r_reshaped;
+    const real r = cg_load(r_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_reshaped_k_terms_2 = d_sum_r_reshaped_k * r;
-    d_reshaped_q += d_sum_s_reshaped_q * s;
     d_reshaped_k += d_reshaped_k_terms + d_reshaped_k_terms_2;
     }
-    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
     cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
 }
 
-/* d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, 1, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums2)(
+/* d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k
+ * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, 1, 1)) */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_7_sums2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_r_rows,
-    cellgen_rows<const store> s_prev_initial,
+    cellgen_rows<const real> d_s_total_rows,
+    cellgen_rows<const real> d_sum_r_reshaped_k_rows,
     cellgen_rows<const store> s_prev_rows,
-    int64_t nB,
+    cellgen_rows<const real> reshaped_k_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
@@ -2711,8 +2677,11 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums2)(
     real d_reshaped_alpha = 0;
     for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
     for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
-    const real d_r = cg_load(d_r_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3, nB);
+    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_r_reshaped_k = cg_load(d_sum_r_reshaped_k_rows, row, axis1 * (nD) + axis2);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
+    const real d_r = d_s_total + d_sum_r_reshaped_k * reshaped_k;
     d_reshaped_alpha += d_r * s_prev;
     }
     }
@@ -2720,50 +2689,42 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums2)(
 }
 
 /* d_alpha_pre = d_alpha * alpha
+ * d_exp_a_log_terms = -d_alpha_pre * softplus_softplus_pre
  * d_softplus_softplus_pre = strong_product(d_alpha_pre, -exp_a_log)
- * d_softplus_pre = d_softplus_softplus_pre * sigmoid(softplus_pre)
- * d_x_w_b = d_beta * (1 - beta) * beta */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_4)(
+ * d_softplus_pre = d_softplus_softplus_pre * sigmoid(softplus_pre) */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_reverse_8)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_alpha_rows,
-    cellgen_rows<const real> d_beta_rows,
-    cellgen_rows<const store> beta_rows,
-    cellgen_rows<const store> alpha_rows,
+    cellgen_rows<const real> alpha_rows,
     cellgen_rows<const store> softplus_pre_rows,
+    cellgen_rows<const real> softplus_softplus_pre_rows,
     cellgen_rows<const store> exp_a_log_rows,
-    cellgen_rows<store> d_softplus_pre_rows,
-    cellgen_rows<store> d_x_w_b_rows)
+    cellgen_rows<store> d_exp_a_log_terms_rows,
+    cellgen_rows<store> d_softplus_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_alpha = cg_load(d_alpha_rows, row, unit);
-    const real d_beta = cg_load(d_beta_rows, row, unit);
-    const real beta = cg_load(beta_rows, row, unit);
     const real alpha = cg_load(alpha_rows, row, unit);
     const real softplus_pre = cg_load(softplus_pre_rows, row, unit);
+    const real softplus_softplus_pre = cg_load(softplus_softplus_pre_rows, row, unit);
     const real exp_a_log = cg_load(exp_a_log_rows, 0, unit);
     const real d_alpha_pre = d_alpha * alpha;
+    const real d_exp_a_log_terms = -d_alpha_pre * softplus_softplus_pre;
+    cg_store(d_exp_a_log_terms_rows, row, unit, d_exp_a_log_terms);
     const real d_softplus_softplus_pre = cg_strong_product(d_alpha_pre, -exp_a_log);
     const real d_softplus_pre = d_softplus_softplus_pre * cg_sigmoid(softplus_pre);
     cg_store(d_softplus_pre_rows, row, unit, d_softplus_pre);
-    const real d_x_w_b = d_beta * (1 - beta) * beta;
-    cg_store(d_x_w_b_rows, row, unit, d_x_w_b);
 }
 
-/* d_alpha_pre = d_alpha * alpha
- * d_softplus_softplus_pre = strong_product(d_alpha_pre, -exp_a_log)
- * d_softplus_pre = d_softplus_softplus_pre * sigmoid(softplus_pre)
- * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1))
+/* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1))
  * d_b_a = sum(d_softplus_pre -> (N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_4_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_alpha_rows,
-    cellgen_rows<const store> alpha_rows,
-    cellgen_rows<const store> softplus_pre_rows,
-    cellgen_rows<const store> softplus_softplus_pre_rows,
-    cellgen_rows<const store> exp_a_log_rows,
+    cellgen_rows<const store> d_exp_a_log_terms_rows,
+    cellgen_rows<const store> d_softplus_pre_rows,
     real *d_exp_a_log_rows,
     real *d_b_a_rows)
 {
@@ -2773,28 +2734,42 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_4_over_rows)(
     real d_exp_a_log = 0;
     real d_b_a = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_alpha = cg_load(d_alpha_rows, row, unit);
-        const real alpha = cg_load(alpha_rows, row, unit);
-        const real softplus_pre = cg_load(softplus_pre_rows, row, unit);
-        const real softplus_softplus_pre = cg_load(softplus_softplus_pre_rows, row, unit);
-        const real exp_a_log = cg_load(exp_a_log_rows, 0, unit);
-        const real d_alpha_pre = d_alpha * alpha;
-        const real d_softplus_softplus_pre = cg_strong_product(d_alpha_pre, -exp_a_log);
-        const real d_softplus_pre = d_softplus_softplus_pre * cg_sigmoid(softplus_pre);
-        d_exp_a_log += -d_alpha_pre * softplus_softplus_pre;
+        const real d_exp_a_log_terms = cg_load(d_exp_a_log_terms_rows, row, unit);
+        const real d_softplus_pre = cg_load(d_softplus_pre_rows, row, unit);
+        d_exp_a_log += d_exp_a_log_terms;
         d_b_a += d_softplus_pre;
     }
     cellgen_chunk_total(d_exp_a_log, d_exp_a_log_rows, units, unit);
     cellgen_chunk_total(d_b_a, d_b_a_rows, units, unit);
 }
 
-/* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, N, 1))
- * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_5_sums1)(
+/* d_beta = sum(d_beta_terms -> (B, N, 1)) */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_k_rows,
-    cellgen_rows<const real> d_q_rows,
+    cellgen_rows<const store> d_beta_terms_rows,
+    int64_t nD,
+    int64_t nN,
+    cellgen_rows<real> d_beta_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis1 = (entry) % nN;
+    real d_beta = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_beta_terms = cg_load(d_beta_terms_rows, row, axis1 * (nD) + axis2);
+    d_beta += d_beta_terms;
+    }
+    cg_store(d_beta_rows, row, entry, d_beta);
+}
+
+/* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, N, 1))
+ * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, N, 1)) */
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_3_sums1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_k_rows,
+    cellgen_rows<const store> d_q_rows,
     cellgen_rows<const store> x_w_q_rows,
     cellgen_rows<const store> sigmoid_x_w_q_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
@@ -2829,26 +2804,34 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_5_sums1)(
     cg_store(d_sqrt_sqrt_pre_rows, row, entry, d_sqrt_sqrt_pre);
 }
 
-/* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
+/* d_x_w_b = d_beta * (1 - beta) * beta
+ * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
  * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_8)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_6)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_beta_rows,
     cellgen_rows<const real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<const real> d_sqrt_sqrt_pre_rows,
+    cellgen_rows<const store> beta_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
+    cellgen_rows<store> d_x_w_b_rows,
     cellgen_rows<real> d_sqrt_pre_2_rows,
     cellgen_rows<real> d_sqrt_pre_rows,
     const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_beta = cg_load(d_beta_rows, row, unit);
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real d_sqrt_sqrt_pre = cg_load(d_sqrt_sqrt_pre_rows, row, unit);
+    const real beta = cg_load(beta_rows, row, unit);
     const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
     const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const real d_x_w_b = d_beta * (1 - beta) * beta;
+    cg_store(d_x_w_b_rows, row, unit, counted ? d_x_w_b : real(0));
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     cg_store(d_sqrt_pre_2_rows, row, unit, counted ? d_sqrt_pre_2 : real(0));
     const real d_sqrt_pre = (real)0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre;
@@ -2859,12 +2842,12 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_8)(
  * d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * x_w_k * sigmoid_x_w_k**2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
  * d_sigmoid_x_w_q = d_q * x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q**2 * sigmoid_x_w_q
  * d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q * sigmoid_x_w_q**2 + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q */
-__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_9)(
+__global__ void CELLGEN_CUDA_NAME(gated_delta_net_deferred_7)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_k_rows,
+    cellgen_rows<const store> d_k_rows,
     cellgen_rows<const real> d_sqrt_pre_2_rows,
-    cellgen_rows<const real> d_q_rows,
+    cellgen_rows<const store> d_q_rows,
     cellgen_rows<const real> d_sqrt_pre_rows,
     cellgen_rows<const store> x_w_q_rows,
     cellgen_rows<const store> sigmoid_x_w_q_rows,
@@ -2924,7 +2907,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backwar
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
@@ -2946,7 +2928,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nD * nK)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
@@ -2954,22 +2936,27 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, store)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nI * (nD * nN + nN), real)
+         + CELLGEN_CUDA_BYTES(nT * nB * nN, store)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
+         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
+         + CELLGEN_CUDA_BYTES((nD * nN + nN) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
@@ -3034,7 +3021,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
     store *const s_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
@@ -3043,36 +3030,44 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
     real *const reverse_k = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
+    real *const reverse_sigmoid_x_w_v = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
+    real *const reverse_v = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
+    real *const reverse_v_beta_reshaped_sum_r_reshaped_k = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const reverse_d_h_copy = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
+    real *const reverse_softplus_softplus_pre = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_alpha = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_r = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
+    real *const reverse_d_s_total = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
+    real *const reverse_d_reshaped_k_terms = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
     real *const reverse_d_reshaped_v_beta_reshaped_sum_r = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const reverse_d_reshaped_sum_r_reshaped_k = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
-    real *const deferred_v_beta_reshaped_sum_r_reshaped = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real);
-    store *const deferred_d_x_w_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store);
+    real *const reverse_d_reshaped_alpha = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const gated_delta_net_deferred_1_over_rows_d_e = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
+    real *const gated_delta_net_deferred_1_over_rows_d_b = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
     real *const deferred_d_beta = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
-    real *const deferred_d_reshaped_q = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    real *const deferred_d_reshaped_k = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    real *const deferred_d_reshaped_alpha = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
-    store *const deferred_d_softplus_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
-    store *const deferred_d_x_w_b = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
-    real *const gated_delta_net_deferred_4_over_rows_d_e = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
-    real *const gated_delta_net_deferred_4_over_rows_d_b = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
     real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
     real *const deferred_d_sqrt_sqrt_pre = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (nD * nN + nN), real);
+    store *const deferred_d_x_w_b = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
     real *const deferred_d_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
     real *const deferred_d_sqrt_pre = (real *)(void *)memory;
@@ -3081,6 +3076,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
     store *const deferred_d_x_w_q = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
+    store *const deferred_11_weights_4 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((nD * nN + nN) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -3123,6 +3120,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t d_s_step = args->strides[6];
@@ -3130,6 +3129,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_sequence_backward_prologue_1), nN, (int64_t)1,
         cg_in(args->a_log, 1),
         cg_rows(exp_a_log_once, 1));
+    cg_transpose(&run, nN, nI, cg_rows(deferred_11_weights_4, nI), cg_in(args->w_a, nN));
+    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_11_weights_4 + nN * nI, nI), cg_in(args->w_v, (nD * nN)));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_s_last, nD * nK * nN));
     for (int64_t step = nT - 1; step >= 0; --step) {
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_1), nB, nD * nK * nN,
@@ -3146,184 +3147,181 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_backward)(
             cg_in(args->sqrt_sqrt_pre_2 + step * nB * nN, nN),
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN), (2 * nD * nN + 4 * nK * nN + 2 * nN)),
             cg_rows(reverse_q, (nK * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nK * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
             cg_rows(reverse_k, (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_3), nB, nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_3), nB, nD * nN,
+            cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+            cg_in(args->beta + step * nB * nN, nN),
+            cg_in(args->x_w_v + step * nB * (nD * nN), (nD * nN)),
+            cg_in(args->sum_r_reshaped_k + step * nB * (nD * nN), (nD * nN)),
+            nD,
+            nN,
+            cg_rows(reverse_sigmoid_x_w_v, (nD * nN)),
+            cg_rows(reverse_v, (nD * nN)),
+            cg_rows(reverse_v_beta_reshaped_sum_r_reshaped_k, (nD * nN)),
+            cg_rows(reverse_d_h_copy, (nD * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_4), nB, nN,
             cg_in(args->softplus_pre + step * nB * nN, nN),
             cg_in(exp_a_log_once, 1),
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN + nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_4), nB, nD * nN,
-            cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
-            cg_rows(reverse_d_h_copy, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_5), nB, nD * nN,
-            cg_in(reverse_d_h_copy, (nD * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_6), nB, nD * nK * nN,
+            cg_rows(reverse_softplus_softplus_pre, nN),
+            cg_rows(reverse_alpha, nN));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_5), nB, nD * nK * nN,
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
+            cg_in(reverse_alpha, nN),
+            cg_in(reverse_v_beta_reshaped_sum_r_reshaped_k, (nD * nN)),
             cg_in(reverse_q, (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_6_sums1), (int64_t)(nB), (int64_t)(nN * nD),
+            cg_rows(reverse_r, (nD * nK * nN)),
+            cg_rows(reverse_d_s_total, (nD * nK * nN)),
+            cg_rows(reverse_d_reshaped_k_terms, (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in(args->s + step * s_step, s_row),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN * nD),
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
             cg_in(reverse_k, (nK * nN)),
             cg_in(reverse_q, (nK * nN)),
             nD,
             nK,
             nN,
             cg_rows(reverse_d_reshaped_v_beta_reshaped_sum_r, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_7), nB, nD * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_6), nB, nD * nN,
             cg_in(reverse_d_reshaped_v_beta_reshaped_sum_r, (nD * nN)),
+            cg_in(reverse_v, (nD * nN)),
             cg_in(args->beta + step * nB * nN, nN),
+            cg_in(args->x_w_v + step * nB * (nD * nN), (nD * nN)),
+            cg_in(reverse_sigmoid_x_w_v, (nD * nN)),
+            cg_in(args->sum_r_reshaped_k + step * nB * (nD * nN), (nD * nN)),
             nD,
             nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(reverse_d_reshaped_sum_r_reshaped_k, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_8), nB, nD * nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
+            cg_rows(reverse_d_reshaped_sum_r_reshaped_k, (nD * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + nD * nN + 4 * nK * nN + 2 * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_7), nB, nD * nK * nN,
+            cg_in(reverse_d_s_total, (nD * nK * nN)),
             cg_in(reverse_d_reshaped_sum_r_reshaped_k, (nD * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_9), nB, nD * nK * nN,
-            cg_in(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_in(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_in(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nK * nN + nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_in(reverse_alpha, nN),
             cg_in(reverse_k, (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_reshaped_k_terms, (nD * nK * nN)),
+            cg_in(reverse_d_reshaped_sum_r_reshaped_k, (nD * nN)),
+            cg_in(reverse_r, (nD * nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_7_sums2), (int64_t)(nB), (int64_t)(nN),
+            cg_in(reverse_d_s_total, (nD * nK * nN)),
+            cg_in(reverse_d_reshaped_sum_r_reshaped_k, (nD * nN)),
+            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
+            cg_in(reverse_k, (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(reverse_d_reshaped_alpha, nN));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_reverse_8), nB, nN,
+            cg_in(reverse_d_reshaped_alpha, nN),
+            cg_in(reverse_alpha, nN),
+            cg_in(args->softplus_pre + step * nB * nN, nN),
+            cg_in(reverse_softplus_softplus_pre, nN),
+            cg_in(exp_a_log_once, 1),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN) + nD * nN + 4 * nK * nN + nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (2 * nD * nN + 4 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 4 * nK * nN + 2 * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_s_prev, nD * nK * nN), cg_in(d_s_prev_pair, nD * nK * nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_1), nT * nB, nD * nN,
-        cg_in(adjoints + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(args->beta, nN),
-        cg_in(args->x_w_v, (nD * nN)),
-        cg_in(args->sum_r_reshaped_k, (nD * nN)),
-        nD,
-        nN,
-        cg_rows(deferred_v_beta_reshaped_sum_r_reshaped, (nD * nN)),
-        cg_rows(deferred_d_x_w_v, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(adjoints + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(args->x_w_v, (nD * nN)),
-        cg_in(args->sum_r_reshaped_k, (nD * nN)),
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_1_over_rows), nT * nB, nN,
+        cg_in(adjoints + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
+        cg_in(adjoints + nD * nN + 4 * nK * nN + nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
+        gated_delta_net_deferred_1_over_rows_d_e,
+        gated_delta_net_deferred_1_over_rows_d_b);
+    cg_add_chunks(&run, nT * nB, nN, gated_delta_net_deferred_1_over_rows_d_e, cg_rows(d_exp_a_log_once, 1));
+    cg_add_chunks(&run, nT * nB, nN, gated_delta_net_deferred_1_over_rows_d_b, cg_rows(args->d_b_a, 1));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nN),
+        cg_in(adjoints + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         nD,
         nN,
         cg_rows(deferred_d_beta, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nN * nK),
-        cg_in(adjoints + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(adjoints + nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(adjoints + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nD * nK * nN)),
-        cg_in((guarded ? s_prev_before + nB * (nD * nK * nN) : args->s), (nD * nK * nN)),
-        cg_in(args->s, (nD * nK * nN)),
-        cg_in(adjoints + 2 * nK * nN + nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(deferred_v_beta_reshaped_sum_r_reshaped, (nD * nN)),
-        nB,
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_q, (nK * nN)),
-        cg_rows(deferred_d_reshaped_k, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_2_sums2), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(adjoints + nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nD * nK * nN)),
-        cg_in((guarded ? s_prev_before + nB * (nD * nK * nN) : args->s), (nD * nK * nN)),
-        nB,
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_alpha, nN));
-    /* d_w_v = x.T @ d_x_w_v */
-    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, deferred_d_x_w_v, (nD * nN), args->d_w_v, (nD * nN), 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_4), nT * nB, nN,
-        cg_in(deferred_d_reshaped_alpha, nN),
-        cg_in(deferred_d_beta, nN),
-        cg_in(args->beta, nN),
-        cg_in(adjoints + 2 * nK * nN + nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(args->softplus_pre, nN),
-        cg_in(exp_a_log_once, 1),
-        cg_rows(deferred_d_softplus_pre, nN),
-        cg_rows(deferred_d_x_w_b, nN));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_4_over_rows), nT * nB, nN,
-        cg_in(deferred_d_reshaped_alpha, nN),
-        cg_in(adjoints + 2 * nK * nN + nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(args->softplus_pre, nN),
-        cg_in(adjoints + 2 * nK * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(exp_a_log_once, 1),
-        gated_delta_net_deferred_4_over_rows_d_e,
-        gated_delta_net_deferred_4_over_rows_d_b);
-    cg_add_chunks(&run, nT * nB, nN, gated_delta_net_deferred_4_over_rows_d_e, cg_rows(d_exp_a_log_once, 1));
-    cg_add_chunks(&run, nT * nB, nN, gated_delta_net_deferred_4_over_rows_d_b, cg_rows(args->d_b_a, 1));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_5_sums1), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_3_sums1), (int64_t)(nT * nB), (int64_t)(nN),
+        cg_in(adjoints + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
+        cg_in(adjoints + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(args->x_w_q, (nK * nN)),
-        cg_in(adjoints, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->x_w_k, (nK * nN)),
-        cg_in(adjoints + nK * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(args->sqrt_sqrt_pre_2, nN),
         nK,
         nN,
         guarded ? step_counts : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_sqrt_pre, nN));
-    /* d_w_a = x.T @ d_softplus_pre */
-    cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_softplus_pre, nN, args->d_w_a, nN, 0);
-    /* d_w_b = x.T @ d_x_w_b */
-    cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_x_w_b, nN, args->d_w_b, nN, 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_8), nT * nB, nN,
+    /* d_w_a = x.T @ d_softplus_pre; d_w_v = x.T @ d_x_w_v */
+    cg_gemm_tn(&run, nI, nD * nN + nN, nT * nB, args->x, nI, adjoints + nD * nN + 4 * nK * nN + nN, (2 * nD * nN + 4 * nK * nN + 2 * nN), x_products, nD * nN + nN, 0);
+    cg_copy(&run, nI, nN, cg_rows(args->d_w_a, nN), cg_in(x_products, nD * nN + nN));
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products + nN, nD * nN + nN));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_6), nT * nB, nN,
+        cg_in(deferred_d_beta, nN),
         cg_in(deferred_d_sqrt_sqrt_pre_2, nN),
         cg_in(deferred_d_sqrt_sqrt_pre, nN),
+        cg_in(args->beta, nN),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->sqrt_sqrt_pre_2, nN),
+        cg_rows(deferred_d_x_w_b, nN),
         cg_rows(deferred_d_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_pre, nN),
         guarded ? step_counts : nullptr);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_9), nT * nB, nK * nN,
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_deferred_7), nT * nB, nK * nN,
+        cg_in(adjoints + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(deferred_d_sqrt_pre_2, nN),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
+        cg_in(adjoints + 2 * nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(deferred_d_sqrt_pre, nN),
         cg_in(args->x_w_q, (nK * nN)),
-        cg_in(adjoints, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(args->sqrt_sqrt_pre, nN),
         cg_in(args->x_w_k, (nK * nN)),
-        cg_in(adjoints + nK * nN, (2 * nD * nK * nN + 3 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + nK * nN, (2 * nD * nN + 4 * nK * nN + 2 * nN)),
         cg_in(args->sqrt_sqrt_pre_2, nN),
         nK,
         nN,
         cg_rows(deferred_d_x_w_k, (nK * nN)),
         cg_rows(deferred_d_x_w_q, (nK * nN)),
         guarded ? step_counts : nullptr);
+    /* d_w_b = x.T @ d_x_w_b */
+    cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_x_w_b, nN, args->d_w_b, nN, 0);
     /* d_w_k = x.T @ d_x_w_k */
     cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_k, (nK * nN), args->d_w_k, (nK * nN), 0);
     /* d_w_q = x.T @ d_x_w_q */
     cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_q, (nK * nN), args->d_w_q, (nK * nN), 0);
-    /* d_softplus_pre @ [w_a.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nN, deferred_d_softplus_pre, nN, args->w_a, nN, args->d_x, nI, 0);
     /* d_x_w_b @ [w_b.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nN, deferred_d_x_w_b, nN, args->w_b, nN, args->d_x, nI, 1);
-    /* d_x_w_v @ [w_v.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nD * nN, deferred_d_x_w_v, (nD * nN), args->w_v, (nD * nN), args->d_x, nI, 1);
+    cg_gemm_nt(&run, nT * nB, nI, nN, deferred_d_x_w_b, nN, args->w_b, nN, args->d_x, nI, 0);
     /* d_x_w_k @ [w_k.T] */
     cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 1);
     /* d_x_w_q @ [w_q.T] */
     cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
+    /* d_softplus_pre @ [w_a.T]; d_x_w_v @ [w_v.T] */
+    cg_gemm_nn(&run, nT * nB, nI, nD * nN + nN, adjoints + nD * nN + 4 * nK * nN + nN, (2 * nD * nN + 4 * nK * nN + 2 * nN), deferred_11_weights_4, nI, args->d_x, nI, 1);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_sequence_backward_epilogue_1), nN, (int64_t)1,
         cg_in(d_exp_a_log_once, 1),
         cg_in(exp_a_log_once, 1),

@@ -688,23 +688,7 @@ CELLGEN_EQUATIONS(gla_sequence_backward_reverse_1)
     }
 }
 
-CELLGEN_EQUATIONS(gla_sequence_backward_reverse_2)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[5];
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[unit];
-            d_sum_s_reshaped_q_row[unit] = d_sum_s_reshaped_q_view;
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_reverse_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
+CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
@@ -713,95 +697,41 @@ CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_reverse_3_strip)(CELLGEN_
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
     const real *d_sum_s_reshaped_q_row = frame->at[2].rows + row * (nD * nN);
-    const real *reshaped_alpha_row = frame->at[3].rows + row * (nK * nN);
-    const real *reshaped_q_row = frame->at[4].rows + row * (nK * nN);
-    real *d_s_total_row = frame->at[5].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[6].rows + row * (nD * nK * nN);
+    const real *s_prev_row = frame->at[3].rows + row * frame->at[3].row;
+    const real *s_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *reshaped_alpha_row = frame->at[5].rows + row * (nK * nN);
+    const real *reshaped_k_row = frame->at[6].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[7].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[8].rows + row * (nK * nN);
+    const real *d_alpha_row = frame->at[13].rows + row * (nK * nN);
+    const real *d_q_row = frame->at[10].rows + row * (nK * nN);
+    const real *alpha_row = frame->at[5].rows + row * (nK * nN);
+    const real *log_sigmoid_pre_row = frame->at[14].rows + row * (nK * nN);
+    real *d_s_prev_row = frame->at[9].rows + row * (nD * nK * nN);
+    real *d_reshaped_q_row = frame->at[10].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[11].rows + row * (nD * nN);
+    real *d_reshaped_k_row = frame->at[12].rows + row * (nK * nN);
+    real *d_reshaped_alpha_row = frame->at[13].rows + row * (nK * nN);
+    real *d_log_sigmoid_pre_row = frame->at[15].rows + row * (nK * nN);
+    real *d_x_w_q_row = frame->at[16].rows + row * (nK * nN);
     /* d_s_in = d_s + d_s_next
      * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
-     * d_s_prev = d_s_total * reshaped_alpha */
-    {
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            cg_vector reshaped_alpha_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_alpha_of[turn] = cg_all(reshaped_alpha_row[axis1 * nK + (axis2 + turn)]);
-            cg_vector reshaped_q_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_q_of[turn] = cg_all(reshaped_q_row[axis1 * nK + (axis2 + turn)]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
-                const cg_vector d_sum_s_reshaped_q = cg_load(&d_sum_s_reshaped_q_row[axis1 * nD + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
-                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
-                    const cg_vector reshaped_alpha = reshaped_alpha_of[turn];
-                    const cg_vector reshaped_q = reshaped_q_of[turn];
-                    const cg_vector d_s_in = d_s + d_s_next;
-                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_total);
-                    const cg_vector d_s_prev = d_s_total * reshaped_alpha;
-                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_prev);
-                }
-            }
-            for (; unit < nD; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
-                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + unit];
-                    const real reshaped_alpha = reshaped_alpha_row[axis1 * nK + (axis2 + turn)];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + (axis2 + turn)];
-                    const real d_s_in = d_s + d_s_next;
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total;
-                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total * reshaped_alpha;
-                }
-            }
-        }
-    }
-}
-CELLGEN_EQUATIONS(gla_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    for (int64_t row = begin; row < end; ++row) {
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nK; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nK);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(gla_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(gla_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, 1);
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *s_row = frame->at[3].rows + row * frame->at[3].row;
-    const real *reshaped_k_row = frame->at[4].rows + row * frame->at[4].row;
-    const real *reshaped_v_row = frame->at[5].rows + row * frame->at[5].row;
-    real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN);
-    real *d_reshaped_v_row = frame->at[7].rows + row * (nD * nN);
-    real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN);
-    real *d_reshaped_alpha_row = frame->at[9].rows + row * (nK * nN);
-    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
+     * d_s_prev = d_s_total * reshaped_alpha
+     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
      * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D))
      * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1))
      * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, K, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            cg_vector reshaped_alpha_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_alpha_of[turn] = cg_all(reshaped_alpha_row[axis1 * nK + (axis2 + turn)]);
             cg_vector reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_q_of[turn] = cg_all(reshaped_q_row[axis1 * nK + (axis2 + turn)]);
             cg_vector d_reshaped_q_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_reshaped_q_lanes[turn] = cg_all(0);
@@ -818,10 +748,17 @@ CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(CELLGEN
                 cg_vector d_reshaped_v = cg_load(&d_reshaped_v_row[axis1 * nD + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector reshaped_alpha = reshaped_alpha_of[turn];
                     const cg_vector reshaped_k = reshaped_k_of[turn];
+                    const cg_vector reshaped_q = reshaped_q_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const cg_vector d_s_prev = d_s_total * reshaped_alpha;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_prev);
                     d_reshaped_q_lanes[turn] += d_sum_s_reshaped_q * s;
                     d_reshaped_v += d_s_total * reshaped_k;
                     d_reshaped_k_lanes[turn] += d_s_total * reshaped_v;
@@ -837,12 +774,18 @@ CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(CELLGEN
             cg_add_lanes(d_reshaped_alpha_lanes, turns, d_reshaped_alpha_sums);
             for (; unit < nD; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
                     const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + unit];
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
                     const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
                     const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real reshaped_alpha = reshaped_alpha_row[axis1 * nK + (axis2 + turn)];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + (axis2 + turn)];
                     const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + (axis2 + turn)];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total * reshaped_alpha;
                     d_reshaped_q_sums[turn] += d_sum_s_reshaped_q * s;
                     d_reshaped_v_row[axis1 * nD + unit] += d_s_total * reshaped_k;
                     d_reshaped_k_sums[turn] += d_s_total * reshaped_v;
@@ -857,67 +800,61 @@ CELLGEN_INLINE void CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(CELLGEN
             for (int turn = 0; turn < turns; ++turn) d_reshaped_alpha_row[axis1 * nK + (axis2 + turn)] = d_reshaped_alpha_sums[turn];
         }
     }
+    /* d_alpha_pre = d_alpha * alpha
+     * d_log_sigmoid_log_sigmoid_pre = 0.0625 * d_alpha_pre
+     * d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * sigmoid(-log_sigmoid_pre)
+     * d_x_w_q = d_q / sqrt(K) */
+    {
+        const real inverse1 = 1 / cg_sqrt((real)nK);
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_alpha = d_alpha_row[axis1 * nK + unit];
+            const real d_q = d_q_row[axis1 * nK + unit];
+            const real alpha = alpha_row[axis1 * nK + unit];
+            const real log_sigmoid_pre = log_sigmoid_pre_row[axis1 * nK + unit];
+            const real d_alpha_pre = d_alpha * alpha;
+            const real d_log_sigmoid_log_sigmoid_pre = (real)0.0625 * d_alpha_pre;
+            d_log_sigmoid_pre_row[axis1 * nK + unit] = d_log_sigmoid_log_sigmoid_pre * cg_sigmoid(-log_sigmoid_pre);
+            d_x_w_q_row[axis1 * nK + unit] = d_q * inverse1;
+        }
+    }
 }
-CELLGEN_EQUATIONS(gla_sequence_backward_deferred_1)
+CELLGEN_EQUATIONS(gla_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
     const int64_t nD = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_v_row = frame->at[7].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
+        { real *d_reshaped_v_row = frame->at[11].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nK; strip = last) {
             last = CELLGEN_STRIP_END(strip, nK);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(gla_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(gla_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
+                CELLGEN_NAME(gla_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(gla_sequence_backward_deferred_2)
+CELLGEN_EQUATIONS(gla_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
-    /* d_alpha_pre = d_alpha * alpha
-     * d_log_sigmoid_log_sigmoid_pre = 0.0625 * d_alpha_pre
-     * d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * sigmoid(-log_sigmoid_pre)
-     * d_x_w_q = d_q / sqrt(K)
-     * d_b_a = sum(d_log_sigmoid_pre -> (N, K)) */
-    real *d_b_a_row = frame->at[6].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    /* d_b_a = sum(d_log_sigmoid_pre -> (N, K)) */
+    real *d_b_a_row = frame->at[1].rows + first;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
-        const real *d_alpha_row = frame->at[0].rows + row * (nK * nN) + first;
-        const real *d_q_row = frame->at[1].rows + row * (nK * nN) + first;
-        const real *alpha_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *log_sigmoid_pre_row = frame->at[3].rows + row * frame->at[3].row + first;
-        const real inverse1 = 1 / cg_sqrt((real)nK);
-        real *d_log_sigmoid_pre_row = frame->at[4].rows + row * (nK * nN) + first;
-        real *d_x_w_q_row = frame->at[5].rows + row * (nK * nN) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
-            cg_zero_row(d_log_sigmoid_pre_row, units);
-            cg_zero_row(d_x_w_q_row, units);
-            continue;
-        }
+        const real *d_log_sigmoid_pre_row = frame->at[0].rows + row * (nK * nN) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_alpha = d_alpha_row[unit];
-            const real d_q = d_q_row[unit];
-            const real alpha = alpha_row[unit];
-            const real log_sigmoid_pre = log_sigmoid_pre_row[unit];
-            const real d_alpha_pre = d_alpha * alpha;
-            const real d_log_sigmoid_log_sigmoid_pre = (real)0.0625 * d_alpha_pre;
-            const real d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * cg_sigmoid(-log_sigmoid_pre);
-            d_log_sigmoid_pre_row[unit] = d_log_sigmoid_pre;
-            d_x_w_q_row[unit] = d_q * inverse1;
+            const real d_log_sigmoid_pre = d_log_sigmoid_pre_row[unit];
             d_b_a_row[unit] += d_log_sigmoid_pre;
         }
     }
 }
 
-CELLGEN_TILE_EQUATIONS(gla_sequence_backward_deferred_4)
+CELLGEN_TILE_EQUATIONS(gla_sequence_backward_deferred_3)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -931,7 +868,7 @@ CELLGEN_TILE_EQUATIONS(gla_sequence_backward_deferred_4)
         }
     }
 }
-CELLGEN_TILE(gla_sequence_backward_deferred_4, 1)
+CELLGEN_TILE(gla_sequence_backward_deferred_3, 1)
 
 static const cellgen_member CELLGEN_NAME(gla_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
@@ -946,97 +883,85 @@ static const cellgen_member CELLGEN_NAME(gla_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 4}, {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 1},
 };
 static const cellgen_series_row CELLGEN_NAME(gla_sequence_backward_over_time)[] = {
-    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 17},
-    {6, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 18},
-    {12, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 19, 20, -1, -1}, {13, 0, 6, 0, -1, -1, -1, -1},
-    {15, 5, 8, 0, -1, -1, -1, -1}, {8, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 21},
-    {9, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 22},
-    {10, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 23},
-    {11, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 24},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 15}, {6, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {12, 2, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 16, 17, -1, -1}, {13, 0, 6, 0, -1, -1, -1, -1},
+    {15, 5, 8, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(gla_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 14, 16, 3, -1, 15, -1, 16, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 1, 14, 16, 3, -1, 13, 14, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(gla_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
     CELLGEN_PANEL(1, 1, 5, 1, -1), CELLGEN_PANEL(2, 1, 5, 1, -1), CELLGEN_PANEL(1, 1, 5, 1, -1),
     CELLGEN_PANEL(1, 1, 5, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 5, 0, -1},
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
 };
-static const cellgen_kept CELLGEN_NAME(gla_sequence_backward_kept)[] = {{1, 2, -1}, {2, 0, -1},};
+static const cellgen_kept CELLGEN_NAME(gla_sequence_backward_kept)[] = {{2, 2, -1}, {3, 1, -1}, {5, 1, -1}, {6, 1, -1},};
 static const cellgen_total CELLGEN_NAME(gla_sequence_backward_totals)[] = {
-    {17, -1, 3, 1, 0, 25}, {18, -1, 3, 1, 0, 26}, {19, -1, 4, 1, 0, 27}, {20, -1, 3, 1, 0, 28},
-    {21, -1, 1, 0, 0, 29},
+    {17, -1, 3, 1, 0, 18}, {18, -1, 3, 1, 0, 19}, {19, -1, 4, 1, 0, 20}, {20, -1, 3, 1, 0, 21},
+    {21, -1, 1, 0, 0, 22},
 };
 static const cellgen_sum CELLGEN_NAME(gla_sequence_backward_sums)[] = {{21, -1, 1, 7},};
 static const int16_t CELLGEN_NAME(gla_sequence_backward_reverse_1_uses)[] = {2, 3,};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_reverse_2_uses)[] = {3, 4,};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_reverse_3_uses)[] = {0, 1, 4, 5, 6, 7, 8,};
+static const int16_t CELLGEN_NAME(gla_sequence_backward_reverse_2_uses)[] = {0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17,};
 static const cellgen_place CELLGEN_NAME(gla_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 2, 2, -1, 1},
-    {CELLGEN_AT_MEMORY, 0, 2, -1, 0}, {CELLGEN_AT_KEPT, 1, 2, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0},
-    {CELLGEN_AT_SAVED, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 2, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_SAVED, 11, 1, -1, 0}, {CELLGEN_AT_SAVED, 8, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 9, 2, -1, 0}, {CELLGEN_AT_SAVED, 7, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_SAVED, 10, 1, -1, 0}, {CELLGEN_AT_KEPT, 5, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 1, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gla_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_1), 2, CELLGEN_NAME(gla_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_2), 2, CELLGEN_NAME(gla_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_3), 7, CELLGEN_NAME(gla_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_2), 17, CELLGEN_NAME(gla_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9,};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_2_uses)[] = {9, 6, 11, 12, 13, 14, 10,};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_3_uses)[] = {15, 13, 7, 8, 14, 16, 17, 18, 19,};
-static const cellgen_left_row CELLGEN_NAME(gla_sequence_backward_deferred_3_lefts)[] = {{0, -1, 5, -1, -1},};
-static const cellgen_right_row CELLGEN_NAME(gla_sequence_backward_deferred_3_rights)[] = {
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_1_uses)[] = {1, 0,};
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_1_wants)[] = {21,};
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_2_uses)[] = {2, 1, 3, 4, 5, 6, 7, 8, 9,};
+static const cellgen_left_row CELLGEN_NAME(gla_sequence_backward_deferred_2_lefts)[] = {{0, -1, 5, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(gla_sequence_backward_deferred_2_rights)[] = {
     {1, -1, 1, -1}, {2, -1, 2, -1}, {3, -1, 1, -1}, {4, -1, 1, -1},
 };
-static const cellgen_outer_row CELLGEN_NAME(gla_sequence_backward_deferred_3_outers)[] = {
+static const cellgen_outer_row CELLGEN_NAME(gla_sequence_backward_deferred_2_outers)[] = {
     {0, 0, 5, -1, 1, -1, 1}, {0, 1, 6, -1, 2, -1, 1}, {0, 2, 7, -1, 1, -1, 1}, {0, 3, 8, -1, 1, -1, 1},
 };
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_4_uses)[] = {13, 7, 8, 14, 20,};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_4_wants)[] = {15,};
-static const cellgen_run CELLGEN_NAME(gla_sequence_backward_deferred_4_runs)[] = {
-    {0, -1, 1, 0, 1, 0, 10, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 11, -1, 1, 1},
-    {2, -1, 1, 0, 1, 0, 12, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 13, -1, 1, 3},
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_3_uses)[] = {1, 3, 4, 5, 10,};
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_3_wants)[] = {15,};
+static const cellgen_run CELLGEN_NAME(gla_sequence_backward_deferred_3_runs)[] = {
+    {0, -1, 1, 0, 1, 0, 8, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 9, -1, 1, 1},
+    {2, -1, 1, 0, 1, 0, 10, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 11, -1, 1, 3},
 };
-static const cellgen_weight CELLGEN_NAME(gla_sequence_backward_deferred_4_weights)[] = {
+static const cellgen_weight CELLGEN_NAME(gla_sequence_backward_deferred_3_weights)[] = {
     {5, -1, -1, 1, -1, 1, 0, 1}, {4, -1, -1, 2, -1, 1, 0, 0}, {3, -1, -1, 1, -1, 1, 0, 0},
     {2, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(gla_sequence_backward_deferred_4_chains)[] = {{0, 4},};
-static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_4_in_place)[] = {4, -1,};
+static const cellgen_chain CELLGEN_NAME(gla_sequence_backward_deferred_3_chains)[] = {{0, 4},};
+static const int16_t CELLGEN_NAME(gla_sequence_backward_deferred_3_in_place)[] = {4, -1,};
 static const cellgen_place CELLGEN_NAME(gla_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 1, 2, -1, 0}, {CELLGEN_AT_KEPT, 2, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 1, 0, -1, 0}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 6, 1, -1, 0}, {CELLGEN_AT_SUMS, 7, 1, -1, 0}, {CELLGEN_AT_ACROSS, 8, 1, -1, 0},
-    {CELLGEN_AT_ACROSS, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 8, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 9, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 5, -1, 0},
+    {CELLGEN_AT_SUMS, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 5, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 5, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_KEPT, 3, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 1, -1, 0}, {CELLGEN_AT_MEMBER, 19, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 18, 1, -1, 0}, {CELLGEN_AT_MEMBER, 17, 1, -1, 0},
     {CELLGEN_IN_PLACE, 4, 5, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(gla_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_1), 10, CELLGEN_NAME(gla_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_2), 7, CELLGEN_NAME(gla_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(gla_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(gla_sequence_backward_deferred_3_lefts), CELLGEN_NAME(gla_sequence_backward_deferred_3_rights), CELLGEN_NAME(gla_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4), 5, CELLGEN_NAME(gla_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(gla_sequence_backward_deferred_4_wants), 1, 1, 6, 5, 14, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_runs), CELLGEN_NAME(gla_sequence_backward_deferred_4_weights), CELLGEN_NAME(gla_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(gla_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_1), 2, CELLGEN_NAME(gla_sequence_backward_deferred_1_uses), 0, 0, 1, CELLGEN_NAME(gla_sequence_backward_deferred_1_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 9, CELLGEN_NAME(gla_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4, 4, CELLGEN_NAME(gla_sequence_backward_deferred_2_lefts), CELLGEN_NAME(gla_sequence_backward_deferred_2_rights), CELLGEN_NAME(gla_sequence_backward_deferred_2_outers)},
+    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(gla_sequence_backward_deferred_3), 5, CELLGEN_NAME(gla_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(gla_sequence_backward_deferred_3_wants), 1, 1, 6, 5, 12, 0, 6, 4, 1, 0, 1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_3_runs), CELLGEN_NAME(gla_sequence_backward_deferred_3_weights), CELLGEN_NAME(gla_sequence_backward_deferred_3_chains), 0, CELLGEN_NAME(gla_sequence_backward_deferred_3_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(gla_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
+static const cellgen_stage_rows CELLGEN_NAME(gla_sequence_backward_deferred_rows)[] = {{0, 1, 1}, {1, 1, 0}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(gla_sequence_backward_parts)[] = {
-    {9, 3, 0, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_places), CELLGEN_NAME(gla_sequence_backward_reverse_stages), 0},
-    {21, 4, 3, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_places), CELLGEN_NAME(gla_sequence_backward_deferred_stages), CELLGEN_NAME(gla_sequence_backward_deferred_rows)},
+    {18, 2, 0, 0, -1, 0, CELLGEN_NAME(gla_sequence_backward_reverse_places), CELLGEN_NAME(gla_sequence_backward_reverse_stages), 0},
+    {11, 3, 3, 1, -1, 0, CELLGEN_NAME(gla_sequence_backward_deferred_places), CELLGEN_NAME(gla_sequence_backward_deferred_stages), CELLGEN_NAME(gla_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(gla_sequence_backward_made)[] = {{6, 8}, {7, 10}, {8, 11}, {9, 12}, {10, 13}, {11, 14},};
 static void CELLGEN_NAME(gla_sequence_backward_extents)(const int64_t *n, int64_t *extent)
@@ -1050,8 +975,8 @@ static void CELLGEN_NAME(gla_sequence_backward_extents)(const int64_t *n, int64_
 static const cg_function CELLGEN_NAME(gla_sequence_backward_table) = {
     6, 8, 1, 2,
     CELLGEN_NAME(gla_sequence_backward_extents), 0, 0, CELLGEN_NAME(gla_sequence_backward_parts),
-    7, 10, 1, 5,
-    22, 9, 1, 30, 2, 0, 5, 1, 0,
+    7, 10, 0, 5,
+    22, 5, 1, 23, 4, 0, 5, 1, 0,
     CELLGEN_NAME(gla_sequence_backward_members), CELLGEN_NAME(gla_sequence_backward_over_time),
     CELLGEN_NAME(gla_sequence_backward_states), CELLGEN_NAME(gla_sequence_backward_memory),
     CELLGEN_NAME(gla_sequence_backward_kept), 0, CELLGEN_NAME(gla_sequence_backward_totals),

@@ -1075,33 +1075,18 @@ __global__ void CELLGEN_CUDA_NAME(gla_reverse_2)(
     cg_store(d_h_copy_rows, row, unit, d_h_copy);
 }
 
-/* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_s_prev = d_s_total * reshaped_alpha */
 __global__ void CELLGEN_CUDA_NAME(gla_reverse_3)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_q_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_q_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_q_view = cg_load(d_sum_s_reshaped_q_view_rows, row, unit);
-    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_view;
-    cg_store(d_sum_s_reshaped_q_rows, row, unit, d_sum_s_reshaped_q);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
- * d_s_prev = d_s_total * reshaped_alpha */
-__global__ void CELLGEN_CUDA_NAME(gla_reverse_4)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> reshaped_alpha_rows,
     cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_s_total_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -1114,24 +1099,23 @@ __global__ void CELLGEN_CUDA_NAME(gla_reverse_4)(
     const real reshaped_alpha = cg_load(reshaped_alpha_rows, row, axis1 * (nK) + axis2);
     const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-    cg_store(d_s_total_rows, row, unit, d_s_total);
     const real d_s_prev = d_s_total * reshaped_alpha;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
  * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1))
  * d_reshaped_alpha = sum(d_reshaped_alpha_terms -> (B, N, K, 1)) */
-__global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums1)(
+__global__ void CELLGEN_CUDA_NAME(gla_reverse_3_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> s_prev_initial,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> s_prev_rows,
     cellgen_rows<const store> s_rows,
     cellgen_rows<const store> reshaped_v_rows,
-    int64_t nB,
+    cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
@@ -1147,11 +1131,13 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums1)(
     real d_reshaped_k = 0;
     real d_reshaped_alpha = 0;
     for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis3);
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3, nB);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real reshaped_v = cg_load(reshaped_v_rows, row, axis1 * (nD) + axis3);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
     d_reshaped_q += d_sum_s_reshaped_q * s;
     d_reshaped_k += d_s_total * reshaped_v;
     d_reshaped_alpha += d_s_total * s_prev;
@@ -1161,12 +1147,15 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums1)(
     cg_store(d_reshaped_alpha_rows, row, entry, d_reshaped_alpha);
 }
 
-/* d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D)) */
-__global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums2)(
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D)) */
+__global__ void CELLGEN_CUDA_NAME(gla_reverse_3_sums2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> reshaped_k_rows,
+    cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
@@ -1178,8 +1167,11 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums2)(
     const int64_t axis1 = (entry / (nD)) % nN;
     real d_reshaped_v = 0;
     for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
+    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis3);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis2);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
     d_reshaped_v += d_s_total * reshaped_k;
     }
     cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
@@ -1189,7 +1181,7 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_1_sums2)(
  * d_log_sigmoid_log_sigmoid_pre = 0.0625 * d_alpha_pre
  * d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * sigmoid(-log_sigmoid_pre)
  * d_x_w_q = d_q / sqrt(K) */
-__global__ void CELLGEN_CUDA_NAME(gla_deferred_2)(
+__global__ void CELLGEN_CUDA_NAME(gla_reverse_4)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_alpha_rows,
@@ -1198,8 +1190,7 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_2)(
     cellgen_rows<const store> log_sigmoid_pre_rows,
     int64_t nK,
     cellgen_rows<store> d_log_sigmoid_pre_rows,
-    cellgen_rows<store> d_x_w_q_rows,
-    const unsigned char *counts)
+    cellgen_rows<store> d_x_w_q_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1207,26 +1198,19 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_2)(
     const real d_q = cg_load(d_q_rows, row, unit);
     const real alpha = cg_load(alpha_rows, row, unit);
     const real log_sigmoid_pre = cg_load(log_sigmoid_pre_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_alpha_pre = d_alpha * alpha;
     const real d_log_sigmoid_log_sigmoid_pre = (real)0.0625 * d_alpha_pre;
     const real d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * cg_sigmoid(-log_sigmoid_pre);
-    cg_store(d_log_sigmoid_pre_rows, row, unit, counted ? d_log_sigmoid_pre : real(0));
+    cg_store(d_log_sigmoid_pre_rows, row, unit, d_log_sigmoid_pre);
     const real d_x_w_q = d_q / cg_sqrt((real)nK);
-    cg_store(d_x_w_q_rows, row, unit, counted ? d_x_w_q : real(0));
+    cg_store(d_x_w_q_rows, row, unit, d_x_w_q);
 }
 
-/* d_alpha_pre = d_alpha * alpha
- * d_log_sigmoid_log_sigmoid_pre = 0.0625 * d_alpha_pre
- * d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * sigmoid(-log_sigmoid_pre)
- * d_b_a = sum(d_log_sigmoid_pre -> (N, K)) */
-__global__ void CELLGEN_CUDA_NAME(gla_deferred_2_over_rows)(
+/* d_b_a = sum(d_log_sigmoid_pre -> (N, K)) */
+__global__ void CELLGEN_CUDA_NAME(gla_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_alpha_rows,
-    cellgen_rows<const store> alpha_rows,
-    cellgen_rows<const store> log_sigmoid_pre_rows,
-    const unsigned char *counts,
+    cellgen_rows<const store> d_log_sigmoid_pre_rows,
     real *d_b_a_rows)
 {
     const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
@@ -1234,14 +1218,8 @@ __global__ void CELLGEN_CUDA_NAME(gla_deferred_2_over_rows)(
     const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
     real d_b_a = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_alpha = cg_load(d_alpha_rows, row, unit);
-        const real alpha = cg_load(alpha_rows, row, unit);
-        const real log_sigmoid_pre = cg_load(log_sigmoid_pre_rows, row, unit);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        const real d_alpha_pre = d_alpha * alpha;
-        const real d_log_sigmoid_log_sigmoid_pre = (real)0.0625 * d_alpha_pre;
-        const real d_log_sigmoid_pre = d_log_sigmoid_log_sigmoid_pre * cg_sigmoid(-log_sigmoid_pre);
-        d_b_a += counted ? d_log_sigmoid_pre : real(0);
+        const real d_log_sigmoid_pre = cg_load(d_log_sigmoid_pre_rows, row, unit);
+        d_b_a += d_log_sigmoid_pre;
     }
     cellgen_chunk_total(d_b_a, d_b_a_rows, units, unit);
 }
@@ -1253,7 +1231,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gla_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nK * nD)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
@@ -1273,17 +1250,15 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gla_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nK * nD)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 3 * nK * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real);
+         + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nI * (nD * nN + 3 * nK * nN), real)
+         + CELLGEN_CUDA_BYTES((nD * nN + 3 * nK * nN) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
@@ -1337,27 +1312,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
     store *const s_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 3 * nK * nN), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
     real *const reverse_d_h_copy = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
-    real *const deferred_d_reshaped_q = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    store *const deferred_d_reshaped_k = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    real *const deferred_d_reshaped_alpha = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    store *const deferred_d_reshaped_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store);
-    store *const deferred_d_log_sigmoid_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    store *const deferred_d_x_w_q = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    real *const gla_deferred_2_over_rows_d_b_a_chunks = (real *)(void *)memory;
+    real *const reverse_d_reshaped_q = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
+    real *const reverse_d_reshaped_alpha = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
+    real *const gla_deferred_1_over_rows_d_b_a_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (nD * nN + 3 * nK * nN), real);
+    store *const deferred_6_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((nD * nN + 3 * nK * nN) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1400,10 +1371,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t d_s_step = args->strides[6];
     const int64_t d_s_row = args->strides[7];
+    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_v, (nD * nN)));
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_6_weights_1 + (nD * nN) * nI, nI), cg_in(args->w_k, (nK * nN)));
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_6_weights_1 + (nD * nN + nK * nN) * nI, nI), cg_in(args->w_a, (nK * nN)));
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_6_weights_1 + (nD * nN + 2 * nK * nN) * nI, nI), cg_in(args->w_q, (nK * nN)));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_s_last, nD * nK * nN));
     for (int64_t step = nT - 1; step >= 0; --step) {
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_1), nB, nD * nK * nN,
@@ -1416,81 +1393,66 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_2), nB, nD * nN,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_rows(reverse_d_h_copy, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_3), nB, nD * nN,
-            cg_in(reverse_d_h_copy, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN), (nD * nK * nN + nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_4), nB, nD * nK * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_3), nB, nD * nK * nN,
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + nD * nN), (nD * nK * nN + nD * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
             cg_in(args->alpha + step * nB * (nK * nN), (nK * nN)),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN) + nD * nN, (nD * nK * nN + nD * nN)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_3_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
+            cg_in(args->s + step * s_step, s_row),
+            cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(reverse_d_reshaped_q, (nK * nN)),
+            cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN) + nD * nN, (nD * nN + 3 * nK * nN)),
+            cg_rows(reverse_d_reshaped_alpha, (nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_3_sums2), (int64_t)(nB), (int64_t)(nN * nD),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN), (nD * nN + 3 * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_reverse_4), nB, nK * nN,
+            cg_in(reverse_d_reshaped_alpha, (nK * nN)),
+            cg_in(reverse_d_reshaped_q, (nK * nN)),
+            cg_in(args->alpha + step * nB * (nK * nN), (nK * nN)),
+            cg_in(args->log_sigmoid_pre + step * nB * (nK * nN), (nK * nN)),
+            nK,
+            cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN) + nD * nN + nK * nN, (nD * nN + 3 * nK * nN)),
+            cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN) + nD * nN + 2 * nK * nN, (nD * nN + 3 * nK * nN)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (nD * nK * nN + nD * nN), adjoints + step * nB * (nD * nK * nN + nD * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (nD * nN + 3 * nK * nN), adjoints + step * nB * (nD * nN + 3 * nK * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_s_prev, nD * nK * nN), cg_in(d_s_prev_pair, nD * nK * nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN * nK),
-        cg_in(adjoints, (nD * nK * nN + nD * nN)),
-        cg_in(adjoints + nD * nN, (nD * nK * nN + nD * nN)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nD * nK * nN)),
-        cg_in((guarded ? s_prev_before + nB * (nD * nK * nN) : args->s), (nD * nK * nN)),
-        cg_in(args->s, (nD * nK * nN)),
-        cg_in(args->v, (nD * nN)),
-        nB,
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_q, (nK * nN)),
-        cg_rows(deferred_d_reshaped_k, (nK * nN)),
-        cg_rows(deferred_d_reshaped_alpha, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_deferred_1_sums2), (int64_t)(nT * nB), (int64_t)(nN * nD),
-        cg_in(adjoints + nD * nN, (nD * nK * nN + nD * nN)),
-        cg_in(args->k, (nK * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_v, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gla_deferred_2), nT * nB, nK * nN,
-        cg_in(deferred_d_reshaped_alpha, (nK * nN)),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
-        cg_in(args->alpha, (nK * nN)),
-        cg_in(args->log_sigmoid_pre, (nK * nN)),
-        nK,
-        cg_rows(deferred_d_log_sigmoid_pre, (nK * nN)),
-        cg_rows(deferred_d_x_w_q, (nK * nN)),
-        guarded ? step_counts : nullptr);
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(gla_deferred_2_over_rows), nT * nB, nK * nN,
-        cg_in(deferred_d_reshaped_alpha, (nK * nN)),
-        cg_in(args->alpha, (nK * nN)),
-        cg_in(args->log_sigmoid_pre, (nK * nN)),
-        guarded ? step_counts : nullptr,
-        gla_deferred_2_over_rows_d_b_a_chunks);
-    cg_add_chunks(&run, nT * nB, nK * nN, gla_deferred_2_over_rows_d_b_a_chunks, cg_rows(args->d_b_a, nK));
-    /* d_w_a = x.T @ d_log_sigmoid_pre */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_log_sigmoid_pre, (nK * nN), args->d_w_a, (nK * nN), 0);
-    /* d_w_v = x.T @ d_reshaped_v */
-    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, deferred_d_reshaped_v, (nD * nN), args->d_w_v, (nD * nN), 0);
-    /* d_w_k = x.T @ d_reshaped_k */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_reshaped_k, (nK * nN), args->d_w_k, (nK * nN), 0);
-    /* d_w_q = x.T @ d_x_w_q */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_q, (nK * nN), args->d_w_q, (nK * nN), 0);
-    /* d_log_sigmoid_pre @ [w_a.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_log_sigmoid_pre, (nK * nN), args->w_a, (nK * nN), args->d_x, nI, 0);
-    /* d_reshaped_v @ [w_v.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nD * nN, deferred_d_reshaped_v, (nD * nN), args->w_v, (nD * nN), args->d_x, nI, 1);
-    /* d_reshaped_k @ [w_k.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_reshaped_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 1);
-    /* d_x_w_q @ [w_q.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(gla_deferred_1_over_rows), nT * nB, nK * nN,
+        cg_in(adjoints + nD * nN + nK * nN, (nD * nN + 3 * nK * nN)),
+        gla_deferred_1_over_rows_d_b_a_chunks);
+    cg_add_chunks(&run, nT * nB, nK * nN, gla_deferred_1_over_rows_d_b_a_chunks, cg_rows(args->d_b_a, nK));
+    /* d_w_v = x.T @ d_reshaped_v; d_w_k = x.T @ d_reshaped_k; d_w_a = x.T @ d_log_sigmoid_pre; d_w_q = x.T @ d_x_w_q */
+    cg_gemm_tn(&run, nI, nD * nN + 3 * nK * nN, nT * nB, args->x, nI, adjoints, (nD * nN + 3 * nK * nN), x_products, nD * nN + 3 * nK * nN, 0);
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products, nD * nN + 3 * nK * nN));
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_k, (nK * nN)), cg_in(x_products + nD * nN, nD * nN + 3 * nK * nN));
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_a, (nK * nN)), cg_in(x_products + nD * nN + nK * nN, nD * nN + 3 * nK * nN));
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_q, (nK * nN)), cg_in(x_products + nD * nN + 2 * nK * nN, nD * nN + 3 * nK * nN));
+    /* d_reshaped_v @ [w_v.T]; d_reshaped_k @ [w_k.T]; d_log_sigmoid_pre @ [w_a.T]; d_x_w_q @ [w_q.T] */
+    cg_gemm_nn(&run, nT * nB, nI, nD * nN + 3 * nK * nN, adjoints, (nD * nN + 3 * nK * nN), deferred_6_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(4))
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -352,13 +352,14 @@ CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_serie
     return b->every > 1 || b->options.last || !cg_member(b, row->member);
 }
 
-/* Whether the steps of a forward pass write a state where the one before is: all of them count, and nobody
- * wants to see it. */
+/* Whether steps write a state where the one before is: all of them count, and nobody wants to see it. Of a
+ * backward pass, its gradient. */
 #undef cg_is_in_place
 #define cg_is_in_place CELLGEN_NAME(cellgen_is_in_place)
 CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *link)
 {
     if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->counts || b->fresh || b->every > 1) return 0;
+    if (b->f->is_backward) return b->window == 0;
     if (link->flags & CELLGEN_STATE_OUTPUT) return b->guarded && cg_is_of_last_step(b, b->f->over_time + link->series);
     return link->saved == CELLGEN_NONE || !cg_member(b, link->saved);
 }
@@ -410,14 +411,16 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *pl
         return walk;
     case CELLGEN_AT_BEFORE: return cg_before(b, link, deferred);
     case CELLGEN_AT_CARRY:
-        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 1);
+        walk = cg_is_in_place(b, link) ? cg_still(b->memory[link->pair], width)
+                                       : cg_in_turn(b->memory[link->pair], b->B, width, 2, 1);
         last = cg_member(b, link->last);
         walk.edge = b->T - 1;
         walk.edge_rows = last ? last : b->zeros;
         walk.edge_row = last ? width : 0;
         return walk;
     case CELLGEN_AT_PASSED:
-        walk = cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
+        walk = cg_is_in_place(b, link) ? cg_still(b->memory[link->pair], width)
+                                       : cg_in_turn(b->memory[link->pair], b->B, width, 2, 0);
         if (!cg_member(b, link->passed)) return walk; /* not wanted: where those of later steps are */
         walk.edge = 0;
         walk.edge_rows = cg_member(b, link->passed);
@@ -505,7 +508,7 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
                            : b->series[i];
         evenly_strided = evenly_strided && cg_is_evenly_strided(b->series[i], b->B);
     }
-    for (int i = 0; i < f->links; ++i) {
+    for (int i = 0; i < f->links && !f->is_backward; ++i) {
         const cellgen_link *link = f->link + i;
         if (link->flags & CELLGEN_STATE_OUTPUT && cg_is_in_place(b, link))
             b->series[link->series] = cg_own(b->memory[link->now], cg_length(b, link->width));

@@ -23,7 +23,6 @@
 #include "mamba.h"
 #include "cellgen_real.h"
 #include "cellgen_driver.h"
-#include "cellgen_vectors.h"
 
 /* ---- mamba_forward: Compute one step. */
 
@@ -854,175 +853,102 @@ CELLGEN_OVER_TIME(mamba_sequence_forward, cg_run_forward, (int64_t nT, int64_t n
 
 /* ---- mamba_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
 
-CELLGEN_INLINE void CELLGEN_NAME(mamba_sequence_backward_reverse_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nH = frame->n[2];
-    const int64_t nK = frame->n[3];
-    const real *d_y_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *dt_pre_row = frame->at[3].rows + row * nH;
-    const real *exp_a_log_row = frame->at[6].rows;
-    const real *reshaped_dt_row = frame->at[4].rows + row * nH;
-    const real *d_sum_s_reshaped_c_view_row = frame->at[5].rows + row * nH;
-    const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
-    const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-    real *d_sum_s_reshaped_c_row = frame->at[8].rows + row * nH;
-    real *exp_exp_pre_row = frame->at[7].rows + row * (nH * nK);
-    const real *reshaped_c_row = frame->at[9].rows + row * nK;
-    real *dt_row = frame->at[4].rows + row * nH;
-    real *d_y_copy_row = frame->at[5].rows + row * nH;
-    real *d_s_total_row = frame->at[10].rows + row * (nH * nK);
-    real *d_s_prev_row = frame->at[11].rows + row * (nH * nK);
-    /* dt = softplus(dt_pre)
-     * d_y_copy = d_y */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_y = d_y_row[unit];
-            const real dt_pre = dt_pre_row[unit];
-            dt_row[unit] = cg_softplus(dt_pre);
-            d_y_copy_row[unit] = d_y;
-        }
-    }
-    /* exp_exp_pre = exp(-exp_a_log * reshaped_dt) */
-    {
-        for (int64_t axis1 = first; axis1 < last; ++axis1) {
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real exp_a_log = exp_a_log_row[axis1 * nK + unit];
-                const real reshaped_dt = reshaped_dt_row[axis1];
-                exp_exp_pre_row[axis1 * nK + unit] = cg_exp(-exp_a_log * reshaped_dt);
-            }
-        }
-    }
-    /* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_s_reshaped_c_view = d_sum_s_reshaped_c_view_row[unit];
-            d_sum_s_reshaped_c_row[unit] = d_sum_s_reshaped_c_view;
-        }
-    }
-    /* d_s_in = d_s + d_s_next
-     * d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
-     * d_s_prev = d_s_total * exp_exp_pre */
-    {
-        for (int64_t axis1 = first; axis1 < last; axis1 += turns) {
-            cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[(axis1 + turn)]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
-                const cg_vector reshaped_c = cg_load(&reshaped_c_row[unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s = cg_load(&d_s_row[(axis1 + turn) * nK + unit]);
-                    const cg_vector d_s_next = cg_load(&d_s_next_row[(axis1 + turn) * nK + unit]);
-                    const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
-                    const cg_vector exp_exp_pre = cg_load(&exp_exp_pre_row[(axis1 + turn) * nK + unit]);
-                    const cg_vector d_s_in = d_s + d_s_next;
-                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-                    cg_store(&d_s_total_row[(axis1 + turn) * nK + unit], d_s_total);
-                    const cg_vector d_s_prev = d_s_total * exp_exp_pre;
-                    cg_store(&d_s_prev_row[(axis1 + turn) * nK + unit], d_s_prev);
-                }
-            }
-            for (; unit < nK; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s = d_s_row[(axis1 + turn) * nK + unit];
-                    const real d_s_next = d_s_next_row[(axis1 + turn) * nK + unit];
-                    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[(axis1 + turn)];
-                    const real exp_exp_pre = exp_exp_pre_row[(axis1 + turn) * nK + unit];
-                    const real reshaped_c = reshaped_c_row[unit];
-                    const real d_s_in = d_s + d_s_next;
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-                    d_s_total_row[(axis1 + turn) * nK + unit] = d_s_total;
-                    d_s_prev_row[(axis1 + turn) * nK + unit] = d_s_total * exp_exp_pre;
-                }
-            }
-        }
-    }
-}
 CELLGEN_EQUATIONS(mamba_sequence_backward_reverse_1)
 {
     const int64_t nH = frame->n[2];
     const int64_t nK = frame->n[3];
+    /* d_s_in = d_s + d_s_next */
     for (int64_t row = begin; row < end; ++row) {
-        for (int64_t strip = 0, last; strip < nH; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nH);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mamba_sequence_backward_reverse_1_strip)(frame, row, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(mamba_sequence_backward_reverse_1_strip)(frame, row, strip, last, 1);
+        const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
+        const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
+        real *d_s_in_row = frame->at[2].rows + row * (nH * nK);
+        for (int64_t axis1 = 0; axis1 < nH; ++axis1) {
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nK; ++unit) {
+                const real d_s = d_s_row[axis1 * nK + unit];
+                const real d_s_next = d_s_next_row[axis1 * nK + unit];
+                d_s_in_row[axis1 * nK + unit] = d_s + d_s_next;
+            }
         }
     }
 }
 
-CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_1)
+CELLGEN_EQUATIONS(mamba_sequence_backward_reverse_2)
 {
     const int64_t nH = frame->n[2];
-    /* x_dt = x * dt
-     * d_d = sum(d_d_terms -> (H,)) */
-    real *d_d_row = frame->at[4].rows + first;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
+    /* dt = softplus(dt_pre)
+     * x_dt = x * dt
+     * d_y_copy = d_y */
+    for (int64_t row = begin; row < end; ++row) {
         const real *d_y_row = frame->at[0].rows + row * frame->at[0].row + first;
         const real *x_row = frame->at[1].rows + row * frame->at[1].row + first;
-        const real *dt_row = frame->at[2].rows + row * nH + first;
-        real *x_dt_row = frame->at[3].rows + row * nH + first;
+        const real *dt_pre_row = frame->at[2].rows + row * nH + first;
+        real *dt_row = frame->at[3].rows + row * nH + first;
+        real *x_dt_row = frame->at[4].rows + row * nH + first;
+        real *d_y_copy_row = frame->at[5].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_y = d_y_row[unit];
             const real x = x_row[unit];
-            const real dt = dt_row[unit];
+            const real dt_pre = dt_pre_row[unit];
+            const real dt = cg_softplus(dt_pre);
+            dt_row[unit] = dt;
             x_dt_row[unit] = x * dt;
-            d_d_row[unit] += d_y * x;
+            d_y_copy_row[unit] = d_y;
         }
     }
 }
 
-CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_2)
+CELLGEN_EQUATIONS(mamba_sequence_backward_reverse_3)
 {
     const int64_t nH = frame->n[2];
     const int64_t nK = frame->n[3];
-    /* d_exp_exp_pre = d_s_total * s_prev
+    /* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+     * d_exp_exp_pre = d_s_total * s_prev
      * d_exp_pre = d_exp_exp_pre * exp_exp_pre
+     * d_s_prev = d_s_total * exp_exp_pre
      * d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, K))
      * d_reshaped_dt = sum(d_reshaped_dt_terms -> (B, H, 1))
      * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, K))
      * d_reshaped_x_dt = sum(d_reshaped_x_dt_terms -> (B, H, 1)) */
     for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_c_row = frame->at[0].rows + row * nH;
-        const real *d_s_total_row = frame->at[1].rows + row * (nH * nK);
+        const real *d_s_in_row = frame->at[0].rows + row * (nH * nK);
+        const real *d_sum_s_reshaped_c_row = frame->at[1].rows + row * nH;
         const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
         const real *s_row = frame->at[3].rows + row * frame->at[3].row;
         const real *reshaped_x_dt_row = frame->at[4].rows + row * nH;
-        const real *reshaped_b_row = frame->at[5].rows + row * frame->at[5].row;
+        const real *reshaped_b_row = frame->at[5].rows + row * nK;
         const real *exp_a_log_row = frame->at[6].rows;
-        const real *exp_exp_pre_row = frame->at[7].rows + row * (nH * nK);
-        real *d_exp_pre_row = frame->at[8].rows + row * (nH * nK);
-        real *d_reshaped_c_row = frame->at[9].rows + row * nK;
+        const real *reshaped_dt_row = frame->at[7].rows + row * nH;
+        const real *reshaped_c_row = frame->at[8].rows + row * nK;
+        real *d_exp_pre_row = frame->at[9].rows + row * (nH * nK);
+        real *d_s_prev_row = frame->at[10].rows + row * (nH * nK);
+        real *d_reshaped_c_row = frame->at[11].rows + row * nK;
         for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0;
-        real *d_reshaped_dt_row = frame->at[10].rows + row * nH;
-        real *d_reshaped_b_row = frame->at[11].rows + row * nK;
+        real *d_reshaped_dt_row = frame->at[12].rows + row * nH;
+        real *d_reshaped_b_row = frame->at[13].rows + row * nK;
         for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0;
-        real *d_reshaped_x_dt_row = frame->at[12].rows + row * nH;
+        real *d_reshaped_x_dt_row = frame->at[14].rows + row * nH;
         for (int64_t axis1 = 0; axis1 < nH; ++axis1) {
             const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1];
             const real reshaped_x_dt = reshaped_x_dt_row[axis1];
+            const real reshaped_dt = reshaped_dt_row[axis1];
             real d_reshaped_dt = 0;
             real d_reshaped_x_dt = 0;
             CELLGEN_SUMS(d_reshaped_dt, d_reshaped_x_dt)
             for (int64_t unit = 0; unit < nK; ++unit) {
-                const real d_s_total = d_s_total_row[axis1 * nK + unit];
+                const real d_s_in = d_s_in_row[axis1 * nK + unit];
                 const real s_prev = s_prev_row[axis1 * nK + unit];
                 const real s = s_row[axis1 * nK + unit];
                 const real reshaped_b = reshaped_b_row[unit];
                 const real exp_a_log = exp_a_log_row[axis1 * nK + unit];
-                const real exp_exp_pre = exp_exp_pre_row[axis1 * nK + unit];
+                const real reshaped_c = reshaped_c_row[unit];
+                const real exp_exp_pre = cg_exp(-exp_a_log * reshaped_dt);
+                const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
                 const real d_exp_exp_pre = d_s_total * s_prev;
                 const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
                 d_exp_pre_row[axis1 * nK + unit] = d_exp_pre;
+                d_s_prev_row[axis1 * nK + unit] = d_s_total * exp_exp_pre;
                 d_reshaped_c_row[unit] += d_sum_s_reshaped_c * s;
                 d_reshaped_dt += cg_strong_product(d_exp_pre, -exp_a_log);
                 d_reshaped_b_row[unit] += d_s_total * reshaped_x_dt;
@@ -1034,7 +960,34 @@ CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_2)
     }
 }
 
-CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_3)
+CELLGEN_EQUATIONS(mamba_sequence_backward_reverse_4)
+{
+    const int64_t nH = frame->n[2];
+    /* d_x_dt = d_x_dt_view
+     * d_dt = d_x_dt * x + d_dt_1
+     * d_dt_pre = d_dt * sigmoid(dt_pre) */
+    for (int64_t row = begin; row < end; ++row) {
+        const real *d_x_dt_view_row = frame->at[0].rows + row * nH + first;
+        const real *d_dt_1_row = frame->at[1].rows + row * nH + first;
+        const real *x_row = frame->at[2].rows + row * frame->at[2].row + first;
+        const real *dt_pre_row = frame->at[3].rows + row * nH + first;
+        real *d_x_dt_row = frame->at[4].rows + row * nH + first;
+        real *d_dt_pre_row = frame->at[5].rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_x_dt_view = d_x_dt_view_row[unit];
+            const real d_dt_1 = d_dt_1_row[unit];
+            const real x = x_row[unit];
+            const real dt_pre = dt_pre_row[unit];
+            const real d_x_dt = d_x_dt_view;
+            d_x_dt_row[unit] = d_x_dt;
+            const real d_dt = d_x_dt * x + d_dt_1;
+            d_dt_pre_row[unit] = d_dt * cg_sigmoid(dt_pre);
+        }
+    }
+}
+
+CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_1)
 {
     const int64_t nH = frame->n[2];
     const int64_t nK = frame->n[3];
@@ -1055,35 +1008,30 @@ CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_3)
     }
 }
 
-CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_4)
+CELLGEN_EQUATIONS(mamba_sequence_backward_deferred_2)
 {
     const int64_t nH = frame->n[2];
-    /* d_dt = d_x_dt * x + d_dt_1
-     * d_dt_pre = d_dt * sigmoid(dt_pre)
+    /* d_d = sum(d_d_terms -> (H,))
      * d_b_t = sum(d_dt_pre -> (H,)) */
-    real *d_b_t_row = frame->at[5].rows + first;
+    real *d_d_row = frame->at[3].rows + first;
+    real *d_b_t_row = frame->at[4].rows + first;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
-        const real *d_x_dt_row = frame->at[0].rows + row * nH + first;
-        const real *d_dt_1_row = frame->at[1].rows + row * nH + first;
+        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row + first;
+        const real *d_dt_pre_row = frame->at[1].rows + row * nH + first;
         const real *x_row = frame->at[2].rows + row * frame->at[2].row + first;
-        const real *dt_pre_row = frame->at[3].rows + row * frame->at[3].row + first;
-        real *d_dt_pre_row = frame->at[4].rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_x_dt = d_x_dt_row[unit];
-            const real d_dt_1 = d_dt_1_row[unit];
+            const real d_y = d_y_row[unit];
+            const real d_dt_pre = d_dt_pre_row[unit];
             const real x = x_row[unit];
-            const real dt_pre = dt_pre_row[unit];
-            const real d_dt = d_x_dt * x + d_dt_1;
-            const real d_dt_pre = d_dt * cg_sigmoid(dt_pre);
-            d_dt_pre_row[unit] = d_dt_pre;
+            d_d_row[unit] += d_y * x;
             d_b_t_row[unit] += d_dt_pre;
         }
     }
 }
 
-CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_6)
+CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_4)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nR = frame->n[4];
@@ -1097,9 +1045,9 @@ CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_6)
         }
     }
 }
-CELLGEN_TILE(mamba_sequence_backward_deferred_6, 1)
+CELLGEN_TILE(mamba_sequence_backward_deferred_4, 1)
 
-CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_7)
+CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_5)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -1123,7 +1071,7 @@ CELLGEN_TILE_EQUATIONS(mamba_sequence_backward_deferred_7)
         }
     }
 }
-CELLGEN_TILE(mamba_sequence_backward_deferred_7, 1)
+CELLGEN_TILE(mamba_sequence_backward_deferred_5, 1)
 
 static void CELLGEN_NAME(mamba_sequence_backward_prologue)(const cg_frame *frame)
 {
@@ -1152,7 +1100,7 @@ static void CELLGEN_NAME(mamba_sequence_backward_epilogue)(const cg_frame *frame
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nH; ++row) {
-        const real *d_exp_a_log_row = frame->memory[23] + row * nK;
+        const real *d_exp_a_log_row = frame->memory[22] + row * nK;
         const real *exp_a_log_row = frame->memory[0] + row * nK;
         real *d_a_log_row = args->d_a_log + row * nK;
         CELLGEN_VECTORIZE
@@ -1179,112 +1127,114 @@ static const cellgen_member CELLGEN_NAME(mamba_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 3}, {CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba_sequence_backward_over_time)[] = {
-    {0, 3, 0, CELLGEN_ACROSS, -1, -1, -1, 26},
-    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 27},
-    {13, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 28, 29, -1, 30},
+    {0, 3, 0, CELLGEN_STAGED | CELLGEN_ACROSS, 25, -1, -1, 26},
+    {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {13, 3, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 27, 28, -1, 29},
     {14, 0, 6, 0, -1, -1, -1, -1}, {16, 3, 8, 0, -1, -1, -1, -1},
-    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 31},
-    {11, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 32},
-    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
+    {11, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 30},
 };
 static const cellgen_link CELLGEN_NAME(mamba_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 24, -1, 25, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 15, 17, 3, -1, 23, 24, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(mamba_sequence_backward_memory)[] = {
-    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 0, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_PANEL(3, 1, 2, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 0), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 2, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 2, 0, -1}, CELLGEN_PANEL(2, 1, 3, 1, -1),
     CELLGEN_PANEL(1, 1, 3, 1, -1), CELLGEN_PANEL(1, 1, 3, 1, -1),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 3, 0, -1}, CELLGEN_ARRAY(ONE_ROW, ALWAYS, 0),
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
     CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 0),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
 };
-static const cellgen_kept CELLGEN_NAME(mamba_sequence_backward_kept)[] = {{1, 3, -1}, {3, 0, -1}, {4, 3, -1}, {5, 0, -1},};
-static const cellgen_total CELLGEN_NAME(mamba_sequence_backward_totals)[] = {
-    {18, -1, 0, 1, 0, 34}, {19, -1, 0, 1, 0, 35}, {20, -1, 4, 1, 0, 36}, {21, -1, 4, 1, 0, 37},
-    {23, -1, 3, 0, 0, 38}, {24, -1, 3, 0, 0, 39}, {-1, 23, 0, 0, 0, -1},
+static const cellgen_kept CELLGEN_NAME(mamba_sequence_backward_kept)[] = {
+    {2, 3, -1}, {6, 1, -1}, {5, 0, -1}, {8, 1, -1}, {10, 3, -1}, {11, 3, -1},
 };
-static const cellgen_sum CELLGEN_NAME(mamba_sequence_backward_sums)[] = {{24, -1, 3, 6}, {-1, 23, 0, 13}, {23, -1, 3, 14},};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_reverse_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,};
+static const cellgen_total CELLGEN_NAME(mamba_sequence_backward_totals)[] = {
+    {18, -1, 0, 1, 0, 31}, {19, -1, 0, 1, 0, 32}, {20, -1, 4, 1, 0, 33}, {21, -1, 4, 1, 0, 34},
+    {23, -1, 3, 0, 0, 35}, {24, -1, 3, 0, 0, 36}, {-1, 22, 0, 0, 0, -1},
+};
+static const cellgen_sum CELLGEN_NAME(mamba_sequence_backward_sums)[] = {{-1, 22, 0, 12}, {24, -1, 3, 13}, {23, -1, 3, 14},};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_reverse_2_uses)[] = {3, 4, 5, 6, 7, 8,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_reverse_3_uses)[] = {2, 8, 9, 10, 7, 11, 12, 6, 13, 14, 15, 16, 17, 18, 19,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_reverse_4_uses)[] = {19, 17, 4, 5, 20, 21,};
 static const cellgen_place CELLGEN_NAME(mamba_sequence_backward_reverse_places)[] = {
-    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_STAGED, 2, 3, -1, 1},
-    {CELLGEN_AT_SAVED, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 2, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 3, -1, 0},
+    {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_MEMORY, 1, 0, -1, 0},
+    {CELLGEN_AT_STAGED, 2, 3, -1, 1}, {CELLGEN_AT_STAGED, 0, 3, -1, 0},
+    {CELLGEN_AT_SAVED, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0}, {CELLGEN_AT_MEMORY, 3, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 4, 3, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_MEMORY, 0, 1, -1, 0},
     {CELLGEN_AT_SAVED, 10, 1, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 10, 3, -1, 0}, {CELLGEN_AT_KEPT, 11, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba_sequence_backward_reverse_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_1), 12, CELLGEN_NAME(mamba_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_1), 3, CELLGEN_NAME(mamba_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_2), 6, CELLGEN_NAME(mamba_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_3), 15, CELLGEN_NAME(mamba_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_4), 6, CELLGEN_NAME(mamba_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_2_uses)[] = {5, 6, 7, 8, 4, 9, 10, 11, 12, 13, 14, 15, 16,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_3_uses)[] = {12, 3, 17,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses)[] = {16, 14, 2, 19, 20, 18,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_5_uses)[] = {21, 20, 2, 13, 15, 22, 23, 24,};
-static const cellgen_left_row CELLGEN_NAME(mamba_sequence_backward_deferred_5_lefts)[] = {{0, -1, 2, -1, -1}, {2, -1, 3, -1, 2},};
-static const cellgen_right_row CELLGEN_NAME(mamba_sequence_backward_deferred_5_rights)[] = {{1, -1, 3, -1}, {3, -1, 1, -1}, {4, -1, 1, -1},};
-static const cellgen_outer_row CELLGEN_NAME(mamba_sequence_backward_deferred_5_outers)[] = {
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses)[] = {1, 2, 0,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_2_uses)[] = {5, 6, 7, 3, 4,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_2_wants)[] = {23, 24,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_3_uses)[] = {8, 6, 7, 9, 10, 11, 12, 13,};
+static const cellgen_left_row CELLGEN_NAME(mamba_sequence_backward_deferred_3_lefts)[] = {{0, -1, 2, -1, -1}, {2, -1, 3, -1, 2},};
+static const cellgen_right_row CELLGEN_NAME(mamba_sequence_backward_deferred_3_rights)[] = {{1, -1, 3, -1}, {3, -1, 1, -1}, {4, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(mamba_sequence_backward_deferred_3_outers)[] = {
     {0, 0, 5, -1, 3, -1, 1}, {1, 1, 6, -1, 1, -1, 1}, {1, 2, 7, -1, 1, -1, 1},
 };
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_6_uses)[] = {20, 25,};
-static const cellgen_run CELLGEN_NAME(mamba_sequence_backward_deferred_6_runs)[] = {{0, -1, 3, 0, 1, 0, 16, -1, 1, 0},};
-static const cellgen_weight CELLGEN_NAME(mamba_sequence_backward_deferred_6_weights)[] = {{5, -1, -1, 3, -1, 1, 0, 1},};
-static const cellgen_chain CELLGEN_NAME(mamba_sequence_backward_deferred_6_chains)[] = {{0, 1},};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_7_uses)[] = {25, 13, 15, 1, 16, 26, 3, 27,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_7_wants)[] = {16,};
-static const cellgen_run CELLGEN_NAME(mamba_sequence_backward_deferred_7_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 19, -1, 1, 0}, {1, -1, 1, 0, 1, 0, 20, -1, 1, 1},
-    {2, -1, 1, 0, 1, 0, 21, -1, 1, 2},
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses)[] = {6, 14,};
+static const cellgen_run CELLGEN_NAME(mamba_sequence_backward_deferred_4_runs)[] = {{0, -1, 3, 0, 1, 0, 15, -1, 1, 0},};
+static const cellgen_weight CELLGEN_NAME(mamba_sequence_backward_deferred_4_weights)[] = {{5, -1, -1, 3, -1, 1, 0, 1},};
+static const cellgen_chain CELLGEN_NAME(mamba_sequence_backward_deferred_4_chains)[] = {{0, 1},};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_5_uses)[] = {14, 9, 10, 5, 15, 16, 2, 17,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_5_wants)[] = {16,};
+static const cellgen_run CELLGEN_NAME(mamba_sequence_backward_deferred_5_runs)[] = {
+    {0, -1, 2, 0, 1, 0, 18, -1, 1, 0}, {1, -1, 1, 0, 1, 0, 19, -1, 1, 1},
+    {2, -1, 1, 0, 1, 0, 20, -1, 1, 2},
 };
-static const cellgen_weight CELLGEN_NAME(mamba_sequence_backward_deferred_7_weights)[] = {
+static const cellgen_weight CELLGEN_NAME(mamba_sequence_backward_deferred_5_weights)[] = {
     {4, -1, -1, 2, -1, 1, 0, 1}, {3, -1, -1, 1, -1, 1, 0, 0}, {2, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(mamba_sequence_backward_deferred_7_chains)[] = {{0, 3},};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_7_in_place)[] = {7, -1,};
-static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_8_uses)[] = {2, 25, 28,};
-static const cellgen_left_row CELLGEN_NAME(mamba_sequence_backward_deferred_8_lefts)[] = {{0, -1, 3, -1, 6},};
-static const cellgen_right_row CELLGEN_NAME(mamba_sequence_backward_deferred_8_rights)[] = {{1, -1, 2, -1},};
-static const cellgen_outer_row CELLGEN_NAME(mamba_sequence_backward_deferred_8_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
+static const cellgen_chain CELLGEN_NAME(mamba_sequence_backward_deferred_5_chains)[] = {{0, 3},};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_5_in_place)[] = {7, -1,};
+static const int16_t CELLGEN_NAME(mamba_sequence_backward_deferred_6_uses)[] = {7, 14, 18,};
+static const cellgen_left_row CELLGEN_NAME(mamba_sequence_backward_deferred_6_lefts)[] = {{0, -1, 3, -1, 6},};
+static const cellgen_right_row CELLGEN_NAME(mamba_sequence_backward_deferred_6_rights)[] = {{1, -1, 2, -1},};
+static const cellgen_outer_row CELLGEN_NAME(mamba_sequence_backward_deferred_6_outers)[] = {{0, 0, 2, -1, 2, -1, 1},};
 static const cellgen_place CELLGEN_NAME(mamba_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 6, 3, -1, 0}, {CELLGEN_AT_ACROSS, 2, 3, -1, 1}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 4, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_KEPT, 3, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 8, 0, -1, 0}, {CELLGEN_AT_MEMORY, 9, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 10, 3, -1, 0}, {CELLGEN_AT_MEMORY, 11, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 12, 3, -1, 0}, {CELLGEN_AT_SUMS, 13, 0, -1, 0}, {CELLGEN_AT_SUMS, 14, 3, -1, 0},
-    {CELLGEN_AT_ACROSS, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 15, 3, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_MEMBER, 21, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 12, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 13, 3, -1, 0}, {CELLGEN_AT_SUMS, 14, 3, -1, 0}, {CELLGEN_AT_ACROSS, 2, 3, -1, 1},
+    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 3, -1, 0}, {CELLGEN_AT_ACROSS, 5, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_KEPT, 8, 1, -1, 0}, {CELLGEN_AT_MEMBER, 21, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 19, 1, -1, 0}, {CELLGEN_AT_MEMBER, 18, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_MEMBER, 7, 3, -1, 0},
-    {CELLGEN_IN_PLACE, 4, 3, -1, 0}, {CELLGEN_AT_MEMBER, 20, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 10, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 7, 3, -1, 0}, {CELLGEN_IN_PLACE, 4, 3, -1, 0},
+    {CELLGEN_AT_MEMBER, 20, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_1), 5, CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_2), 13, CELLGEN_NAME(mamba_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_3), 3, CELLGEN_NAME(mamba_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_4), 6, CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(mamba_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 3, CELLGEN_NAME(mamba_sequence_backward_deferred_5_lefts), CELLGEN_NAME(mamba_sequence_backward_deferred_5_rights), CELLGEN_NAME(mamba_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_6), 2, CELLGEN_NAME(mamba_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 1, 1, 3, 2, 18, 0, 3, 1, 1, 0, 0, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_6_runs), CELLGEN_NAME(mamba_sequence_backward_deferred_6_weights), CELLGEN_NAME(mamba_sequence_backward_deferred_6_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_7), 8, CELLGEN_NAME(mamba_sequence_backward_deferred_7_uses), 0, 0, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_7_wants), 1, 1, 5, 3, 22, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_7_runs), CELLGEN_NAME(mamba_sequence_backward_deferred_7_weights), CELLGEN_NAME(mamba_sequence_backward_deferred_7_chains), 0, CELLGEN_NAME(mamba_sequence_backward_deferred_7_in_place), 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba_sequence_backward_deferred_8_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_8_lefts), CELLGEN_NAME(mamba_sequence_backward_deferred_8_rights), CELLGEN_NAME(mamba_sequence_backward_deferred_8_outers)},
+    {CELLGEN_IS_LOOP, 0, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_1), 3, CELLGEN_NAME(mamba_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_2), 5, CELLGEN_NAME(mamba_sequence_backward_deferred_2_uses), 0, 0, 2, CELLGEN_NAME(mamba_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 8, CELLGEN_NAME(mamba_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 3, CELLGEN_NAME(mamba_sequence_backward_deferred_3_lefts), CELLGEN_NAME(mamba_sequence_backward_deferred_3_rights), CELLGEN_NAME(mamba_sequence_backward_deferred_3_outers)},
+    {CELLGEN_IS_GROUP, 1, 2, -1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_4), 2, CELLGEN_NAME(mamba_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 1, 1, 3, 2, 17, 0, 3, 1, 1, 0, 0, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_4_runs), CELLGEN_NAME(mamba_sequence_backward_deferred_4_weights), CELLGEN_NAME(mamba_sequence_backward_deferred_4_chains), 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 0, 3, -1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_5), 8, CELLGEN_NAME(mamba_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_5_wants), 1, 1, 5, 3, 21, 0, 5, 3, 1, 0, 1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_5_runs), CELLGEN_NAME(mamba_sequence_backward_deferred_5_weights), CELLGEN_NAME(mamba_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(mamba_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba_sequence_backward_deferred_6_lefts), CELLGEN_NAME(mamba_sequence_backward_deferred_6_rights), CELLGEN_NAME(mamba_sequence_backward_deferred_6_outers)},
 };
-static const cellgen_stage_rows CELLGEN_NAME(mamba_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 1, 0}, {6, 1, 0}, {7, 1, 0},};
+static const cellgen_stage_rows CELLGEN_NAME(mamba_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0}, {4, 1, 0}, {5, 1, 0},};
 static const cg_part CELLGEN_NAME(mamba_sequence_backward_parts)[] = {
-    {12, 1, 0, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_places), CELLGEN_NAME(mamba_sequence_backward_reverse_stages), 0},
-    {29, 8, 5, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_places), CELLGEN_NAME(mamba_sequence_backward_deferred_stages), CELLGEN_NAME(mamba_sequence_backward_deferred_rows)},
+    {22, 4, 0, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_reverse_places), CELLGEN_NAME(mamba_sequence_backward_reverse_stages), 0},
+    {19, 6, 5, 0, -1, 0, CELLGEN_NAME(mamba_sequence_backward_deferred_places), CELLGEN_NAME(mamba_sequence_backward_deferred_stages), CELLGEN_NAME(mamba_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(mamba_sequence_backward_made)[] = {{8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15},};
 static void CELLGEN_NAME(mamba_sequence_backward_extents)(const int64_t *n, int64_t *extent)
@@ -1297,8 +1247,8 @@ static void CELLGEN_NAME(mamba_sequence_backward_extents)(const int64_t *n, int6
 static const cg_function CELLGEN_NAME(mamba_sequence_backward_table) = {
     5, 9, 1, 2,
     CELLGEN_NAME(mamba_sequence_backward_extents), CELLGEN_NAME(mamba_sequence_backward_prologue), CELLGEN_NAME(mamba_sequence_backward_epilogue), CELLGEN_NAME(mamba_sequence_backward_parts),
-    7, 10, 1, 8,
-    25, 8, 1, 40, 4, 0, 7, 3, 0,
+    7, 10, 0, 8,
+    25, 6, 1, 37, 6, 0, 7, 3, 0,
     CELLGEN_NAME(mamba_sequence_backward_members), CELLGEN_NAME(mamba_sequence_backward_over_time),
     CELLGEN_NAME(mamba_sequence_backward_states), CELLGEN_NAME(mamba_sequence_backward_memory),
     CELLGEN_NAME(mamba_sequence_backward_kept), 0, CELLGEN_NAME(mamba_sequence_backward_totals),

@@ -1364,71 +1364,47 @@ __global__ void CELLGEN_CUDA_NAME(mamba_reverse_1)(
 }
 
 /* dt = softplus(dt_pre)
+ * x_dt = x * dt
  * d_y_copy = d_y */
 __global__ void CELLGEN_CUDA_NAME(mamba_reverse_2)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_y_rows,
+    cellgen_rows<const store> x_rows,
     cellgen_rows<const store> dt_pre_rows,
     cellgen_rows<store> dt_rows,
+    cellgen_rows<real> x_dt_rows,
     cellgen_rows<real> d_y_copy_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+    const real x = cg_load(x_rows, row, unit);
     const real dt_pre = cg_load(dt_pre_rows, row, unit);
     const real dt = cg_softplus(dt_pre);
     cg_store(dt_rows, row, unit, dt);
+    const real x_dt = x * dt;
+    cg_store(x_dt_rows, row, unit, x_dt);
     const real d_y_copy = d_y;
     cg_store(d_y_copy_rows, row, unit, d_y_copy);
 }
 
-/* exp_exp_pre = exp(-exp_a_log * reshaped_dt) */
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_exp_exp_pre = d_s_total * s_prev
+ * d_exp_pre = d_exp_exp_pre * exp_exp_pre
+ * d_s_prev = d_s_total * exp_exp_pre */
 __global__ void CELLGEN_CUDA_NAME(mamba_reverse_3)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
+    cellgen_rows<const store> s_prev_rows,
     cellgen_rows<const store> exp_a_log_rows,
     cellgen_rows<const store> reshaped_dt_rows,
-    int64_t nH,
-    int64_t nK,
-    cellgen_rows<store> exp_exp_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const int64_t axis2 = (unit) % nK;
-    const int64_t axis1 = (unit / (nK)) % nH;
-    const real exp_a_log = cg_load(exp_a_log_rows, 0, axis1 * (nK) + axis2);
-    const real reshaped_dt = cg_load(reshaped_dt_rows, row, axis1);
-    const real exp_exp_pre = cg_exp(-exp_a_log * reshaped_dt);
-    cg_store(exp_exp_pre_rows, row, unit, exp_exp_pre);
-}
-
-/* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
-__global__ void CELLGEN_CUDA_NAME(mamba_reverse_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_c_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_c_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_c_view = cg_load(d_sum_s_reshaped_c_view_rows, row, unit);
-    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_view;
-    cg_store(d_sum_s_reshaped_c_rows, row, unit, d_sum_s_reshaped_c);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
- * d_s_prev = d_s_total * exp_exp_pre */
-__global__ void CELLGEN_CUDA_NAME(mamba_reverse_5)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_c_rows,
-    cellgen_rows<const store> exp_exp_pre_rows,
     cellgen_rows<const store> reshaped_c_rows,
     int64_t nH,
     int64_t nK,
-    cellgen_rows<store> d_s_total_rows,
+    cellgen_rows<store> d_exp_pre_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -1437,85 +1413,30 @@ __global__ void CELLGEN_CUDA_NAME(mamba_reverse_5)(
     const int64_t axis1 = (unit / (nK)) % nH;
     const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nK) + axis2);
     const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1);
-    const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, axis1 * (nK) + axis2);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nK) + axis2);
+    const real exp_a_log = cg_load(exp_a_log_rows, 0, axis1 * (nK) + axis2);
+    const real reshaped_dt = cg_load(reshaped_dt_rows, row, axis1);
     const real reshaped_c = cg_load(reshaped_c_rows, row, axis2);
+    const real exp_exp_pre = cg_exp(-exp_a_log * reshaped_dt);
     const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-    cg_store(d_s_total_rows, row, unit, d_s_total);
+    const real d_exp_exp_pre = d_s_total * s_prev;
+    const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
+    cg_store(d_exp_pre_rows, row, unit, d_exp_pre);
     const real d_s_prev = d_s_total * exp_exp_pre;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* x_dt = x * dt */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> x_rows,
-    cellgen_rows<const store> dt_rows,
-    cellgen_rows<real> x_dt_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real x = cg_load(x_rows, row, unit);
-    const real dt = cg_load(dt_rows, row, unit);
-    const real x_dt = x * dt;
-    cg_store(x_dt_rows, row, unit, x_dt);
-}
-
-/* d_d = sum(d_d_terms -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_1_over_rows)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_y_rows,
-    cellgen_rows<const store> x_rows,
-    real *d_d_rows)
-{
-    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
-    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
-    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
-    real d_d = 0;
-    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_y = cg_load_or_zero(d_y_rows, row, unit);
-        const real x = cg_load(x_rows, row, unit);
-        d_d += d_y * x;
-    }
-    cellgen_chunk_total(d_d, d_d_rows, units, unit);
-}
-
-/* d_exp_exp_pre = d_s_total * s_prev
- * d_exp_pre = d_exp_exp_pre * exp_exp_pre */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> s_prev_initial,
-    cellgen_rows<const store> s_prev_rows,
-    cellgen_rows<const store> exp_exp_pre_rows,
-    int64_t nB,
-    int64_t nH,
-    int64_t nK,
-    cellgen_rows<real> d_exp_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const int64_t axis2 = (unit) % nK;
-    const int64_t axis1 = (unit / (nK)) % nH;
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nK) + axis2);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nK) + axis2, nB);
-    const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, axis1 * (nK) + axis2);
-    const real d_exp_exp_pre = d_s_total * s_prev;
-    const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
-    cg_store(d_exp_pre_rows, row, unit, d_exp_pre);
-}
-
-/* d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, K))
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, K))
  * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, K)) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums1)(
+__global__ void CELLGEN_CUDA_NAME(mamba_reverse_3_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_c_rows,
-    cellgen_rows<const store> d_s_total_rows,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
     cellgen_rows<const store> s_rows,
     cellgen_rows<const real> reshaped_x_dt_rows,
+    cellgen_rows<const store> reshaped_c_rows,
     int64_t nH,
     int64_t nK,
     cellgen_rows<store> d_reshaped_c_rows,
@@ -1527,10 +1448,12 @@ __global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums1)(
     real d_reshaped_c = 0;
     real d_reshaped_b = 0;
     for (int64_t axis1 = 0; axis1 < nH; ++axis1) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nK) + axis2);
     const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1);
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nK) + axis2);
     const real s = cg_load(s_rows, row, axis1 * (nK) + axis2);
     const real reshaped_x_dt = cg_load(reshaped_x_dt_rows, row, axis1);
+    const real reshaped_c = cg_load(reshaped_c_rows, row, axis2);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
     d_reshaped_c += d_sum_s_reshaped_c * s;
     d_reshaped_b += d_s_total * reshaped_x_dt;
     }
@@ -1538,20 +1461,21 @@ __global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums1)(
     cg_store(d_reshaped_b_rows, row, entry, d_reshaped_b);
 }
 
-/* d_exp_exp_pre = d_s_total * s_prev
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_exp_exp_pre = d_s_total * s_prev
  * d_exp_pre = d_exp_exp_pre * exp_exp_pre
  * d_reshaped_dt = sum(d_reshaped_dt_terms -> (B, H, 1))
  * d_reshaped_x_dt = sum(d_reshaped_x_dt_terms -> (B, H, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums2)(
+__global__ void CELLGEN_CUDA_NAME(mamba_reverse_3_sums2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> s_prev_initial,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
     cellgen_rows<const store> s_prev_rows,
     cellgen_rows<const store> reshaped_b_rows,
     cellgen_rows<const store> exp_a_log_rows,
-    cellgen_rows<const store> exp_exp_pre_rows,
-    int64_t nB,
+    cellgen_rows<const store> reshaped_dt_rows,
+    cellgen_rows<const store> reshaped_c_rows,
     int64_t nH,
     int64_t nK,
     cellgen_rows<real> d_reshaped_dt_rows,
@@ -1563,11 +1487,15 @@ __global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums2)(
     real d_reshaped_dt = 0;
     real d_reshaped_x_dt = 0;
     for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nK) + axis2);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nK) + axis2, nB);
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nK) + axis2);
+    const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nK) + axis2);
     const real reshaped_b = cg_load(reshaped_b_rows, row, axis2);
     const real exp_a_log = cg_load(exp_a_log_rows, 0, axis1 * (nK) + axis2);
-    const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, axis1 * (nK) + axis2);
+    const real reshaped_dt = cg_load(reshaped_dt_rows, row, axis1);
+    const real reshaped_c = cg_load(reshaped_c_rows, row, axis2);
+    const real exp_exp_pre = cg_exp(-exp_a_log * reshaped_dt);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
     const real d_exp_exp_pre = d_s_total * s_prev;
     const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
     d_reshaped_dt += cg_strong_product(d_exp_pre, -exp_a_log);
@@ -1577,12 +1505,38 @@ __global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_sums2)(
     cg_store(d_reshaped_x_dt_rows, row, entry, d_reshaped_x_dt);
 }
 
+/* d_x_dt = d_x_dt_view
+ * d_dt = d_x_dt * x + d_dt_1
+ * d_dt_pre = d_dt * sigmoid(dt_pre) */
+__global__ void CELLGEN_CUDA_NAME(mamba_reverse_4)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_x_dt_view_rows,
+    cellgen_rows<const real> d_dt_1_rows,
+    cellgen_rows<const store> x_rows,
+    cellgen_rows<const store> dt_pre_rows,
+    cellgen_rows<store> d_x_dt_rows,
+    cellgen_rows<store> d_dt_pre_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    const real d_x_dt_view = cg_load(d_x_dt_view_rows, row, unit);
+    const real d_dt_1 = cg_load(d_dt_1_rows, row, unit);
+    const real x = cg_load(x_rows, row, unit);
+    const real dt_pre = cg_load(dt_pre_rows, row, unit);
+    const real d_x_dt = d_x_dt_view;
+    cg_store(d_x_dt_rows, row, unit, d_x_dt);
+    const real d_dt = d_x_dt * x + d_dt_1;
+    const real d_dt_pre = d_dt * cg_sigmoid(dt_pre);
+    cg_store(d_dt_pre_rows, row, unit, d_dt_pre);
+}
+
 /* d_exp_a_log = sum(d_exp_a_log_terms -> (H, K)) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_3_sums1)(
+__global__ void CELLGEN_CUDA_NAME(mamba_deferred_1_sums1)(
     int64_t rows,
     int64_t units,
     int64_t nest_rows,
-    cellgen_rows<const real> d_exp_pre_rows,
+    cellgen_rows<const store> d_exp_pre_rows,
     cellgen_rows<const store> reshaped_dt_rows,
     int64_t nH,
     int64_t nK,
@@ -1601,62 +1555,39 @@ __global__ void CELLGEN_CUDA_NAME(mamba_deferred_3_sums1)(
     d_exp_a_log_rows[chunk * units + entry] = d_exp_a_log;
 }
 
-/* d_dt = d_x_dt * x + d_dt_1
- * d_dt_pre = d_dt * sigmoid(dt_pre) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_x_dt_rows,
-    cellgen_rows<const real> d_dt_1_rows,
-    cellgen_rows<const store> x_rows,
-    cellgen_rows<const store> dt_pre_rows,
-    cellgen_rows<store> d_dt_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_x_dt = cg_load(d_x_dt_rows, row, unit);
-    const real d_dt_1 = cg_load(d_dt_1_rows, row, unit);
-    const real x = cg_load(x_rows, row, unit);
-    const real dt_pre = cg_load(dt_pre_rows, row, unit);
-    const real d_dt = d_x_dt * x + d_dt_1;
-    const real d_dt_pre = d_dt * cg_sigmoid(dt_pre);
-    cg_store(d_dt_pre_rows, row, unit, d_dt_pre);
-}
-
-/* d_dt = d_x_dt * x + d_dt_1
- * d_dt_pre = d_dt * sigmoid(dt_pre)
+/* d_d = sum(d_d_terms -> (H,))
  * d_b_t = sum(d_dt_pre -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_4_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(mamba_deferred_2_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_x_dt_rows,
-    cellgen_rows<const real> d_dt_1_rows,
+    cellgen_rows<const store> d_y_rows,
+    cellgen_rows<const store> d_dt_pre_rows,
     cellgen_rows<const store> x_rows,
-    cellgen_rows<const store> dt_pre_rows,
+    real *d_d_rows,
     real *d_b_t_rows)
 {
     const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
     const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
     const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_d = 0;
     real d_b_t = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_x_dt = cg_load(d_x_dt_rows, row, unit);
-        const real d_dt_1 = cg_load(d_dt_1_rows, row, unit);
+        const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+        const real d_dt_pre = cg_load(d_dt_pre_rows, row, unit);
         const real x = cg_load(x_rows, row, unit);
-        const real dt_pre = cg_load(dt_pre_rows, row, unit);
-        const real d_dt = d_x_dt * x + d_dt_1;
-        const real d_dt_pre = d_dt * cg_sigmoid(dt_pre);
+        d_d += d_y * x;
         d_b_t += d_dt_pre;
     }
+    cellgen_chunk_total(d_d, d_d_rows, units, unit);
     cellgen_chunk_total(d_b_t, d_b_t_rows, units, unit);
 }
 
 /* d_x = d_y * d + d_x_dt * dt + d_x_1_d_c_d_b */
-__global__ void CELLGEN_CUDA_NAME(mamba_deferred_9)(
+__global__ void CELLGEN_CUDA_NAME(mamba_deferred_7)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_y_rows,
-    cellgen_rows<const real> d_x_dt_rows,
+    cellgen_rows<const store> d_x_dt_rows,
     cellgen_rows<const real> d_x_1_d_c_d_b_rows,
     cellgen_rows<const store> d_rows,
     cellgen_rows<const store> dt_rows,
@@ -1696,7 +1627,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nH, (void)nK, (void)nR;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nH)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH * nK)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
@@ -1719,19 +1649,15 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nH * nK)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nH * nK)), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH + 2 * nH * nK), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH + nH * nK + 2 * nK), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nH * nK), real)
          + CELLGEN_CUDA_BYTES(nB * (nH * nK), real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nH * nK), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nK, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nK, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nH * nK), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * nR, store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
@@ -1795,32 +1721,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     store *const s_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nH * nK)), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH + 2 * nH * nK), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH + nH * nK + 2 * nK), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nH * nK), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nH * nK), real);
+    real *const reverse_x_dt = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_y_copy = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const deferred_x_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
-    real *const mamba_deferred_1_over_rows_d_d_chunks = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const deferred_d_exp_pre = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nH * nK), real);
-    store *const deferred_d_reshaped_c = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nK, store);
-    store *const deferred_d_reshaped_b = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nK, store);
-    real *const deferred_d_reshaped_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
-    real *const deferred_d_reshaped_x_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
-    real *const mamba_deferred_3_sums1_d_exp_a_log_chunk = (real *)(void *)memory;
+    real *const reverse_d_reshaped_dt = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_reshaped_x_dt = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const mamba_deferred_1_sums1_d_exp_a_log_chunk = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nH * nK), real);
-    store *const deferred_d_dt_pre = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    real *const mamba_deferred_4_over_rows_d_b_t_chunks = (real *)(void *)memory;
+    real *const mamba_deferred_2_over_rows_d_d_chunks = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const mamba_deferred_2_over_rows_d_b_t_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     store *const deferred_d_x_w_r = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nR, store);
@@ -1868,6 +1786,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
     const int64_t d_y_step = args->strides[4];
     const int64_t d_y_row = args->strides[5];
     const int64_t d_s_step = args->strides[6];
@@ -1885,116 +1807,96 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
             cg_rows(reverse_d_s_in, (nH * nK)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_2), nB, nH,
             cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row),
+            cg_in(args->x + step * x_step, x_row),
             cg_in(args->dt_pre + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (2 * nH + 2 * nH * nK), (2 * nH + 2 * nH * nK)),
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), (3 * nH + nH * nK + 2 * nK)),
+            cg_rows(reverse_x_dt, nH),
             cg_rows(reverse_d_y_copy, nH));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_3), nB, nH * nK,
-            cg_in(exp_a_log_once, nK),
-            cg_in(adjoints + step * nB * (2 * nH + 2 * nH * nK), (2 * nH + 2 * nH * nK)),
-            nH,
-            nK,
-            cg_rows(adjoints + step * nB * (2 * nH + 2 * nH * nK) + nH, (2 * nH + 2 * nH * nK)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_4), nB, nH,
-            cg_in(reverse_d_y_copy, nH),
-            cg_rows(adjoints + step * nB * (2 * nH + 2 * nH * nK) + nH + nH * nK, (2 * nH + 2 * nH * nK)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_5), nB, nH * nK,
             cg_in(reverse_d_s_in, (nH * nK)),
-            cg_in(adjoints + step * nB * (2 * nH + 2 * nH * nK) + nH + nH * nK, (2 * nH + 2 * nH * nK)),
-            cg_in(adjoints + step * nB * (2 * nH + 2 * nH * nK) + nH, (2 * nH + 2 * nH * nK)),
+            cg_in(reverse_d_y_copy, nH),
+            cg_in((guarded ? s_prev_before + step * nB * (nH * nK) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nH * nK) : s_row)),
+            cg_in(exp_a_log_once, nK),
+            cg_in(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), (3 * nH + nH * nK + 2 * nK)),
             cg_in(args->c + step * nB * nK, nK),
             nH,
             nK,
-            cg_rows(adjoints + step * nB * (2 * nH + 2 * nH * nK) + 2 * nH + nH * nK, (2 * nH + 2 * nH * nK)),
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH + nK, (3 * nH + nH * nK + 2 * nK)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nH * nK), (nH * nK)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_3_sums1), (int64_t)(nB), (int64_t)(nK),
+            cg_in(reverse_d_s_in, (nH * nK)),
+            cg_in(reverse_d_y_copy, nH),
+            cg_in(args->s + step * s_step, s_row),
+            cg_in(reverse_x_dt, nH),
+            cg_in(args->c + step * nB * nK, nK),
+            nH,
+            nK,
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH, (3 * nH + nH * nK + 2 * nK)),
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH + nH * nK + nK, (3 * nH + nH * nK + 2 * nK)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_3_sums2), (int64_t)(nB), (int64_t)(nH),
+            cg_in(reverse_d_s_in, (nH * nK)),
+            cg_in(reverse_d_y_copy, nH),
+            cg_in((guarded ? s_prev_before + step * nB * (nH * nK) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nH * nK) : s_row)),
+            cg_in(args->b + step * nB * nK, nK),
+            cg_in(exp_a_log_once, nK),
+            cg_in(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), (3 * nH + nH * nK + 2 * nK)),
+            cg_in(args->c + step * nB * nK, nK),
+            nH,
+            nK,
+            cg_rows(reverse_d_reshaped_dt, nH),
+            cg_rows(reverse_d_reshaped_x_dt, nH));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_reverse_4), nB, nH,
+            cg_in(reverse_d_reshaped_x_dt, nH),
+            cg_in(reverse_d_reshaped_dt, nH),
+            cg_in(args->x + step * x_step, x_row),
+            cg_in(args->dt_pre + step * nB * nH, nH),
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)),
+            cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nH * nK, d_s_prev_pair + step % 2 * nB * (nH * nK), d_s_prev_pair + (step + 1) % 2 * nB * (nH * nK), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (2 * nH + 2 * nH * nK), adjoints + step * nB * (2 * nH + 2 * nH * nK), step_counts + step * nB);
+            cg_leave_out(&run, nB, (3 * nH + nH * nK + 2 * nK), adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH * nK, cg_rows(d_s_prev_pair + step % 2 * nB * (nH * nK), (nH * nK)));
         }
     }
     cg_copy(&run, nB, nH * nK, cg_rows(args->d_s_prev, nH * nK), cg_in(d_s_prev_pair, nH * nK));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_1), nT * nB, nH,
-        cg_in(args->x, nH),
-        cg_in(adjoints, (2 * nH + 2 * nH * nK)),
-        cg_rows(deferred_x_dt, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba_deferred_1_over_rows), nT * nB, nH,
-        cg_in(args->d_y, nH),
-        cg_in(args->x, nH),
-        mamba_deferred_1_over_rows_d_d_chunks);
-    cg_add_chunks(&run, nT * nB, nH, mamba_deferred_1_over_rows_d_d_chunks, cg_rows(args->d_d, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_2), nT * nB, nH * nK,
-        cg_in(adjoints + 2 * nH + nH * nK, (2 * nH + 2 * nH * nK)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nH * nK)),
-        cg_in((guarded ? s_prev_before + nB * (nH * nK) : args->s), (nH * nK)),
-        cg_in(adjoints + nH, (2 * nH + 2 * nH * nK)),
-        nB,
-        nH,
-        nK,
-        cg_rows(deferred_d_exp_pre, (nH * nK)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nK),
-        cg_in(adjoints + nH + nH * nK, (2 * nH + 2 * nH * nK)),
-        cg_in(adjoints + 2 * nH + nH * nK, (2 * nH + 2 * nH * nK)),
-        cg_in(args->s, (nH * nK)),
-        cg_in(deferred_x_dt, nH),
-        nH,
-        nK,
-        cg_rows(deferred_d_reshaped_c, nK),
-        cg_rows(deferred_d_reshaped_b, nK));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_2_sums2), (int64_t)(nT * nB), (int64_t)(nH),
-        cg_in(adjoints + 2 * nH + nH * nK, (2 * nH + 2 * nH * nK)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nH * nK)),
-        cg_in((guarded ? s_prev_before + nB * (nH * nK) : args->s), (nH * nK)),
-        cg_in(args->b, nK),
-        cg_in(exp_a_log_once, nK),
-        cg_in(adjoints + nH, (2 * nH + 2 * nH * nK)),
-        nB,
-        nH,
-        nK,
-        cg_rows(deferred_d_reshaped_dt, nH),
-        cg_rows(deferred_d_reshaped_x_dt, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_3_sums1), (int64_t)(CELLGEN_CHUNKS(nT * nB)), (int64_t)(nH * nK),
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_1_sums1), (int64_t)(CELLGEN_CHUNKS(nT * nB)), (int64_t)(nH * nK),
         nT * nB,
-        cg_in(deferred_d_exp_pre, (nH * nK)),
-        cg_in(adjoints, (2 * nH + 2 * nH * nK)),
+        cg_in(adjoints + nH + nK, (3 * nH + nH * nK + 2 * nK)),
+        cg_in(adjoints, (3 * nH + nH * nK + 2 * nK)),
         nH,
         nK,
-        mamba_deferred_3_sums1_d_exp_a_log_chunk);
-    cg_add_chunks(&run, nT * nB, (int64_t)(nH * nK), mamba_deferred_3_sums1_d_exp_a_log_chunk, cg_rows(d_exp_a_log_once, nK));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_4), nT * nB, nH,
-        cg_in(deferred_d_reshaped_x_dt, nH),
-        cg_in(deferred_d_reshaped_dt, nH),
+        mamba_deferred_1_sums1_d_exp_a_log_chunk);
+    cg_add_chunks(&run, nT * nB, (int64_t)(nH * nK), mamba_deferred_1_sums1_d_exp_a_log_chunk, cg_rows(d_exp_a_log_once, nK));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba_deferred_2_over_rows), nT * nB, nH,
+        cg_in(args->d_y, nH),
+        cg_in(adjoints + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)),
         cg_in(args->x, nH),
-        cg_in(args->dt_pre, nH),
-        cg_rows(deferred_d_dt_pre, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba_deferred_4_over_rows), nT * nB, nH,
-        cg_in(deferred_d_reshaped_x_dt, nH),
-        cg_in(deferred_d_reshaped_dt, nH),
-        cg_in(args->x, nH),
-        cg_in(args->dt_pre, nH),
-        mamba_deferred_4_over_rows_d_b_t_chunks);
-    cg_add_chunks(&run, nT * nB, nH, mamba_deferred_4_over_rows_d_b_t_chunks, cg_rows(args->d_b_t, nH));
+        mamba_deferred_2_over_rows_d_d_chunks,
+        mamba_deferred_2_over_rows_d_b_t_chunks);
+    cg_add_chunks(&run, nT * nB, nH, mamba_deferred_2_over_rows_d_d_chunks, cg_rows(args->d_d, nH));
+    cg_add_chunks(&run, nT * nB, nH, mamba_deferred_2_over_rows_d_b_t_chunks, cg_rows(args->d_b_t, nH));
     /* d_w_t = x_w_r.T @ d_dt_pre */
-    cg_gemm_tn(&run, nR, nH, nT * nB, args->x_w_r, nR, deferred_d_dt_pre, nH, args->d_w_t, nH, 0);
+    cg_gemm_tn(&run, nR, nH, nT * nB, args->x_w_r, nR, adjoints + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK), args->d_w_t, nH, 0);
     /* d_w_c = x.T @ d_reshaped_c */
-    cg_gemm_tn(&run, nH, nK, nT * nB, args->x, nH, deferred_d_reshaped_c, nK, args->d_w_c, nK, 0);
+    cg_gemm_tn(&run, nH, nK, nT * nB, args->x, nH, adjoints + nH, (3 * nH + nH * nK + 2 * nK), args->d_w_c, nK, 0);
     /* d_w_b = x.T @ d_reshaped_b */
-    cg_gemm_tn(&run, nH, nK, nT * nB, args->x, nH, deferred_d_reshaped_b, nK, args->d_w_b, nK, 0);
+    cg_gemm_tn(&run, nH, nK, nT * nB, args->x, nH, adjoints + nH + nH * nK + nK, (3 * nH + nH * nK + 2 * nK), args->d_w_b, nK, 0);
     /* d_dt_pre @ [w_t.T] */
-    cg_gemm_nt(&run, nT * nB, nR, nH, deferred_d_dt_pre, nH, args->w_t, nH, deferred_d_x_w_r, nR, 0);
+    cg_gemm_nt(&run, nT * nB, nR, nH, adjoints + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK), args->w_t, nH, deferred_d_x_w_r, nR, 0);
     /* d_x_w_r @ [w_r.T] */
     cg_gemm_nt(&run, nT * nB, nH, nR, deferred_d_x_w_r, nR, args->w_r, nR, deferred_d_x_1_d_c_d_b, nH, 0);
     /* d_reshaped_c @ [w_c.T] */
-    cg_gemm_nt(&run, nT * nB, nH, nK, deferred_d_reshaped_c, nK, args->w_c, nK, deferred_d_x_1_d_c_d_b, nH, 1);
+    cg_gemm_nt(&run, nT * nB, nH, nK, adjoints + nH, (3 * nH + nH * nK + 2 * nK), args->w_c, nK, deferred_d_x_1_d_c_d_b, nH, 1);
     /* d_reshaped_b @ [w_b.T] */
-    cg_gemm_nt(&run, nT * nB, nH, nK, deferred_d_reshaped_b, nK, args->w_b, nK, deferred_d_x_1_d_c_d_b, nH, 1);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_9), nT * nB, nH,
+    cg_gemm_nt(&run, nT * nB, nH, nK, adjoints + nH + nH * nK + nK, (3 * nH + nH * nK + 2 * nK), args->w_b, nK, deferred_d_x_1_d_c_d_b, nH, 1);
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba_deferred_7), nT * nB, nH,
         cg_in(args->d_y, nH),
-        cg_in(deferred_d_reshaped_x_dt, nH),
+        cg_in(adjoints + nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)),
         cg_in(deferred_d_x_1_d_c_d_b, nH),
         cg_in(args->d, nH),
-        cg_in(adjoints, (2 * nH + 2 * nH * nK)),
+        cg_in(adjoints, (3 * nH + nH * nK + 2 * nK)),
         cg_rows(args->d_x, nH));
     /* d_w_r = x.T @ d_x_w_r */
     cg_gemm_tn(&run, nH, nR, nT * nB, args->x, nH, deferred_d_x_w_r, nR, args->d_w_r, nR, 0);

@@ -968,131 +968,40 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLG
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     const real *d_y_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *d_sum_s_reshaped_c_view_row = frame->at[3].rows + row * (nD * nN);
+    const real *u_row = frame->at[3].rows + row * (nD * nN);
+    const real *dt_row = frame->at[4].rows + row * nN;
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
-    real *d_sum_s_reshaped_c_row = frame->at[4].rows + row * (nD * nN);
-    const real *reshaped_exp_exp_pre_row = frame->at[5].rows + row * nN;
-    const real *reshaped_c_row = frame->at[6].rows + row * nK;
-    real *d_y_copy_row = frame->at[3].rows + row * (nD * nN);
-    real *d_s_total_row = frame->at[7].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[8].rows + row * (nD * nK * nN);
-    /* d_y_copy = d_y */
+    const real *d_sum_s_reshaped_c_row = frame->at[6].rows + row * (nD * nN);
+    const real *s_prev_row = frame->at[7].rows + row * frame->at[7].row;
+    const real *s_row = frame->at[8].rows + row * frame->at[8].row;
+    const real *reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN;
+    const real *reshaped_u_dt_row = frame->at[5].rows + row * (nD * nN);
+    const real *reshaped_b_row = frame->at[10].rows + row * nK;
+    const real *reshaped_c_row = frame->at[11].rows + row * nK;
+    real *u_dt_row = frame->at[5].rows + row * (nD * nN);
+    real *d_y_copy_row = frame->at[6].rows + row * (nD * nN);
+    real *d_s_prev_row = frame->at[12].rows + row * (nD * nK * nN);
+    real *d_reshaped_c_row = frame->at[13].rows + row * nK;
+    real *d_reshaped_b_row = frame->at[14].rows + row * nK;
+    real *d_reshaped_u_dt_row = frame->at[15].rows + row * (nD * nN);
+    real *d_reshaped_exp_exp_pre_row = frame->at[16].rows + row * nN;
+    /* u_dt = u * dt
+     * d_y_copy = d_y */
     {
         CELLGEN_VECTORIZE
         for (int64_t unit = first; unit < last; ++unit) {
             const real d_y = d_y_row[axis1 * nD + unit];
+            const real u = u_row[axis1 * nD + unit];
+            const real dt = dt_row[axis1];
+            u_dt_row[axis1 * nD + unit] = u * dt;
             d_y_copy_row[axis1 * nD + unit] = d_y;
-        }
-    }
-    /* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_s_reshaped_c_view = d_sum_s_reshaped_c_view_row[axis1 * nD + unit];
-            d_sum_s_reshaped_c_row[axis1 * nD + unit] = d_sum_s_reshaped_c_view;
         }
     }
     /* d_s_in = d_s + d_s_next
      * d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
-     * d_s_prev = d_s_total * reshaped_exp_exp_pre */
-    {
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
-                const cg_vector reshaped_c = cg_load(&reshaped_c_row[unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
-                    const cg_vector d_s_in = d_s + d_s_next;
-                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
-                    const cg_vector d_s_prev = d_s_total * reshaped_exp_exp_pre;
-                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
-                }
-            }
-            for (; unit < nK; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)];
-                    const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
-                    const real reshaped_c = reshaped_c_row[unit];
-                    const real d_s_in = d_s + d_s_next;
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
-                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total * reshaped_exp_exp_pre;
-                }
-            }
-        }
-    }
-}
-CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    for (int64_t row = begin; row < end; ++row) {
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_1)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* u_dt = u * dt
-     * d_d_units = sum(d_d_terms -> (N, D)) */
-    real *d_d_units_row = frame->at[4].rows + first;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
-        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row;
-        const real *u_row = frame->at[1].rows + row * frame->at[1].row;
-        const real *dt_row = frame->at[2].rows + row * nN;
-        real *u_dt_row = frame->at[3].rows + row * (nD * nN);
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real dt = dt_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nD; ++unit) {
-                const real d_y = d_y_row[axis1 * nD + unit];
-                const real u = u_row[axis1 * nD + unit];
-                u_dt_row[axis1 * nD + unit] = u * dt;
-                d_d_units_row[axis1 * nD + unit] += d_y * u;
-            }
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    const real *d_sum_s_reshaped_c_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *s_prev_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *s_row = frame->at[3].rows + row * frame->at[3].row;
-    const real *reshaped_u_dt_row = frame->at[4].rows + row * (nD * nN);
-    const real *reshaped_b_row = frame->at[5].rows + row * frame->at[5].row;
-    real *d_reshaped_c_row = frame->at[6].rows + row * nK;
-    real *d_reshaped_b_row = frame->at[7].rows + row * nK;
-    real *d_reshaped_u_dt_row = frame->at[8].rows + row * (nD * nN);
-    real *d_reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN;
-    /* d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
+     * d_s_prev = d_s_total * reshaped_exp_exp_pre
+     * d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
      * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, 1, K))
      * d_reshaped_u_dt = sum(d_reshaped_u_dt_terms -> (B, N, D, 1))
      * d_reshaped_exp_exp_pre = sum(d_reshaped_exp_exp_pre_terms -> (B, N, 1, 1)) */
@@ -1103,6 +1012,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELL
             cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
             cg_vector reshaped_u_dt_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_u_dt_of[turn] = cg_all(reshaped_u_dt_row[axis1 * nD + (axis2 + turn)]);
@@ -1112,15 +1022,21 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELL
             int64_t unit = 0;
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_b = cg_load(&reshaped_b_row[unit]);
+                const cg_vector reshaped_c = cg_load(&reshaped_c_row[unit]);
                 cg_vector d_reshaped_c = cg_load(&d_reshaped_c_row[unit]);
                 cg_vector d_reshaped_b = cg_load(&d_reshaped_b_row[unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector reshaped_u_dt = reshaped_u_dt_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+                    const cg_vector d_s_prev = d_s_total * reshaped_exp_exp_pre;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_prev);
                     d_reshaped_c += d_sum_s_reshaped_c * s;
                     d_reshaped_b += d_s_total * reshaped_u_dt;
                     d_reshaped_u_dt_lanes[turn] += d_s_total * reshaped_b;
@@ -1133,12 +1049,18 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELL
             cg_add_lanes(d_reshaped_u_dt_lanes, turns, d_reshaped_u_dt_sums);
             for (; unit < nK; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)];
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real s_prev = s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real reshaped_exp_exp_pre = reshaped_exp_exp_pre_row[axis1];
                     const real reshaped_u_dt = reshaped_u_dt_row[axis1 * nD + (axis2 + turn)];
                     const real reshaped_b = reshaped_b_row[unit];
+                    const real reshaped_c = reshaped_c_row[unit];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total * reshaped_exp_exp_pre;
                     d_reshaped_c_row[unit] += d_sum_s_reshaped_c * s;
                     d_reshaped_b_row[unit] += d_s_total * reshaped_u_dt;
                     d_reshaped_u_dt_sums[turn] += d_s_total * reshaped_b;
@@ -1151,51 +1073,44 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(CELL
         d_reshaped_exp_exp_pre_row[axis1] += cg_sum_of(d_reshaped_exp_exp_pre_lanes) + d_reshaped_exp_exp_pre_rest;
     }
 }
-CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_2)
+CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_c_row = frame->at[6].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0; }
-        { real *d_reshaped_b_row = frame->at[7].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0; }
-        { real *d_reshaped_exp_exp_pre_row = frame->at[9].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_exp_exp_pre_row[unit] = 0; }
+        { real *d_reshaped_c_row = frame->at[13].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0; }
+        { real *d_reshaped_b_row = frame->at[14].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0; }
+        { real *d_reshaped_exp_exp_pre_row = frame->at[16].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_exp_exp_pre_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
             last = CELLGEN_STRIP_END(strip, nD);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(mamba2_sequence_backward_deferred_2_strip)(frame, row, axis1, strip, last, 1);
+                CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_3)
+CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
-    /* d_exp_pre = d_exp_exp_pre * exp_exp_pre
-     * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-    real *d_exp_a_log_row = frame->at[4].rows + first;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
+    /* d_exp_pre = d_exp_exp_pre * exp_exp_pre */
+    for (int64_t row = begin; row < end; ++row) {
         const real *d_exp_exp_pre_row = frame->at[0].rows + row * nN + first;
-        const real *dt_row = frame->at[1].rows + row * nN + first;
-        const real *exp_exp_pre_row = frame->at[2].rows + row * nN + first;
-        real *d_exp_pre_row = frame->at[3].rows + row * nN + first;
+        const real *exp_exp_pre_row = frame->at[1].rows + row * nN + first;
+        real *d_exp_pre_row = frame->at[2].rows + row * nN + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_exp_exp_pre = d_exp_exp_pre_row[unit];
-            const real dt = dt_row[unit];
             const real exp_exp_pre = exp_exp_pre_row[unit];
-            const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
-            d_exp_pre_row[unit] = d_exp_pre;
-            d_exp_a_log_row[unit] += -d_exp_pre * dt;
+            d_exp_pre_row[unit] = d_exp_exp_pre * exp_exp_pre;
         }
     }
 }
 
-CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
+CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
@@ -1252,7 +1167,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(CELL
         }
     }
 }
-CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_4)
+CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
@@ -1260,14 +1175,53 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_4)
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(frame, row, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_1_strip)(frame, row, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(mamba2_sequence_backward_deferred_4_strip)(frame, row, strip, last, 1);
+                CELLGEN_NAME(mamba2_sequence_backward_deferred_1_strip)(frame, row, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_6)
+CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_2)
+{
+    const int64_t nN = frame->n[3];
+    /* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
+    real *d_exp_a_log_row = frame->at[2].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_exp_pre_row = frame->at[0].rows + row * nN + first;
+        const real *dt_row = frame->at[1].rows + row * nN + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_exp_pre = d_exp_pre_row[unit];
+            const real dt = dt_row[unit];
+            d_exp_a_log_row[unit] += -d_exp_pre * dt;
+        }
+    }
+}
+
+CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_3)
+{
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    /* d_d_units = sum(d_d_terms -> (N, D)) */
+    real *d_d_units_row = frame->at[2].rows + first;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_y_row = frame->at[0].rows + row * frame->at[0].row;
+        const real *u_row = frame->at[1].rows + row * frame->at[1].row;
+        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nD; ++unit) {
+                const real d_y = d_y_row[axis1 * nD + unit];
+                const real u = u_row[axis1 * nD + unit];
+                d_d_units_row[axis1 * nD + unit] += d_y * u;
+            }
+        }
+    }
+}
+
+CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_5)
 {
     const int64_t nN = frame->n[3];
     /* d_dt = strong_product(d_exp_pre, -exp_a_log) + d_dt_1
@@ -1295,7 +1249,7 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_6)
     }
 }
 
-CELLGEN_TILE_EQUATIONS(mamba2_sequence_backward_deferred_8)
+CELLGEN_TILE_EQUATIONS(mamba2_sequence_backward_deferred_7)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -1309,7 +1263,7 @@ CELLGEN_TILE_EQUATIONS(mamba2_sequence_backward_deferred_8)
         }
     }
 }
-CELLGEN_TILE(mamba2_sequence_backward_deferred_8, 1)
+CELLGEN_TILE(mamba2_sequence_backward_deferred_7, 1)
 
 static void CELLGEN_NAME(mamba2_sequence_backward_prologue)(const cg_frame *frame)
 {
@@ -1338,7 +1292,7 @@ static void CELLGEN_NAME(mamba2_sequence_backward_epilogue)(const cg_frame *fram
     (void)args;
     /* d_a_log = strong_product(d_exp_a_log, exp_a_log) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_exp_a_log_row = frame->memory[23] + row;
+        const real *d_exp_a_log_row = frame->memory[21] + row;
         const real *exp_a_log_row = frame->memory[0] + row;
         real *d_a_log_row = args->d_a_log + row;
         CELLGEN_VECTORIZE
@@ -1350,7 +1304,7 @@ static void CELLGEN_NAME(mamba2_sequence_backward_epilogue)(const cg_frame *fram
     }
     /* d_d = sum(d_d_units -> (N, 1)) */
     for (int64_t row = 0; row < nN; ++row) {
-        const real *d_d_units_row = frame->memory[24] + row * nD;
+        const real *d_d_units_row = frame->memory[22] + row * nD;
         real d_d = 0;
         CELLGEN_SUMS(d_d)
         for (int64_t unit = 0; unit < nD; ++unit) {
@@ -1376,113 +1330,109 @@ static const cellgen_member CELLGEN_NAME(mamba2_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 3}, {CELLGEN_REQUIRED | CELLGEN_SUMMED, 3},
 };
 static const cellgen_series_row CELLGEN_NAME(mamba2_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 27},
-    {8, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 28},
-    {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 29, 30, -1, 31},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 25}, {8, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {13, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED | CELLGEN_ACROSS, 26, 27, -1, 28},
     {14, 0, 6, 0, -1, -1, -1, -1}, {16, 7, 8, 0, -1, -1, -1, -1},
-    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 32},
-    {10, 2, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 33},
-    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 34},
+    {9, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 29},
+    {12, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 30},
 };
 static const cellgen_link CELLGEN_NAME(mamba2_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 1, 1, 15, 17, 3, -1, 25, -1, 26, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 1, 15, 17, 3, -1, 23, 24, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(mamba2_sequence_backward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 3, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
     CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
     CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
     CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(ONE_ROW, ALWAYS, 3), CELLGEN_ARRAY(ONE_ROW, ALWAYS, 1),
-    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
+    CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
 };
-static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {{1, 3, -1}, {2, 3, -1}, {4, 1, -1}, {5, 0, -1},};
+static const cellgen_kept CELLGEN_NAME(mamba2_sequence_backward_kept)[] = {{1, 3, -1}, {5, 2, -1}, {6, 2, -1}, {7, 1, -1}, {9, 3, -1},};
 static const cellgen_total CELLGEN_NAME(mamba2_sequence_backward_totals)[] = {
-    {18, -1, 4, 1, 0, 35}, {19, -1, 5, 1, 0, 36}, {20, -1, 6, 1, 0, 37}, {21, -1, 6, 1, 0, 38},
-    {23, -1, 3, 0, 0, 39}, {-1, 23, 3, 0, 0, -1}, {-1, 24, 1, 0, 0, -1},
+    {18, -1, 4, 1, 0, 31}, {19, -1, 5, 1, 0, 32}, {20, -1, 6, 1, 0, 33}, {21, -1, 6, 1, 0, 34},
+    {23, -1, 3, 0, 0, 35}, {-1, 21, 3, 0, 0, -1}, {-1, 22, 1, 0, 0, -1},
 };
-static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {{-1, 24, 1, 6}, {-1, 23, 3, 12}, {23, -1, 3, 16},};
+static const cellgen_sum CELLGEN_NAME(mamba2_sequence_backward_sums)[] = {{-1, 21, 3, 12}, {-1, 22, 1, 13}, {23, -1, 3, 14},};
 static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses)[] = {2, 3, 4, 5,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses)[] = {0, 1, 6, 7, 8, 5, 9, 10, 11,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses)[] = {0, 1, 6, 7, 4, 8, 9, 10, 11, 5, 12, 13, 14, 15, 16, 17, 18,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_reverse_3_uses)[] = {18, 5, 19,};
 static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 12, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
-    {CELLGEN_AT_STAGED, 2, 1, -1, 1}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 1, -1, 0},
-    {CELLGEN_AT_SAVED, 11, 2, -1, 0}, {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 8, -1, 0}, {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 2, 3, -1, 0},
+    {CELLGEN_AT_STAGED, 2, 1, -1, 1}, {CELLGEN_AT_SAVED, 9, 1, -1, 0}, {CELLGEN_AT_MEMORY, 3, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 4, 1, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 0, -1, 0}, {CELLGEN_AT_SAVED, 10, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 11, 2, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0}, {CELLGEN_AT_KEPT, 5, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 8, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 9, 3, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_1), 4, CELLGEN_NAME(mamba2_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_2), 9, CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_2), 17, CELLGEN_NAME(mamba2_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_3), 3, CELLGEN_NAME(mamba2_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses)[] = {1, 2, 3, 4, 0,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses)[] = {5, 6, 7, 8, 4, 9, 10, 11, 12, 13,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses)[] = {13, 3, 15, 16, 14,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses)[] = {1, 12, 17, 2, 3, 18, 19,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses)[] = {20, 10, 11, 18, 21, 22, 23,};
-static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts)[] = {{0, -1, 7, -1, -1},};
-static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 1, -1},};
-static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_5_outers)[] = {
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses)[] = {8, 4, 7,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses)[] = {0, 3, 9,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses)[] = {10, 11, 12, 5, 13, 14, 15,};
+static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_4_lefts)[] = {{0, -1, 7, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 1, -1},};
+static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_4_outers)[] = {
     {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 2, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
 };
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses)[] = {16, 19, 25, 26, 27, 24,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses)[] = {20, 27, 28,};
-static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts)[] = {{0, -1, 7, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_rights)[] = {{1, -1, 3, -1},};
-static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_7_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses)[] = {27, 10, 11, 18, 29,};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants)[] = {16,};
-static const cellgen_run CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 18, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 19, -1, 1, 1},
-    {2, -1, 2, 0, 1, 0, 20, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 21, -1, 1, 3},
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses)[] = {8, 6, 17, 18, 19, 16,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses)[] = {10, 19, 20,};
+static const cellgen_left_row CELLGEN_NAME(mamba2_sequence_backward_deferred_6_lefts)[] = {{0, -1, 7, -1, 7},};
+static const cellgen_right_row CELLGEN_NAME(mamba2_sequence_backward_deferred_6_rights)[] = {{1, -1, 3, -1},};
+static const cellgen_outer_row CELLGEN_NAME(mamba2_sequence_backward_deferred_6_outers)[] = {{0, 0, 2, -1, 3, -1, 1},};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses)[] = {19, 11, 12, 5, 21,};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_7_wants)[] = {16,};
+static const cellgen_run CELLGEN_NAME(mamba2_sequence_backward_deferred_7_runs)[] = {
+    {0, -1, 3, 0, 1, 0, 16, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 17, -1, 1, 1},
+    {2, -1, 2, 0, 1, 0, 18, -1, 1, 2}, {3, -1, 1, 0, 1, 0, 19, -1, 1, 3},
 };
-static const cellgen_weight CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights)[] = {
+static const cellgen_weight CELLGEN_NAME(mamba2_sequence_backward_deferred_7_weights)[] = {
     {3, -1, -1, 3, -1, 1, 0, 1}, {5, -1, -1, 2, -1, 1, 0, 0}, {4, -1, -1, 2, -1, 1, 0, 0},
     {2, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains)[] = {{0, 4},};
-static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place)[] = {4, -1,};
+static const cellgen_chain CELLGEN_NAME(mamba2_sequence_backward_deferred_7_chains)[] = {{0, 4},};
+static const int16_t CELLGEN_NAME(mamba2_sequence_backward_deferred_7_in_place)[] = {4, -1,};
 static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 6, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 1}, {CELLGEN_AT_ACROSS, 5, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 5, 0, -1, 0}, {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 6, 2, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 10, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 11, 3, -1, 0}, {CELLGEN_AT_SUMS, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 2, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 13, 3, -1, 0}, {CELLGEN_AT_MEMBER, 7, 8, -1, 0},
-    {CELLGEN_AT_MEMORY, 14, 1, -1, 0}, {CELLGEN_AT_MEMORY, 15, 3, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 21, 2, -1, 0},
+    {CELLGEN_AT_ACROSS, 2, 1, -1, 1}, {CELLGEN_AT_KEPT, 7, 1, -1, 0}, {CELLGEN_AT_MEMBER, 7, 8, -1, 0},
+    {CELLGEN_AT_ACROSS, 5, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 3, -1, 0}, {CELLGEN_AT_MEMORY, 10, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 3, -1, 0}, {CELLGEN_AT_SUMS, 12, 3, -1, 0}, {CELLGEN_AT_KEPT, 9, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 13, 1, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_KEPT, 5, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 6, 2, -1, 0}, {CELLGEN_AT_MEMBER, 21, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 20, 2, -1, 0}, {CELLGEN_AT_MEMBER, 18, 1, -1, 0},
-    {CELLGEN_AT_SUMS, 16, 3, -1, 0}, {CELLGEN_AT_ACROSS, 7, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0},
-    {CELLGEN_AT_MEMORY, 17, 3, -1, 0}, {CELLGEN_AT_MEMBER, 19, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 14, 3, -1, 0}, {CELLGEN_AT_ACROSS, 6, 3, -1, 0}, {CELLGEN_AT_MEMORY, 0, 8, -1, 0},
+    {CELLGEN_AT_MEMORY, 15, 3, -1, 0}, {CELLGEN_AT_MEMBER, 19, 3, -1, 0},
     {CELLGEN_IN_PLACE, 4, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_1), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_2), 10, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_3), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_4), 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_5_outers)},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_6), 6, CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_wants), 1, 1, 9, 7, 22, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_1), 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_2), 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_3), 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mamba2_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_4_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_4_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_5), 6, CELLGEN_NAME(mamba2_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 3, CELLGEN_NAME(mamba2_sequence_backward_deferred_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_6_lefts), CELLGEN_NAME(mamba2_sequence_backward_deferred_6_rights), CELLGEN_NAME(mamba2_sequence_backward_deferred_6_outers)},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_7), 5, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_uses), 0, 0, 1, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_wants), 1, 1, 9, 7, 20, 0, 9, 4, 1, 0, 1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_runs), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_weights), CELLGEN_NAME(mamba2_sequence_backward_deferred_7_chains), 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_7_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)[] = {{0, 4, 1}, {4, 1, 0}, {5, 1, 1}, {6, 1, 0}, {7, 1, 0},};
+static const cellgen_stage_rows CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 1, 1}, {5, 1, 0}, {6, 1, 0},};
 static const cg_part CELLGEN_NAME(mamba2_sequence_backward_parts)[] = {
-    {12, 2, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_places), CELLGEN_NAME(mamba2_sequence_backward_reverse_stages), 0},
-    {30, 8, 5, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_places), CELLGEN_NAME(mamba2_sequence_backward_deferred_stages), CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)},
+    {20, 3, 0, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_reverse_places), CELLGEN_NAME(mamba2_sequence_backward_reverse_stages), 0},
+    {22, 7, 5, 0, -1, 0, CELLGEN_NAME(mamba2_sequence_backward_deferred_places), CELLGEN_NAME(mamba2_sequence_backward_deferred_stages), CELLGEN_NAME(mamba2_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(mamba2_sequence_backward_made)[] = {{8, 10}, {9, 12}, {10, 13}, {11, 14}, {12, 15},};
 static void CELLGEN_NAME(mamba2_sequence_backward_extents)(const int64_t *n, int64_t *extent)
@@ -1496,8 +1446,8 @@ static void CELLGEN_NAME(mamba2_sequence_backward_extents)(const int64_t *n, int
 static const cg_function CELLGEN_NAME(mamba2_sequence_backward_table) = {
     6, 12, 1, 2,
     CELLGEN_NAME(mamba2_sequence_backward_extents), CELLGEN_NAME(mamba2_sequence_backward_prologue), CELLGEN_NAME(mamba2_sequence_backward_epilogue), CELLGEN_NAME(mamba2_sequence_backward_parts),
-    10, 10, 1, 11,
-    25, 8, 1, 40, 4, 0, 7, 3, 0,
+    10, 10, 0, 11,
+    25, 7, 1, 36, 5, 0, 7, 3, 0,
     CELLGEN_NAME(mamba2_sequence_backward_members), CELLGEN_NAME(mamba2_sequence_backward_over_time),
     CELLGEN_NAME(mamba2_sequence_backward_states), CELLGEN_NAME(mamba2_sequence_backward_memory),
     CELLGEN_NAME(mamba2_sequence_backward_kept), 0, CELLGEN_NAME(mamba2_sequence_backward_totals),

@@ -1501,7 +1501,7 @@ __global__ void CELLGEN_CUDA_NAME(mamba2_reverse_2)(
     cellgen_rows<const store> dt_pre_rows,
     cellgen_rows<const store> exp_a_log_rows,
     cellgen_rows<store> dt_rows,
-    cellgen_rows<store> exp_exp_pre_rows)
+    cellgen_rows<real> exp_exp_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1513,47 +1513,44 @@ __global__ void CELLGEN_CUDA_NAME(mamba2_reverse_2)(
     cg_store(exp_exp_pre_rows, row, unit, exp_exp_pre);
 }
 
-/* d_y_copy = d_y */
+/* u_dt = u * dt
+ * d_y_copy = d_y */
 __global__ void CELLGEN_CUDA_NAME(mamba2_reverse_3)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_y_rows,
+    cellgen_rows<const store> u_rows,
+    cellgen_rows<const store> dt_rows,
+    int64_t nD,
+    int64_t nN,
+    cellgen_rows<real> u_dt_rows,
     cellgen_rows<real> d_y_copy_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+    const int64_t axis2 = (unit) % nD;
+    const int64_t axis1 = (unit / (nD)) % nN;
+    const real d_y = cg_load_or_zero(d_y_rows, row, axis1 * (nD) + axis2);
+    const real u = cg_load(u_rows, row, axis1 * (nD) + axis2);
+    const real dt = cg_load(dt_rows, row, axis1);
+    const real u_dt = u * dt;
+    cg_store(u_dt_rows, row, unit, u_dt);
     const real d_y_copy = d_y;
     cg_store(d_y_copy_rows, row, unit, d_y_copy);
 }
 
-/* d_sum_s_reshaped_c = d_sum_s_reshaped_c_view */
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_s_prev = d_s_total * reshaped_exp_exp_pre */
 __global__ void CELLGEN_CUDA_NAME(mamba2_reverse_4)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_c_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_c_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_c_view = cg_load(d_sum_s_reshaped_c_view_rows, row, unit);
-    const real d_sum_s_reshaped_c = d_sum_s_reshaped_c_view;
-    cg_store(d_sum_s_reshaped_c_rows, row, unit, d_sum_s_reshaped_c);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
- * d_s_prev = d_s_total * reshaped_exp_exp_pre */
-__global__ void CELLGEN_CUDA_NAME(mamba2_reverse_5)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_c_rows,
-    cellgen_rows<const store> reshaped_exp_exp_pre_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
+    cellgen_rows<const real> reshaped_exp_exp_pre_rows,
     cellgen_rows<const store> reshaped_c_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_s_total_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -1566,33 +1563,193 @@ __global__ void CELLGEN_CUDA_NAME(mamba2_reverse_5)(
     const real reshaped_exp_exp_pre = cg_load(reshaped_exp_exp_pre_rows, row, axis1);
     const real reshaped_c = cg_load(reshaped_c_rows, row, axis3);
     const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
-    cg_store(d_s_total_rows, row, unit, d_s_total);
     const real d_s_prev = d_s_total * reshaped_exp_exp_pre;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* u_dt = u * dt */
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
+ * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, 1, K)) */
+__global__ void CELLGEN_CUDA_NAME(mamba2_reverse_4_sums1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
+    cellgen_rows<const store> s_rows,
+    cellgen_rows<const real> reshaped_u_dt_rows,
+    cellgen_rows<const store> reshaped_c_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<store> d_reshaped_c_rows,
+    cellgen_rows<store> d_reshaped_b_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis3 = (entry) % nK;
+    real d_reshaped_c = 0;
+    real d_reshaped_b = 0;
+    for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1 * (nD) + axis2);
+    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real reshaped_u_dt = cg_load(reshaped_u_dt_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_c = cg_load(reshaped_c_rows, row, axis3);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+    d_reshaped_c += d_sum_s_reshaped_c * s;
+    d_reshaped_b += d_s_total * reshaped_u_dt;
+    }
+    }
+    cg_store(d_reshaped_c_rows, row, entry, d_reshaped_c);
+    cg_store(d_reshaped_b_rows, row, entry, d_reshaped_b);
+}
+
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_reshaped_u_dt = sum(d_reshaped_u_dt_terms -> (B, N, D, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mamba2_reverse_4_sums2)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
+    cellgen_rows<const store> reshaped_b_rows,
+    cellgen_rows<const store> reshaped_c_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<store> d_reshaped_u_dt_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis2 = (entry) % nD;
+    const int64_t axis1 = (entry / (nD)) % nN;
+    real d_reshaped_u_dt = 0;
+    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_b = cg_load(reshaped_b_rows, row, axis3);
+    const real reshaped_c = cg_load(reshaped_c_rows, row, axis3);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+    d_reshaped_u_dt += d_s_total * reshaped_b;
+    }
+    cg_store(d_reshaped_u_dt_rows, row, entry, d_reshaped_u_dt);
+}
+
+/* d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c
+ * d_reshaped_exp_exp_pre = sum(d_reshaped_exp_exp_pre_terms -> (B, N, 1, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mamba2_reverse_4_sums3)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_c_rows,
+    cellgen_rows<const store> s_prev_rows,
+    cellgen_rows<const store> reshaped_c_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<real> d_reshaped_exp_exp_pre_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis1 = (entry) % nN;
+    real d_reshaped_exp_exp_pre = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1 * (nD) + axis2);
+    const real s_prev = cg_load(s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real reshaped_c = cg_load(reshaped_c_rows, row, axis3);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;
+    d_reshaped_exp_exp_pre += d_s_total * s_prev;
+    }
+    }
+    cg_store(d_reshaped_exp_exp_pre_rows, row, entry, d_reshaped_exp_exp_pre);
+}
+
+/* d_exp_pre = d_exp_exp_pre * exp_exp_pre */
+__global__ void CELLGEN_CUDA_NAME(mamba2_reverse_5)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_exp_exp_pre_rows,
+    cellgen_rows<const real> exp_exp_pre_rows,
+    cellgen_rows<store> d_exp_pre_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    const real d_exp_exp_pre = cg_load(d_exp_exp_pre_rows, row, unit);
+    const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, unit);
+    const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
+    cg_store(d_exp_pre_rows, row, unit, d_exp_pre);
+}
+
+/* d_u = d_y * d + d_u_dt * dt */
 __global__ void CELLGEN_CUDA_NAME(mamba2_deferred_1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> u_rows,
+    cellgen_rows<const store> d_y_rows,
+    cellgen_rows<const store> d_u_dt_rows,
+    cellgen_rows<const store> d_rows,
     cellgen_rows<const store> dt_rows,
     int64_t nD,
     int64_t nN,
-    cellgen_rows<real> u_dt_rows)
+    cellgen_rows<store> d_u_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const int64_t axis2 = (unit) % nD;
     const int64_t axis1 = (unit / (nD)) % nN;
-    const real u = cg_load(u_rows, row, axis1 * (nD) + axis2);
+    const real d_y = cg_load_or_zero(d_y_rows, row, axis1 * (nD) + axis2);
+    const real d_u_dt = cg_load(d_u_dt_rows, row, axis1 * (nD) + axis2);
+    const real d = cg_load(d_rows, 0, axis1);
     const real dt = cg_load(dt_rows, row, axis1);
-    const real u_dt = u * dt;
-    cg_store(u_dt_rows, row, unit, u_dt);
+    const real d_u = d_y * d + d_u_dt * dt;
+    cg_store(d_u_rows, row, unit, d_u);
+}
+
+/* d_dt_1 = sum(d_dt_terms -> (B, N, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_1_sums1)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_u_dt_rows,
+    cellgen_rows<const store> u_rows,
+    int64_t nD,
+    int64_t nN,
+    cellgen_rows<real> d_dt_1_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis1 = (entry) % nN;
+    real d_dt_1 = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_u_dt = cg_load(d_u_dt_rows, row, axis1 * (nD) + axis2);
+    const real u = cg_load(u_rows, row, axis1 * (nD) + axis2);
+    d_dt_1 += d_u_dt * u;
+    }
+    cg_store(d_dt_1_rows, row, entry, d_dt_1);
+}
+
+/* d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_2_over_rows)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_exp_pre_rows,
+    cellgen_rows<const store> dt_rows,
+    real *d_exp_a_log_rows)
+{
+    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
+    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
+    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_exp_a_log = 0;
+    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_exp_pre = cg_load(d_exp_pre_rows, row, unit);
+        const real dt = cg_load(dt_rows, row, unit);
+        d_exp_a_log += -d_exp_pre * dt;
+    }
+    cellgen_chunk_total(d_exp_a_log, d_exp_a_log_rows, units, unit);
 }
 
 /* d_d_units = sum(d_d_terms -> (N, D)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_1_sums1)(
+__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_3_sums1)(
     int64_t rows,
     int64_t units,
     int64_t nest_rows,
@@ -1615,183 +1772,12 @@ __global__ void CELLGEN_CUDA_NAME(mamba2_deferred_1_sums1)(
     d_d_units_rows[chunk * units + entry] = d_d_units;
 }
 
-/* d_reshaped_c = sum(d_reshaped_c_terms -> (B, 1, 1, K))
- * d_reshaped_b = sum(d_reshaped_b_terms -> (B, 1, 1, K)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_2_sums1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_c_rows,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> s_rows,
-    cellgen_rows<const real> reshaped_u_dt_rows,
-    int64_t nD,
-    int64_t nK,
-    int64_t nN,
-    cellgen_rows<store> d_reshaped_c_rows,
-    cellgen_rows<store> d_reshaped_b_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis3 = (entry) % nK;
-    real d_reshaped_c = 0;
-    real d_reshaped_b = 0;
-    for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_sum_s_reshaped_c = cg_load(d_sum_s_reshaped_c_rows, row, axis1 * (nD) + axis2);
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real reshaped_u_dt = cg_load(reshaped_u_dt_rows, row, axis1 * (nD) + axis2);
-    d_reshaped_c += d_sum_s_reshaped_c * s;
-    d_reshaped_b += d_s_total * reshaped_u_dt;
-    }
-    }
-    cg_store(d_reshaped_c_rows, row, entry, d_reshaped_c);
-    cg_store(d_reshaped_b_rows, row, entry, d_reshaped_b);
-}
-
-/* d_reshaped_u_dt = sum(d_reshaped_u_dt_terms -> (B, N, D, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_2_sums2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> reshaped_b_rows,
-    int64_t nD,
-    int64_t nK,
-    int64_t nN,
-    cellgen_rows<real> d_reshaped_u_dt_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis2 = (entry) % nD;
-    const int64_t axis1 = (entry / (nD)) % nN;
-    real d_reshaped_u_dt = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real reshaped_b = cg_load(reshaped_b_rows, row, axis3);
-    d_reshaped_u_dt += d_s_total * reshaped_b;
-    }
-    cg_store(d_reshaped_u_dt_rows, row, entry, d_reshaped_u_dt);
-}
-
-/* d_reshaped_exp_exp_pre = sum(d_reshaped_exp_exp_pre_terms -> (B, N, 1, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_2_sums3)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
-    cellgen_rows<const store> s_prev_initial,
-    cellgen_rows<const store> s_prev_rows,
-    int64_t nB,
-    int64_t nD,
-    int64_t nK,
-    int64_t nN,
-    cellgen_rows<real> d_reshaped_exp_exp_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis1 = (entry) % nN;
-    real d_reshaped_exp_exp_pre = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real s_prev = cg_load_previous(s_prev_initial, s_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3, nB);
-    d_reshaped_exp_exp_pre += d_s_total * s_prev;
-    }
-    }
-    cg_store(d_reshaped_exp_exp_pre_rows, row, entry, d_reshaped_exp_exp_pre);
-}
-
-/* d_exp_pre = d_exp_exp_pre * exp_exp_pre */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_3)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_exp_exp_pre_rows,
-    cellgen_rows<const store> exp_exp_pre_rows,
-    cellgen_rows<real> d_exp_pre_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_exp_exp_pre = cg_load(d_exp_exp_pre_rows, row, unit);
-    const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, unit);
-    const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
-    cg_store(d_exp_pre_rows, row, unit, d_exp_pre);
-}
-
-/* d_exp_pre = d_exp_exp_pre * exp_exp_pre
- * d_exp_a_log = sum(d_exp_a_log_terms -> (N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_3_over_rows)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_exp_exp_pre_rows,
-    cellgen_rows<const store> dt_rows,
-    cellgen_rows<const store> exp_exp_pre_rows,
-    real *d_exp_a_log_rows)
-{
-    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
-    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
-    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
-    real d_exp_a_log = 0;
-    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_exp_exp_pre = cg_load(d_exp_exp_pre_rows, row, unit);
-        const real dt = cg_load(dt_rows, row, unit);
-        const real exp_exp_pre = cg_load(exp_exp_pre_rows, row, unit);
-        const real d_exp_pre = d_exp_exp_pre * exp_exp_pre;
-        d_exp_a_log += -d_exp_pre * dt;
-    }
-    cellgen_chunk_total(d_exp_a_log, d_exp_a_log_rows, units, unit);
-}
-
-/* d_u = d_y * d + d_u_dt * dt */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_y_rows,
-    cellgen_rows<const real> d_u_dt_rows,
-    cellgen_rows<const store> d_rows,
-    cellgen_rows<const store> dt_rows,
-    int64_t nD,
-    int64_t nN,
-    cellgen_rows<store> d_u_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const int64_t axis2 = (unit) % nD;
-    const int64_t axis1 = (unit / (nD)) % nN;
-    const real d_y = cg_load_or_zero(d_y_rows, row, axis1 * (nD) + axis2);
-    const real d_u_dt = cg_load(d_u_dt_rows, row, axis1 * (nD) + axis2);
-    const real d = cg_load(d_rows, 0, axis1);
-    const real dt = cg_load(dt_rows, row, axis1);
-    const real d_u = d_y * d + d_u_dt * dt;
-    cg_store(d_u_rows, row, unit, d_u);
-}
-
-/* d_dt_1 = sum(d_dt_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_4_sums1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_u_dt_rows,
-    cellgen_rows<const store> u_rows,
-    int64_t nD,
-    int64_t nN,
-    cellgen_rows<real> d_dt_1_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis1 = (entry) % nN;
-    real d_dt_1 = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_u_dt = cg_load(d_u_dt_rows, row, axis1 * (nD) + axis2);
-    const real u = cg_load(u_rows, row, axis1 * (nD) + axis2);
-    d_dt_1 += d_u_dt * u;
-    }
-    cg_store(d_dt_1_rows, row, entry, d_dt_1);
-}
-
 /* d_dt = strong_product(d_exp_pre, -exp_a_log) + d_dt_1
  * d_dt_pre = d_dt * sigmoid(dt_pre) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_8)(
+__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_7)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_exp_pre_rows,
+    cellgen_rows<const store> d_exp_pre_rows,
     cellgen_rows<const real> d_dt_1_rows,
     cellgen_rows<const store> dt_pre_rows,
     cellgen_rows<const store> exp_a_log_rows,
@@ -1811,10 +1797,10 @@ __global__ void CELLGEN_CUDA_NAME(mamba2_deferred_8)(
 /* d_dt = strong_product(d_exp_pre, -exp_a_log) + d_dt_1
  * d_dt_pre = d_dt * sigmoid(dt_pre)
  * d_b_t = sum(d_dt_pre -> (N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_8_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(mamba2_deferred_7_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_exp_pre_rows,
+    cellgen_rows<const store> d_exp_pre_rows,
     cellgen_rows<const real> d_dt_1_rows,
     cellgen_rows<const store> dt_pre_rows,
     cellgen_rows<const store> exp_a_log_rows,
@@ -1877,7 +1863,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nN * nD)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
@@ -1901,22 +1886,21 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward_workspa
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nD * nK)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN + 2 * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 2 * nK + 2 * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nD), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nK, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nK, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nD), real)
+         + CELLGEN_CUDA_BYTES(nI * (2 * nK), real)
          + CELLGEN_CUDA_BYTES(nT * nB * nN, store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
+         + CELLGEN_CUDA_BYTES((2 * nK) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
@@ -1979,37 +1963,35 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
     store *const s_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN + 2 * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 2 * nK + 2 * nN), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
+    real *const reverse_exp_exp_pre = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_u_dt = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const reverse_d_y_copy = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
-    real *const deferred_u_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real);
-    real *const mamba2_deferred_1_sums1_d_d_units_chunks = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nD), real);
-    store *const deferred_d_reshaped_c = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nK, store);
-    store *const deferred_d_reshaped_b = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nK, store);
-    real *const deferred_d_reshaped_u_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real);
-    real *const deferred_d_reshaped_exp_exp_pre = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
-    real *const deferred_d_exp_pre = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
-    real *const mamba2_deferred_3_over_rows_d_exp_a_log = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
+    real *const reverse_d_reshaped_exp_exp_pre = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     store *const deferred_d_u = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store);
     real *const deferred_d_dt_1 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, real);
+    real *const mamba2_deferred_2_over_rows_d_exp_a_log = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
+    real *const mamba2_deferred_3_sums1_d_d_units_chunks = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nD), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nK), real);
     store *const deferred_d_dt_pre = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nN, store);
-    real *const mamba2_deferred_8_over_rows_d_b_t_chunks = (real *)(void *)memory;
+    real *const mamba2_deferred_7_over_rows_d_b_t_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
+    store *const deferred_9_weights_3 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((2 * nK) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -2052,6 +2034,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
     const int64_t d_y_step = args->strides[4];
     const int64_t d_y_row = args->strides[5];
     const int64_t d_s_step = args->strides[6];
@@ -2059,6 +2043,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_sequence_backward_prologue_1), nN, (int64_t)1,
         cg_in(args->a_log, 1),
         cg_rows(exp_a_log_once, 1));
+    cg_transpose(&run, nK, nI, cg_rows(deferred_9_weights_3, nI), cg_in(args->w_c, nK));
+    cg_transpose(&run, nK, nI, cg_rows(deferred_9_weights_3 + nK * nI, nI), cg_in(args->w_b, nK));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_s_last, nD * nK * nN));
     for (int64_t step = nT - 1; step >= 0; --step) {
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_1), nB, nD * nK * nN,
@@ -2071,27 +2057,61 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_2), nB, nN,
             cg_in(args->dt_pre + step * nB * nN, nN),
             cg_in(exp_a_log_once, 1),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN), (nD * nK * nN + nD * nN + 2 * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN) + nN, (nD * nK * nN + nD * nN + 2 * nN)));
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN), (nD * nN + 2 * nK + 2 * nN)),
+            cg_rows(reverse_exp_exp_pre, nN));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_3), nB, nD * nN,
             cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row),
+            cg_in(args->u + step * nB * (nD * nN), (nD * nN)),
+            cg_in(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN), (nD * nN + 2 * nK + 2 * nN)),
+            nD,
+            nN,
+            cg_rows(reverse_u_dt, (nD * nN)),
             cg_rows(reverse_d_y_copy, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_4), nB, nD * nN,
-            cg_in(reverse_d_y_copy, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN) + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_5), nB, nD * nK * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_4), nB, nD * nK * nN,
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN) + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN) + nN, (nD * nK * nN + nD * nN + 2 * nN)),
+            cg_in(reverse_d_y_copy, (nD * nN)),
+            cg_in(reverse_exp_exp_pre, nN),
             cg_in(args->c + step * nB * nK, nK),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN) + nD * nN + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_4_sums1), (int64_t)(nB), (int64_t)(nK),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_y_copy, (nD * nN)),
+            cg_in(args->s + step * s_step, s_row),
+            cg_in(reverse_u_dt, (nD * nN)),
+            cg_in(args->c + step * nB * nK, nK),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN) + nN, (nD * nN + 2 * nK + 2 * nN)),
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN) + nK + nN, (nD * nN + 2 * nK + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_4_sums2), (int64_t)(nB), (int64_t)(nN * nD),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_y_copy, (nD * nN)),
+            cg_in(args->b + step * nB * nK, nK),
+            cg_in(args->c + step * nB * nK, nK),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN) + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_4_sums3), (int64_t)(nB), (int64_t)(nN),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_y_copy, (nD * nN)),
+            cg_in((guarded ? s_prev_before + step * nB * (nD * nK * nN) : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? (nD * nK * nN) : s_row)),
+            cg_in(args->c + step * nB * nK, nK),
+            nD,
+            nK,
+            nN,
+            cg_rows(reverse_d_reshaped_exp_exp_pre, nN));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_reverse_5), nB, nN,
+            cg_in(reverse_d_reshaped_exp_exp_pre, nN),
+            cg_in(reverse_exp_exp_pre, nN),
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN) + nD * nN + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (nD * nK * nN + nD * nN + 2 * nN), adjoints + step * nB * (nD * nK * nN + nD * nN + 2 * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (nD * nN + 2 * nK + 2 * nN), adjoints + step * nB * (nD * nN + 2 * nK + 2 * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
@@ -2099,98 +2119,59 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba2_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_s_prev, nD * nK * nN), cg_in(d_s_prev_pair, nD * nK * nN));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_1), nT * nB, nD * nN,
-        cg_in(args->u, (nD * nN)),
-        cg_in(adjoints, (nD * nK * nN + nD * nN + 2 * nN)),
+        cg_in(args->d_y, (nD * nN)),
+        cg_in(adjoints + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)),
+        cg_in(args->d, 1),
+        cg_in(adjoints, (nD * nN + 2 * nK + 2 * nN)),
         nD,
         nN,
-        cg_rows(deferred_u_dt, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_1_sums1), (int64_t)(CELLGEN_CHUNKS(nT * nB)), (int64_t)(nN * nD),
+        cg_rows(deferred_d_u, (nD * nN)));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN),
+        cg_in(adjoints + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)),
+        cg_in(args->u, (nD * nN)),
+        nD,
+        nN,
+        cg_rows(deferred_d_dt_1, nN));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba2_deferred_2_over_rows), nT * nB, nN,
+        cg_in(adjoints + nD * nN + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)),
+        cg_in(adjoints, (nD * nN + 2 * nK + 2 * nN)),
+        mamba2_deferred_2_over_rows_d_exp_a_log);
+    cg_add_chunks(&run, nT * nB, nN, mamba2_deferred_2_over_rows_d_exp_a_log, cg_rows(d_exp_a_log_once, 1));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_3_sums1), (int64_t)(CELLGEN_CHUNKS(nT * nB)), (int64_t)(nN * nD),
         nT * nB,
         cg_in(args->d_y, (nD * nN)),
         cg_in(args->u, (nD * nN)),
         nD,
         nN,
-        mamba2_deferred_1_sums1_d_d_units_chunks);
-    cg_add_chunks(&run, nT * nB, (int64_t)(nN * nD), mamba2_deferred_1_sums1_d_d_units_chunks, cg_rows(d_d_units_once, nD));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_2_sums1), (int64_t)(nT * nB), (int64_t)(nK),
-        cg_in(adjoints + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_in(adjoints + nD * nN + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_in(args->s, (nD * nK * nN)),
-        cg_in(deferred_u_dt, (nD * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_c, nK),
-        cg_rows(deferred_d_reshaped_b, nK));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_2_sums2), (int64_t)(nT * nB), (int64_t)(nN * nD),
-        cg_in(adjoints + nD * nN + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_in(args->b, nK),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_u_dt, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_2_sums3), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(adjoints + nD * nN + 2 * nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_in((guarded ? s_prev_before : args->s_prev), (nD * nK * nN)),
-        cg_in((guarded ? s_prev_before + nB * (nD * nK * nN) : args->s), (nD * nK * nN)),
-        nB,
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_exp_exp_pre, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_3), nT * nB, nN,
-        cg_in(deferred_d_reshaped_exp_exp_pre, nN),
-        cg_in(adjoints + nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_rows(deferred_d_exp_pre, nN));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba2_deferred_3_over_rows), nT * nB, nN,
-        cg_in(deferred_d_reshaped_exp_exp_pre, nN),
-        cg_in(adjoints, (nD * nK * nN + nD * nN + 2 * nN)),
-        cg_in(adjoints + nN, (nD * nK * nN + nD * nN + 2 * nN)),
-        mamba2_deferred_3_over_rows_d_exp_a_log);
-    cg_add_chunks(&run, nT * nB, nN, mamba2_deferred_3_over_rows_d_exp_a_log, cg_rows(d_exp_a_log_once, 1));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_4), nT * nB, nD * nN,
-        cg_in(args->d_y, (nD * nN)),
-        cg_in(deferred_d_reshaped_u_dt, (nD * nN)),
-        cg_in(args->d, 1),
-        cg_in(adjoints, (nD * nK * nN + nD * nN + 2 * nN)),
-        nD,
-        nN,
-        cg_rows(deferred_d_u, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_4_sums1), (int64_t)(nT * nB), (int64_t)(nN),
-        cg_in(deferred_d_reshaped_u_dt, (nD * nN)),
-        cg_in(args->u, (nD * nN)),
-        nD,
-        nN,
-        cg_rows(deferred_d_dt_1, nN));
-    /* d_w_c = x.T @ d_reshaped_c */
-    cg_gemm_tn(&run, nI, nK, nT * nB, args->x, nI, deferred_d_reshaped_c, nK, args->d_w_c, nK, 0);
-    /* d_w_b = x.T @ d_reshaped_b */
-    cg_gemm_tn(&run, nI, nK, nT * nB, args->x, nI, deferred_d_reshaped_b, nK, args->d_w_b, nK, 0);
+        mamba2_deferred_3_sums1_d_d_units_chunks);
+    cg_add_chunks(&run, nT * nB, (int64_t)(nN * nD), mamba2_deferred_3_sums1_d_d_units_chunks, cg_rows(d_d_units_once, nD));
     /* d_w_x = x.T @ d_u */
     cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, deferred_d_u, (nD * nN), args->d_w_x, (nD * nN), 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_8), nT * nB, nN,
-        cg_in(deferred_d_exp_pre, nN),
+    /* d_w_c = x.T @ d_reshaped_c; d_w_b = x.T @ d_reshaped_b */
+    cg_gemm_tn(&run, nI, 2 * nK, nT * nB, args->x, nI, adjoints + nN, (nD * nN + 2 * nK + 2 * nN), x_products, 2 * nK, 0);
+    cg_copy(&run, nI, nK, cg_rows(args->d_w_c, nK), cg_in(x_products, 2 * nK));
+    cg_copy(&run, nI, nK, cg_rows(args->d_w_b, nK), cg_in(x_products + nK, 2 * nK));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_deferred_7), nT * nB, nN,
+        cg_in(adjoints + nD * nN + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)),
         cg_in(deferred_d_dt_1, nN),
         cg_in(args->dt_pre, nN),
         cg_in(exp_a_log_once, 1),
         cg_rows(deferred_d_dt_pre, nN));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba2_deferred_8_over_rows), nT * nB, nN,
-        cg_in(deferred_d_exp_pre, nN),
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mamba2_deferred_7_over_rows), nT * nB, nN,
+        cg_in(adjoints + nD * nN + 2 * nK + nN, (nD * nN + 2 * nK + 2 * nN)),
         cg_in(deferred_d_dt_1, nN),
         cg_in(args->dt_pre, nN),
         cg_in(exp_a_log_once, 1),
-        mamba2_deferred_8_over_rows_d_b_t_chunks);
-    cg_add_chunks(&run, nT * nB, nN, mamba2_deferred_8_over_rows_d_b_t_chunks, cg_rows(args->d_b_t, 1));
+        mamba2_deferred_7_over_rows_d_b_t_chunks);
+    cg_add_chunks(&run, nT * nB, nN, mamba2_deferred_7_over_rows_d_b_t_chunks, cg_rows(args->d_b_t, 1));
     /* d_w_t = x.T @ d_dt_pre */
     cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_dt_pre, nN, args->d_w_t, nN, 0);
     /* d_dt_pre @ [w_t.T] */
     cg_gemm_nt(&run, nT * nB, nI, nN, deferred_d_dt_pre, nN, args->w_t, nN, args->d_x, nI, 0);
-    /* d_reshaped_c @ [w_c.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK, deferred_d_reshaped_c, nK, args->w_c, nK, args->d_x, nI, 1);
-    /* d_reshaped_b @ [w_b.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK, deferred_d_reshaped_b, nK, args->w_b, nK, args->d_x, nI, 1);
     /* d_u @ [w_x.T] */
     cg_gemm_nt(&run, nT * nB, nI, nD * nN, deferred_d_u, (nD * nN), args->w_x, (nD * nN), args->d_x, nI, 1);
+    /* d_reshaped_c @ [w_c.T]; d_reshaped_b @ [w_b.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nK, adjoints + nN, (nD * nN + 2 * nK + 2 * nN), deferred_9_weights_3, nI, args->d_x, nI, 1);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mamba2_sequence_backward_epilogue_1), nN, (int64_t)1,
         cg_in(d_exp_a_log_once, 1),
         cg_in(exp_a_log_once, 1),

@@ -1389,22 +1389,6 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_2)
 CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_3)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[5];
-    /* reshaped_k = reshaped_k_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *reshaped_k_view_row = frame->at[0].rows + row * (nK * nN) + first;
-        real *reshaped_k_row = frame->at[1].rows + row * (nK * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real reshaped_k_view = reshaped_k_view_row[unit];
-            reshaped_k_row[unit] = reshaped_k_view;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
-{
-    const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     /* d_reshaped_sum_c_reshaped_q = d_h * o / maximum(abs(sum_q_n), exp_exp_pre)
      * d_o = d_h * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre)
@@ -1443,7 +1427,7 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
     }
 }
 
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
 {
     const int64_t nN = frame->n[3];
     /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
@@ -1460,37 +1444,35 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
     }
 }
 
-CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    const real *d_sum_c_reshaped_q_view_row = frame->at[2].rows + row * (nD * nN);
     const real *d_c_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_c_next_row = frame->at[1].rows + row * frame->at[1].row;
-    real *d_sum_c_reshaped_q_row = frame->at[3].rows + row * (nD * nN);
-    const real *c_prev_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *d_sum_c_reshaped_q_row = frame->at[2].rows + row * (nD * nN);
+    const real *c_prev_row = frame->at[3].rows + row * frame->at[3].row;
+    const real *c_row = frame->at[4].rows + row * frame->at[4].row;
     const real *reshaped_f_row = frame->at[5].rows + row * nN;
     const real *reshaped_k_row = frame->at[6].rows + row * (nK * nN);
     const real *reshaped_v_row = frame->at[7].rows + row * (nD * nN);
-    const real *reshaped_q_row = frame->at[8].rows + row * (nK * nN);
-    real *d_c_total_row = frame->at[9].rows + row * (nD * nK * nN);
+    const real *reshaped_i_row = frame->at[8].rows + row * nN;
+    const real *reshaped_q_row = frame->at[9].rows + row * (nK * nN);
     real *d_c_prev_row = frame->at[10].rows + row * (nD * nK * nN);
-    real *d_reshaped_i_row = frame->at[11].rows + row * nN;
-    real *d_reshaped_f_row = frame->at[12].rows + row * nN;
-    /* d_sum_c_reshaped_q = d_sum_c_reshaped_q_view */
-    {
-        CELLGEN_VECTORIZE
-        for (int64_t unit = first; unit < last; ++unit) {
-            const real d_sum_c_reshaped_q_view = d_sum_c_reshaped_q_view_row[axis1 * nD + unit];
-            d_sum_c_reshaped_q_row[axis1 * nD + unit] = d_sum_c_reshaped_q_view;
-        }
-    }
+    real *d_reshaped_q_row = frame->at[11].rows + row * (nK * nN);
+    real *d_reshaped_i_row = frame->at[12].rows + row * nN;
+    real *d_reshaped_v_row = frame->at[13].rows + row * (nD * nN);
+    real *d_reshaped_k_row = frame->at[14].rows + row * (nK * nN);
+    real *d_reshaped_f_row = frame->at[15].rows + row * nN;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
      * d_c_prev = d_c_total * reshaped_f
+     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
      * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
+     * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
+     * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K))
      * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
     {
         cg_vector d_reshaped_i_lanes = cg_all(0);
@@ -1505,95 +1487,122 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGE
             cg_vector reshaped_v_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
+            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
+            cg_vector d_reshaped_v_lanes[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_lanes[turn] = cg_all(0);
             int64_t unit = 0;
             for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
                 const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
                 const cg_vector reshaped_q = cg_load(&reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
+                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector d_c = cg_load(&d_c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_c_next = cg_load(&d_c_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector d_sum_c_reshaped_q = d_sum_c_reshaped_q_of[turn];
                     const cg_vector c_prev = cg_load(&c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector c = cg_load(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector reshaped_v = reshaped_v_of[turn];
                     const cg_vector d_c_in = d_c + d_c_next;
                     const cg_vector d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
-                    cg_store(&d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_c_total);
                     const cg_vector d_c_prev = d_c_total * reshaped_f;
                     cg_store(&d_c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_c_prev);
+                    d_reshaped_q += d_sum_c_reshaped_q * c;
                     d_reshaped_i_lanes += d_c_total * reshaped_k * reshaped_v;
+                    d_reshaped_v_lanes[turn] += d_c_total * reshaped_k * reshaped_i;
+                    d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
                     d_reshaped_f_lanes += d_c_total * c_prev;
                 }
+                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
+                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
             }
+            real d_reshaped_v_sums[CELLGEN_TURNS];
+            cg_add_lanes(d_reshaped_v_lanes, turns, d_reshaped_v_sums);
             for (; unit < nK; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
                     const real d_c = d_c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_c_next = d_c_next_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)];
                     const real c_prev = c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
+                    const real c = c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
                     const real reshaped_f = reshaped_f_row[axis1];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
                     const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
+                    const real reshaped_i = reshaped_i_row[axis1];
                     const real reshaped_q = reshaped_q_row[axis1 * nK + unit];
                     const real d_c_in = d_c + d_c_next;
                     const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
-                    d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_c_total;
                     d_c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_c_total * reshaped_f;
+                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_c_reshaped_q * c;
                     d_reshaped_i_rest += d_c_total * reshaped_k * reshaped_v;
+                    d_reshaped_v_sums[turn] += d_c_total * reshaped_k * reshaped_i;
+                    d_reshaped_k_row[axis1 * nK + unit] += d_c_total * reshaped_v * reshaped_i;
                     d_reshaped_f_rest += d_c_total * c_prev;
                 }
             }
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_row[axis1 * nD + (axis2 + turn)] = d_reshaped_v_sums[turn];
         }
         d_reshaped_i_row[axis1] += cg_sum_of(d_reshaped_i_lanes) + d_reshaped_i_rest;
         d_reshaped_f_row[axis1] += cg_sum_of(d_reshaped_f_lanes) + d_reshaped_f_rest;
     }
 }
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_6)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_i_row = frame->at[11].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_i_row[unit] = 0; }
-        { real *d_reshaped_f_row = frame->at[12].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_f_row[unit] = 0; }
+        { real *d_reshaped_q_row = frame->at[11].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
+        { real *d_reshaped_i_row = frame->at[12].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_i_row[unit] = 0; }
+        { real *d_reshaped_k_row = frame->at[14].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
+        { real *d_reshaped_f_row = frame->at[15].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_f_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
             last = CELLGEN_STRIP_END(strip, nD);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, axis1, strip, last, 1);
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
+CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
     const real *d_n_in_row = frame->at[0].rows + row * (nK * nN);
     const real *d_sum_q_n_row = frame->at[1].rows + row * nN;
-    const real *n_prev_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *q_row = frame->at[3].rows + row * (nK * nN);
-    const real *k_row = frame->at[4].rows + row * (nK * nN);
-    const real *f_row = frame->at[5].rows + row * nN;
-    const real *d_m_in_row = frame->at[10].rows + row * nN;
-    const real *d_exp_pre_row = frame->at[11].rows + row * nN;
-    real *d_f_1_row = frame->at[8].rows + row * nN;
-    const real *d_f_2_row = frame->at[12].rows + row * nN;
-    real *d_i_1_row = frame->at[9].rows + row * nN;
-    const real *d_i_2_row = frame->at[13].rows + row * nN;
-    const real *i_bar_row = frame->at[14].rows + row * nN;
-    const real *f_bar_row = frame->at[15].rows + row * nN;
-    const real *log_f_row = frame->at[16].rows + row * nN;
-    const real *i_row = frame->at[17].rows + row * nN;
-    real *d_n_total_row = frame->at[6].rows + row * (nK * nN);
-    real *d_n_prev_row = frame->at[7].rows + row * (nK * nN);
-    real *d_f_bar_row = frame->at[18].rows + row * nN;
-    real *d_i_bar_row = frame->at[19].rows + row * nN;
-    real *d_m_prev_row = frame->at[20].rows + row * nN;
+    const real *d_k_1_row = frame->at[2].rows + row * (nK * nN);
+    const real *d_q_1_row = frame->at[3].rows + row * (nK * nN);
+    const real *n_prev_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *q_row = frame->at[5].rows + row * (nK * nN);
+    const real *k_row = frame->at[6].rows + row * (nK * nN);
+    const real *i_row = frame->at[7].rows + row * nN;
+    const real *f_row = frame->at[8].rows + row * nN;
+    const real *n_row = frame->at[9].rows + row * frame->at[9].row;
+    const real *d_m_in_row = frame->at[15].rows + row * nN;
+    const real *d_exp_pre_row = frame->at[16].rows + row * nN;
+    real *d_f_1_row = frame->at[13].rows + row * nN;
+    const real *d_f_2_row = frame->at[17].rows + row * nN;
+    real *d_i_1_row = frame->at[14].rows + row * nN;
+    const real *d_i_2_row = frame->at[18].rows + row * nN;
+    const real *i_bar_row = frame->at[19].rows + row * nN;
+    const real *f_bar_row = frame->at[20].rows + row * nN;
+    const real *log_f_row = frame->at[21].rows + row * nN;
+    real *d_k_row = frame->at[10].rows + row * (nK * nN);
+    real *d_q_row = frame->at[11].rows + row * (nK * nN);
+    real *d_n_prev_row = frame->at[12].rows + row * (nK * nN);
+    real *d_f_bar_row = frame->at[22].rows + row * nN;
+    real *d_i_bar_row = frame->at[23].rows + row * nN;
+    real *d_m_prev_row = frame->at[24].rows + row * nN;
     /* d_n_total = d_n_in + d_sum_q_n * q
+     * d_k = d_n_total * i + d_k_1
+     * d_q = d_sum_q_n * n + d_q_1
      * d_n_prev = d_n_total * f
      * d_f_1 = sum(d_f_terms -> (B, N, 1))
      * d_i_1 = sum(d_i_terms -> (B, N, 1)) */
@@ -1602,6 +1611,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGE
             cg_vector d_sum_q_n_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_q_n_of[turn] = cg_all(d_sum_q_n_row[(axis1 + turn)]);
+            cg_vector i_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) i_of[turn] = cg_all(i_row[(axis1 + turn)]);
             cg_vector f_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) f_of[turn] = cg_all(f_row[(axis1 + turn)]);
@@ -1617,12 +1629,19 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGE
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector d_n_in = cg_load(&d_n_in_row[(axis1 + turn) * nK + unit]);
                     const cg_vector d_sum_q_n = d_sum_q_n_of[turn];
+                    const cg_vector d_k_1 = cg_load(&d_k_1_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector d_q_1 = cg_load(&d_q_1_row[(axis1 + turn) * nK + unit]);
                     const cg_vector n_prev = cg_load(&n_prev_row[(axis1 + turn) * nK + unit]);
                     const cg_vector q = cg_load(&q_row[(axis1 + turn) * nK + unit]);
                     const cg_vector k = cg_load(&k_row[(axis1 + turn) * nK + unit]);
+                    const cg_vector i = i_of[turn];
                     const cg_vector f = f_of[turn];
+                    const cg_vector n = cg_load(&n_row[(axis1 + turn) * nK + unit]);
                     const cg_vector d_n_total = d_n_in + d_sum_q_n * q;
-                    cg_store(&d_n_total_row[(axis1 + turn) * nK + unit], d_n_total);
+                    const cg_vector d_k = d_n_total * i + d_k_1;
+                    cg_store(&d_k_row[(axis1 + turn) * nK + unit], d_k);
+                    const cg_vector d_q = d_sum_q_n * n + d_q_1;
+                    cg_store(&d_q_row[(axis1 + turn) * nK + unit], d_q);
                     const cg_vector d_n_prev = d_n_total * f;
                     cg_store(&d_n_prev_row[(axis1 + turn) * nK + unit], d_n_prev);
                     d_f_1_lanes[turn] += d_n_total * n_prev;
@@ -1637,12 +1656,17 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGE
                 for (int turn = 0; turn < turns; ++turn) {
                     const real d_n_in = d_n_in_row[(axis1 + turn) * nK + unit];
                     const real d_sum_q_n = d_sum_q_n_row[(axis1 + turn)];
+                    const real d_k_1 = d_k_1_row[(axis1 + turn) * nK + unit];
+                    const real d_q_1 = d_q_1_row[(axis1 + turn) * nK + unit];
                     const real n_prev = n_prev_row[(axis1 + turn) * nK + unit];
                     const real q = q_row[(axis1 + turn) * nK + unit];
                     const real k = k_row[(axis1 + turn) * nK + unit];
+                    const real i = i_row[(axis1 + turn)];
                     const real f = f_row[(axis1 + turn)];
+                    const real n = n_row[(axis1 + turn) * nK + unit];
                     const real d_n_total = d_n_in + d_sum_q_n * q;
-                    d_n_total_row[(axis1 + turn) * nK + unit] = d_n_total;
+                    d_k_row[(axis1 + turn) * nK + unit] = d_n_total * i + d_k_1;
+                    d_q_row[(axis1 + turn) * nK + unit] = d_sum_q_n * n + d_q_1;
                     d_n_prev_row[(axis1 + turn) * nK + unit] = d_n_total * f;
                     d_f_1_sums[turn] += d_n_total * n_prev;
                     d_i_1_sums[turn] += d_n_total * k;
@@ -1689,7 +1713,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(CELLGE
         }
     }
 }
-CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_7)
+CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_6)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[5];
@@ -1697,96 +1721,40 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_7)
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(frame, row, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(mlstm_sequence_backward_reverse_7_strip)(frame, row, strip, last, 1);
+                CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(frame, row, strip, last, 1);
         }
     }
 }
 
-CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    const int64_t nK = frame->n[5];
-    const real *d_sum_c_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_c_total_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *c_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *reshaped_k_row = frame->at[3].rows + row * (nK * nN);
-    const real *reshaped_v_row = frame->at[4].rows + row * frame->at[4].row;
-    const real *reshaped_i_row = frame->at[5].rows + row * nN;
-    real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN);
-    real *d_reshaped_v_row = frame->at[7].rows + row * (nD * nN);
-    real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN);
-    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
-     * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
-     * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K)) */
-    {
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            cg_vector d_sum_c_reshaped_q_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_sum_c_reshaped_q_of[turn] = cg_all(d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
-            cg_vector reshaped_v_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
-            cg_vector d_reshaped_v_lanes[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_lanes[turn] = cg_all(0);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nK; unit += CELLGEN_LANES) {
-                const cg_vector reshaped_k = cg_load(&reshaped_k_row[axis1 * nK + unit]);
-                cg_vector d_reshaped_q = cg_load(&d_reshaped_q_row[axis1 * nK + unit]);
-                cg_vector d_reshaped_k = cg_load(&d_reshaped_k_row[axis1 * nK + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_sum_c_reshaped_q = d_sum_c_reshaped_q_of[turn];
-                    const cg_vector d_c_total = cg_load(&d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector c = cg_load(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
-                    const cg_vector reshaped_v = reshaped_v_of[turn];
-                    d_reshaped_q += d_sum_c_reshaped_q * c;
-                    d_reshaped_v_lanes[turn] += d_c_total * reshaped_k * reshaped_i;
-                    d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
-                }
-                cg_store(&d_reshaped_q_row[axis1 * nK + unit], d_reshaped_q);
-                cg_store(&d_reshaped_k_row[axis1 * nK + unit], d_reshaped_k);
-            }
-            real d_reshaped_v_sums[CELLGEN_TURNS];
-            cg_add_lanes(d_reshaped_v_lanes, turns, d_reshaped_v_sums);
-            for (; unit < nK; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)];
-                    const real d_c_total = d_c_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real c = c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit];
-                    const real reshaped_k = reshaped_k_row[axis1 * nK + unit];
-                    const real reshaped_v = reshaped_v_row[axis1 * nD + (axis2 + turn)];
-                    const real reshaped_i = reshaped_i_row[axis1];
-                    d_reshaped_q_row[axis1 * nK + unit] += d_sum_c_reshaped_q * c;
-                    d_reshaped_v_sums[turn] += d_c_total * reshaped_k * reshaped_i;
-                    d_reshaped_k_row[axis1 * nK + unit] += d_c_total * reshaped_v * reshaped_i;
-                }
-            }
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) d_reshaped_v_row[axis1 * nD + (axis2 + turn)] = d_reshaped_v_sums[turn];
-        }
-    }
-}
 CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_1)
 {
     const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
-    for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_q_row = frame->at[6].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
-        { real *d_reshaped_k_row = frame->at[8].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nD; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nD);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(mlstm_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
+    /* d_x_w_k = d_k / sqrt(K)
+     * d_b_k = sum(d_k -> (N, K))
+     * d_b_q = sum(d_q -> (N, K)) */
+    real *d_b_k_row = frame->at[3].rows + first;
+    real *d_b_q_row = frame->at[4].rows + first;
+    const unsigned char *const cellgen_counts = frame->counts;
+    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
+        const int64_t row = begin + end - 1 - turn;
+        const real *d_k_row = frame->at[0].rows + row * (nK * nN) + first;
+        const real *d_q_row = frame->at[1].rows + row * (nK * nN) + first;
+        const real inverse1 = 1 / cg_sqrt((real)nK);
+        real *d_x_w_k_row = frame->at[2].rows + row * (nK * nN) + first;
+        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+            cg_zero_row(d_x_w_k_row, units);
+            continue;
+        }
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_k = d_k_row[unit];
+            const real d_q = d_q_row[unit];
+            d_x_w_k_row[unit] = d_k * inverse1;
+            d_b_k_row[unit] += d_k;
+            d_b_q_row[unit] += d_q;
         }
     }
 }
@@ -1816,85 +1784,25 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_3)
 {
     const int64_t nN = frame->n[3];
     const int64_t nD = frame->n[4];
-    /* d_b_o = sum(d_o_pre -> (N, D)) */
-    real *d_b_o_row = frame->at[1].rows + first;
+    /* d_b_o = sum(d_o_pre -> (N, D))
+     * d_b_v = sum(d_v -> (N, D)) */
+    real *d_b_o_row = frame->at[2].rows + first;
+    real *d_b_v_row = frame->at[3].rows + first;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_o_pre_row = frame->at[0].rows + row * (nD * nN) + first;
+        const real *d_v_row = frame->at[1].rows + row * (nD * nN) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_o_pre = d_o_pre_row[unit];
-            d_b_o_row[unit] += d_o_pre;
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_5)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[5];
-    /* d_k = d_n_total * i + d_k_1
-     * d_x_w_k = d_k / sqrt(K)
-     * d_q = d_sum_q_n * n + d_q_1
-     * d_b_k = sum(d_k -> (N, K))
-     * d_b_q = sum(d_q -> (N, K)) */
-    real *d_b_k_row = frame->at[8].rows + first;
-    real *d_b_q_row = frame->at[9].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
-        const real inverse1 = 1 / cg_sqrt((real)nK);
-        const real *d_sum_q_n_row = frame->at[0].rows + row * nN;
-        const real *d_n_total_row = frame->at[1].rows + row * (nK * nN);
-        const real *d_k_1_row = frame->at[2].rows + row * (nK * nN);
-        const real *d_q_1_row = frame->at[3].rows + row * (nK * nN);
-        const real *i_row = frame->at[4].rows + row * nN;
-        const real *n_row = frame->at[5].rows + row * frame->at[5].row;
-        real *d_x_w_k_row = frame->at[6].rows + row * (nK * nN);
-        real *d_q_row = frame->at[7].rows + row * (nK * nN);
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
-            cg_zero_row(d_x_w_k_row, units);
-            cg_zero_row(d_q_row, units);
-            continue;
-        }
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1) {
-            const real d_sum_q_n = d_sum_q_n_row[axis1];
-            const real i = i_row[axis1];
-            CELLGEN_VECTORIZE
-            for (int64_t unit = 0; unit < nK; ++unit) {
-                const real d_n_total = d_n_total_row[axis1 * nK + unit];
-                const real d_k_1 = d_k_1_row[axis1 * nK + unit];
-                const real d_q_1 = d_q_1_row[axis1 * nK + unit];
-                const real n = n_row[axis1 * nK + unit];
-                const real d_k = d_n_total * i + d_k_1;
-                d_x_w_k_row[axis1 * nK + unit] = d_k * inverse1;
-                const real d_q = d_sum_q_n * n + d_q_1;
-                d_q_row[axis1 * nK + unit] = d_q;
-                d_b_k_row[axis1 * nK + unit] += d_k;
-                d_b_q_row[axis1 * nK + unit] += d_q;
-            }
-        }
-    }
-}
-
-CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_6)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[4];
-    /* d_b_v = sum(d_v -> (N, D)) */
-    real *d_b_v_row = frame->at[1].rows + first;
-    for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
-        const int64_t row = begin + end - 1 - turn;
-        const real *d_v_row = frame->at[0].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
             const real d_v = d_v_row[unit];
+            d_b_o_row[unit] += d_o_pre;
             d_b_v_row[unit] += d_v;
         }
     }
 }
 
-CELLGEN_TILE_EQUATIONS(mlstm_sequence_backward_deferred_8)
+CELLGEN_TILE_EQUATIONS(mlstm_sequence_backward_deferred_5)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -1908,7 +1816,7 @@ CELLGEN_TILE_EQUATIONS(mlstm_sequence_backward_deferred_8)
         }
     }
 }
-CELLGEN_TILE(mlstm_sequence_backward_deferred_8, 1)
+CELLGEN_TILE(mlstm_sequence_backward_deferred_5, 1)
 
 static const cellgen_member CELLGEN_NAME(mlstm_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_BY_ROW, 0},
@@ -1932,164 +1840,147 @@ static const cellgen_member CELLGEN_NAME(mlstm_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 6}, {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(mlstm_sequence_backward_over_time)[] = {
-    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 45},
-    {10, 0, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 46},
-    {11, 1, 4, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 47},
-    {12, 2, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
-    {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 48, 49, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
+    {0, 7, 0, CELLGEN_ACROSS, -1, -1, -1, 42}, {10, 0, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {11, 1, 4, CELLGEN_AGAIN, -1, -1, -1, -1}, {12, 2, 6, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {21, 3, 8, CELLGEN_REPEATED | CELLGEN_STAGED, 43, 44, -1, -1}, {22, 0, 10, 0, -1, -1, -1, -1},
     {23, 1, 12, 0, -1, -1, -1, -1}, {24, 2, 14, 0, -1, -1, -1, -1}, {28, 7, 16, 0, -1, -1, -1, -1},
-    {15, 3, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 50},
 };
 static const cellgen_link CELLGEN_NAME(mlstm_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 1, 25, 29, 5, -1, 39, 40, -1, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 2, 2, 26, 30, 6, -1, 41, 42, -1, 0},
-    {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 3, 3, 27, 31, 7, -1, 43, 44, -1, -(real)INFINITY},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 1, 25, 29, 5, -1, 36, 37, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 2, 2, 26, 30, 6, -1, 38, 39, -1, 0},
+    {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 3, 3, 27, 31, 7, -1, 40, 41, -1, -(real)INFINITY},
 };
 static const cellgen_memory CELLGEN_NAME(mlstm_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
-    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
-    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
-    CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
-    {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 2), CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3),
+    CELLGEN_ARRAY(SUM_GROUPS, ALWAYS, 3), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(2, 1, 7, 1, -1),
+    CELLGEN_PANEL(2, 1, 7, 1, -1), CELLGEN_PANEL(3, 1, 7, 1, -1), CELLGEN_PANEL(1, 1, 7, 1, -1),
+    CELLGEN_PANEL(1, 1, 7, 1, -1), {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 7, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 0),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 1),
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, IF_GUARDED, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 7), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 5), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 6), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(mlstm_sequence_backward_kept)[] = {
-    {3, 2, -1}, {6, 1, -1}, {11, 3, -1}, {10, 2, -1}, {16, 1, -1}, {12, 0, -1}, {8, 3, -1}, {19, 2, -1},
-    {20, 2, -1},
+    {12, 3, -1}, {7, 3, -1}, {20, 2, -1}, {21, 2, -1}, {16, 1, -1}, {17, 1, -1},
 };
 static const cellgen_total CELLGEN_NAME(mlstm_sequence_backward_totals)[] = {
-    {32, -1, 4, 1, 0, 51}, {33, -1, 4, 1, 0, 52}, {34, -1, 5, 1, 0, 53}, {35, -1, 5, 1, 0, 54},
-    {36, -1, 1, 0, 0, 55}, {37, -1, 1, 0, 0, 56}, {38, -1, 3, 0, 0, 57}, {39, -1, 3, 0, 0, 58},
-    {40, -1, 6, 1, 0, 59}, {41, -1, 6, 1, 0, 60}, {42, -1, 2, 0, 0, 61}, {43, -1, 2, 0, 0, 62},
+    {32, -1, 4, 1, 0, 45}, {33, -1, 4, 1, 0, 46}, {34, -1, 5, 1, 0, 47}, {35, -1, 5, 1, 0, 48},
+    {36, -1, 1, 0, 0, 49}, {37, -1, 1, 0, 0, 50}, {38, -1, 3, 0, 0, 51}, {39, -1, 3, 0, 0, 52},
+    {40, -1, 6, 1, 0, 53}, {41, -1, 6, 1, 0, 54}, {42, -1, 2, 0, 0, 55}, {43, -1, 2, 0, 0, 56},
 };
 static const cellgen_sum CELLGEN_NAME(mlstm_sequence_backward_sums)[] = {
-    {43, -1, 2, 24}, {42, -1, 2, 25}, {39, -1, 3, 26}, {37, -1, 1, 27}, {36, -1, 1, 28},
-    {38, -1, 3, 31},
+    {37, -1, 1, 22}, {36, -1, 1, 23}, {43, -1, 2, 25}, {42, -1, 2, 26}, {39, -1, 3, 27},
+    {38, -1, 3, 28},
 };
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses)[] = {2, 3, 4,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses)[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses)[] = {16, 17,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses)[] = {18, 19, 20, 15, 21, 22, 23, 24, 25,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses)[] = {24, 15, 34,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses)[] = {0, 1, 22, 26, 27, 14, 17, 28, 29, 30, 31, 32, 33,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses)[] = {
-    4, 25, 35, 29, 16, 14, 36, 37, 38, 39, 11, 34, 33, 32, 8, 9, 12, 13, 40, 41, 42,
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses)[] = {16, 17, 18, 15, 19, 20, 21, 22, 23,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses)[] = {22, 15, 35,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses)[] = {
+    0, 1, 20, 24, 25, 14, 26, 27, 13, 28, 29, 30, 31, 32, 33, 34,
+};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses)[] = {
+    4, 23, 33, 30, 36, 28, 26, 13, 14, 37, 38, 39, 40, 41, 42, 11, 35, 34, 31, 8, 9, 12, 43, 44, 45,
 };
 static const cellgen_place CELLGEN_NAME(mlstm_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 5, 0, -1, 1}, {CELLGEN_AT_CARRY, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 6, 1, -1, 1},
     {CELLGEN_AT_CARRY, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_SERIES, 7, 2, -1, 1},
     {CELLGEN_AT_CARRY, 2, 2, -1, 0}, {CELLGEN_AT_BEFORE, 2, 2, -1, 0}, {CELLGEN_AT_SAVED, 16, 2, -1, 0},
     {CELLGEN_AT_SAVED, 17, 2, -1, 0}, {CELLGEN_AT_SERIES, 3, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 2, -1, 0}, {CELLGEN_AT_KEPT, 3, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 4, 2, -1, 0}, {CELLGEN_AT_MEMORY, 5, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 14, 1, -1, 0}, {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_STAGED, 4, 3, -1, 1},
+    {CELLGEN_AT_MEMORY, 1, 2, -1, 0}, {CELLGEN_AT_MEMORY, 2, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 3, 2, -1, 0}, {CELLGEN_AT_MEMORY, 4, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 5, 2, -1, 0}, {CELLGEN_AT_STAGED, 4, 3, -1, 1},
     {CELLGEN_AT_SAVED, 18, 3, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 20, 3, -1, 0}, {CELLGEN_AT_MEMORY, 7, 3, -1, 0}, {CELLGEN_AT_KEPT, 8, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_KEPT, 10, 2, -1, 0}, {CELLGEN_AT_KEPT, 11, 3, -1, 0},
-    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_SAVED, 15, 3, -1, 0},
-    {CELLGEN_AT_SAVED, 13, 1, -1, 0}, {CELLGEN_AT_KEPT, 12, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 13, 2, -1, 0}, {CELLGEN_AT_MEMORY, 14, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 15, 2, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
-    {CELLGEN_AT_KEPT, 16, 1, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 17, 2, -1, 0}, {CELLGEN_AT_MEMORY, 18, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 19, 2, -1, 0}, {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_PASSED, 2, 2, -1, 0},
+    {CELLGEN_AT_SAVED, 20, 3, -1, 0}, {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_KEPT, 7, 3, -1, 0},
+    {CELLGEN_AT_MEMORY, 8, 2, -1, 0}, {CELLGEN_AT_MEMORY, 9, 2, -1, 0},
+    {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_SERIES, 1, 0, -1, 0},
+    {CELLGEN_AT_SAVED, 14, 1, -1, 0}, {CELLGEN_AT_SAVED, 15, 3, -1, 0},
+    {CELLGEN_AT_SAVED, 13, 1, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 10, 1, -1, 0}, {CELLGEN_AT_MEMORY, 11, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_MEMORY, 13, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 14, 2, -1, 0}, {CELLGEN_AT_MEMORY, 15, 2, -1, 0},
+    {CELLGEN_AT_BEFORE, 1, 1, -1, 0}, {CELLGEN_AT_SERIES, 2, 1, -1, 0}, {CELLGEN_AT_KEPT, 16, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 17, 1, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_KEPT, 21, 2, -1, 0}, {CELLGEN_AT_PASSED, 2, 2, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_1), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_2), 11, CELLGEN_NAME(mlstm_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_3), 2, CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_4), 9, CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_5), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_6), 13, CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_7), 21, CELLGEN_NAME(mlstm_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_3), 9, CELLGEN_NAME(mlstm_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_4), 3, CELLGEN_NAME(mlstm_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_5), 16, CELLGEN_NAME(mlstm_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_6), 25, CELLGEN_NAME(mlstm_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7, 8,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses)[] = {11, 12, 9, 10,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses)[] = {2, 3, 4, 0, 1,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses)[] = {7, 8, 5, 6,};
 static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_2_wants)[] = {43, 42,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses)[] = {14, 13,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants)[] = {39,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses)[] = {15, 11, 12, 14, 16, 17, 18,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses)[] = {11, 12, 9, 10,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants)[] = {39, 38,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses)[] = {13, 7, 8, 11, 12, 4, 3, 14, 15, 16, 17, 18, 19,};
 static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts)[] = {{0, -1, 7, -1, -1},};
-static const cellgen_right_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights)[] = {{1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 3, -1},};
+static const cellgen_right_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights)[] = {
+    {1, -1, 2, -1}, {2, -1, 2, -1}, {3, -1, 3, -1}, {4, -1, 3, -1}, {5, -1, 1, -1}, {6, -1, 1, -1},
+};
 static const cellgen_outer_row CELLGEN_NAME(mlstm_sequence_backward_deferred_4_outers)[] = {
-    {0, 0, 4, -1, 2, -1, 1}, {0, 1, 5, -1, 2, -1, 1}, {0, 2, 6, -1, 3, -1, 1},
+    {0, 0, 7, -1, 2, -1, 1}, {0, 1, 8, -1, 2, -1, 1}, {0, 2, 9, -1, 3, -1, 1}, {0, 3, 10, -1, 3, -1, 1},
+    {0, 4, 11, -1, 1, -1, 1}, {0, 5, 12, -1, 1, -1, 1},
 };
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses)[] = {21, 22, 8, 6, 5, 23, 24, 25, 19, 20,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_6_uses)[] = {7, 26,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_6_wants)[] = {38,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_7_uses)[] = {15, 7, 24, 25, 27, 28, 29,};
-static const cellgen_left_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts)[] = {{0, -1, 7, -1, 7},};
-static const cellgen_right_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_rights)[] = {{1, -1, 3, -1}, {2, -1, 1, -1}, {3, -1, 1, -1},};
-static const cellgen_outer_row CELLGEN_NAME(mlstm_sequence_backward_deferred_7_outers)[] = {
-    {0, 0, 4, -1, 3, -1, 1}, {0, 1, 5, -1, 1, -1, 1}, {0, 2, 6, -1, 1, -1, 1},
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses)[] = {11, 7, 8, 12, 4, 3, 20,};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_5_wants)[] = {28,};
+static const cellgen_run CELLGEN_NAME(mlstm_sequence_backward_deferred_5_runs)[] = {
+    {0, -1, 3, 0, 1, 0, 29, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 30, -1, 1, 1},
+    {2, -1, 2, 0, 1, 0, 31, -1, 1, 2}, {3, -1, 3, 0, 1, 0, 32, -1, 1, 3},
+    {4, -1, 1, 0, 1, 0, 33, -1, 1, 4}, {5, -1, 1, 0, 1, 0, 34, -1, 1, 5},
 };
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses)[] = {14, 11, 12, 7, 24, 25, 30,};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants)[] = {28,};
-static const cellgen_run CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 2, 0, 1, 0, 33, -1, 1, 1},
-    {2, -1, 2, 0, 1, 0, 34, -1, 1, 2}, {3, -1, 3, 0, 1, 0, 35, -1, 1, 3},
-    {4, -1, 1, 0, 1, 0, 36, -1, 1, 4}, {5, -1, 1, 0, 1, 0, 37, -1, 1, 5},
-};
-static const cellgen_weight CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights)[] = {
+static const cellgen_weight CELLGEN_NAME(mlstm_sequence_backward_deferred_5_weights)[] = {
     {7, -1, -1, 3, -1, 1, 0, 1}, {9, -1, -1, 2, -1, 1, 0, 0}, {8, -1, -1, 2, -1, 1, 0, 0},
     {6, -1, -1, 3, -1, 1, 0, 0}, {5, -1, -1, 1, -1, 1, 0, 0}, {4, -1, -1, 1, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains)[] = {{0, 6},};
-static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place)[] = {6, -1,};
+static const cellgen_chain CELLGEN_NAME(mlstm_sequence_backward_deferred_5_chains)[] = {{0, 6},};
+static const int16_t CELLGEN_NAME(mlstm_sequence_backward_deferred_5_in_place)[] = {6, -1,};
 static const cellgen_place CELLGEN_NAME(mlstm_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 11, 3, -1, 0}, {CELLGEN_AT_KEPT, 12, 0, -1, 0}, {CELLGEN_AT_ACROSS, 1, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 6, 1, -1, 0}, {CELLGEN_AT_ACROSS, 9, 3, -1, 0}, {CELLGEN_AT_KEPT, 3, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 21, 1, -1, 0}, {CELLGEN_AT_MEMORY, 22, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 23, 1, -1, 0}, {CELLGEN_AT_SUMS, 24, 2, -1, 0}, {CELLGEN_AT_SUMS, 25, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 19, 2, -1, 0}, {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_SUMS, 26, 3, -1, 0},
-    {CELLGEN_AT_KEPT, 8, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0}, {CELLGEN_AT_MEMBER, 41, 2, -1, 0},
-    {CELLGEN_AT_MEMBER, 40, 2, -1, 0}, {CELLGEN_AT_MEMBER, 35, 3, -1, 0},
-    {CELLGEN_AT_SUMS, 27, 1, -1, 0}, {CELLGEN_AT_SUMS, 28, 1, -1, 0}, {CELLGEN_AT_KEPT, 10, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 16, 1, -1, 0}, {CELLGEN_AT_ACROSS, 2, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 29, 1, -1, 0}, {CELLGEN_AT_MEMORY, 30, 1, -1, 0},
-    {CELLGEN_AT_SUMS, 31, 3, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
+    {CELLGEN_AT_SUMS, 22, 1, -1, 0}, {CELLGEN_AT_SUMS, 23, 1, -1, 0}, {CELLGEN_AT_KEPT, 16, 1, -1, 0},
+    {CELLGEN_AT_KEPT, 17, 1, -1, 0}, {CELLGEN_AT_MEMORY, 24, 1, -1, 0}, {CELLGEN_AT_SUMS, 25, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 26, 2, -1, 0}, {CELLGEN_AT_KEPT, 20, 2, -1, 0}, {CELLGEN_AT_KEPT, 21, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 27, 3, -1, 0}, {CELLGEN_AT_SUMS, 28, 3, -1, 0}, {CELLGEN_AT_KEPT, 7, 3, -1, 0},
+    {CELLGEN_AT_KEPT, 12, 3, -1, 0}, {CELLGEN_AT_ACROSS, 0, 7, -1, 0},
+    {CELLGEN_AT_MEMBER, 41, 2, -1, 0}, {CELLGEN_AT_MEMBER, 40, 2, -1, 0},
+    {CELLGEN_AT_MEMBER, 35, 3, -1, 0}, {CELLGEN_AT_MEMBER, 34, 3, -1, 0},
     {CELLGEN_AT_MEMBER, 33, 1, -1, 0}, {CELLGEN_AT_MEMBER, 32, 1, -1, 0},
     {CELLGEN_IN_PLACE, 8, 7, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(mlstm_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_1), 9, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_1), 5, CELLGEN_NAME(mlstm_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 0, 2, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_2), 4, CELLGEN_NAME(mlstm_sequence_backward_deferred_2_uses), 0, 0, 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_2_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 0, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_3), 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_outers)},
-    {CELLGEN_IS_LOOP, 0, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_5), 10, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_6), 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_6_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(mlstm_sequence_backward_deferred_7_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_7_outers)},
-    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_wants), 1, 1, 8, 7, 38, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_8_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_8_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 3, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_3), 4, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_uses), 0, 0, 2, CELLGEN_NAME(mlstm_sequence_backward_deferred_3_wants), 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 13, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 6, 6, CELLGEN_NAME(mlstm_sequence_backward_deferred_4_lefts), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_rights), CELLGEN_NAME(mlstm_sequence_backward_deferred_4_outers)},
+    {CELLGEN_IS_GROUP, 0, 7, -1, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_5), 7, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_uses), 0, 0, 1, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_wants), 1, 1, 8, 7, 35, 0, 8, 6, 1, 0, 1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_runs), CELLGEN_NAME(mlstm_sequence_backward_deferred_5_weights), CELLGEN_NAME(mlstm_sequence_backward_deferred_5_chains), 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_5_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 2, 1}, {6, 1, 0}, {7, 1, 0},};
+static const cellgen_stage_rows CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)[] = {{0, 3, 1}, {3, 1, 0}, {4, 1, 0},};
 static const cg_part CELLGEN_NAME(mlstm_sequence_backward_parts)[] = {
-    {43, 7, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_places), CELLGEN_NAME(mlstm_sequence_backward_reverse_stages), 0},
-    {31, 8, 5, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_places), CELLGEN_NAME(mlstm_sequence_backward_deferred_stages), CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)},
+    {46, 6, 0, 0, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_reverse_places), CELLGEN_NAME(mlstm_sequence_backward_reverse_stages), 0},
+    {21, 5, 3, 1, -1, 0, CELLGEN_NAME(mlstm_sequence_backward_deferred_places), CELLGEN_NAME(mlstm_sequence_backward_deferred_stages), CELLGEN_NAME(mlstm_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(mlstm_sequence_backward_made)[] = {
     {10, 17}, {11, 18}, {12, 19}, {13, 23}, {14, 24}, {15, 25}, {16, 26}, {17, 27}, {18, 28}, {19, 29},
@@ -2102,13 +1993,12 @@ static void CELLGEN_NAME(mlstm_sequence_backward_extents)(const int64_t *n, int6
     extent[0] = nD * nK * nN; extent[1] = nK * nN; extent[2] = nN; extent[3] = nD * nN;
     extent[4] = nI * nK * nN; extent[5] = nD * nI * nN; extent[6] = nI * nN; extent[7] = nI;
     extent[8] = 2 * nD * nN + 2 * nK * nN + 2 * nN; extent[9] = nD * nK * nN + nD * nN + nK * nN + nN;
-    extent[10] = 2 * nI;
 }
 static const cg_function CELLGEN_NAME(mlstm_sequence_backward_table) = {
-    6, 11, 1, 2,
+    6, 10, 1, 2,
     CELLGEN_NAME(mlstm_sequence_backward_extents), 0, 0, CELLGEN_NAME(mlstm_sequence_backward_parts),
-    9, 18, 0, 10,
-    44, 10, 3, 63, 9, 0, 12, 6, 0,
+    9, 18, 0, 7,
+    44, 9, 3, 57, 6, 0, 12, 6, 0,
     CELLGEN_NAME(mlstm_sequence_backward_members), CELLGEN_NAME(mlstm_sequence_backward_over_time),
     CELLGEN_NAME(mlstm_sequence_backward_states), CELLGEN_NAME(mlstm_sequence_backward_memory),
     CELLGEN_NAME(mlstm_sequence_backward_kept), 0, CELLGEN_NAME(mlstm_sequence_backward_totals),

@@ -2251,7 +2251,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_3)(
     cellgen_rows<const store> m_rows,
     cellgen_rows<real> d_m_in_rows,
     cellgen_rows<real> log_f_rows,
-    cellgen_rows<store> i_rows,
+    cellgen_rows<real> i_rows,
     cellgen_rows<real> f_rows,
     cellgen_rows<real> exp_exp_pre_rows)
 {
@@ -2277,24 +2277,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_3)(
     cg_store(exp_exp_pre_rows, row, unit, exp_exp_pre);
 }
 
-/* reshaped_k = reshaped_k_view */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_4)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> reshaped_k_view_rows,
-    cellgen_rows<store> reshaped_k_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real reshaped_k_view = cg_load(reshaped_k_view_rows, row, unit);
-    const real reshaped_k = reshaped_k_view;
-    cg_store(reshaped_k_rows, row, unit, reshaped_k);
-}
-
 /* d_reshaped_sum_c_reshaped_q = d_h * o / maximum(abs(sum_q_n), exp_exp_pre)
  * d_o = d_h * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre)
  * d_o_pre = d_o * (1 - o) * o */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_4)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_h_rows,
@@ -2325,7 +2311,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5)(
 
 /* d_exp_exp_pre = sum(d_exp_exp_pre_terms -> (B, N, 1))
  * d_sum_q_n = sum(d_sum_q_n_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_h_rows,
@@ -2336,7 +2322,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
     int64_t nD,
     int64_t nN,
     cellgen_rows<real> d_exp_exp_pre_rows,
-    cellgen_rows<store> d_sum_q_n_rows)
+    cellgen_rows<real> d_sum_q_n_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
     if (row >= rows || entry >= units) return;
@@ -2356,33 +2342,18 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
     cg_store(d_sum_q_n_rows, row, entry, d_sum_q_n);
 }
 
-/* d_sum_c_reshaped_q = d_sum_c_reshaped_q_view */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_6)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_sum_c_reshaped_q_view_rows,
-    cellgen_rows<store> d_sum_c_reshaped_q_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_c_reshaped_q_view = cg_load(d_sum_c_reshaped_q_view_rows, row, unit);
-    const real d_sum_c_reshaped_q = d_sum_c_reshaped_q_view;
-    cg_store(d_sum_c_reshaped_q_rows, row, unit, d_sum_c_reshaped_q);
-}
-
 /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
  * d_c_prev = d_c_total * reshaped_f */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_c_in_rows,
-    cellgen_rows<const store> d_sum_c_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_c_reshaped_q_rows,
     cellgen_rows<const real> reshaped_f_rows,
     cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_c_total_rows,
     cellgen_rows<real> d_c_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2395,19 +2366,57 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7)(
     const real reshaped_f = cg_load(reshaped_f_rows, row, axis1);
     const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis3);
     const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
-    cg_store(d_c_total_rows, row, unit, d_c_total);
     const real d_c_prev = d_c_total * reshaped_f;
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
 /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
- * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
- * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1)(
+ * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
+ * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K)) */
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_c_in_rows,
-    cellgen_rows<const store> d_sum_c_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_c_reshaped_q_rows,
+    cellgen_rows<const store> c_rows,
+    cellgen_rows<const store> reshaped_v_rows,
+    cellgen_rows<const real> reshaped_i_rows,
+    cellgen_rows<const store> reshaped_q_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<real> d_reshaped_q_rows,
+    cellgen_rows<real> d_reshaped_k_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis3 = (entry) % nK;
+    const int64_t axis1 = (entry / (nK)) % nN;
+    real d_reshaped_q = 0;
+    real d_reshaped_k = 0;
+    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    const real d_c_in = cg_load(d_c_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
+    const real c = cg_load(c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real reshaped_v = cg_load(reshaped_v_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_i = cg_load(reshaped_i_rows, row, axis1);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis3);
+    const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
+    d_reshaped_q += d_sum_c_reshaped_q * c;
+    d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
+    }
+    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
+    cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
+}
+
+/* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
+ * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
+ * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_c_in_rows,
+    cellgen_rows<const real> d_sum_c_reshaped_q_rows,
     cellgen_rows<const store> c_prev_rows,
     cellgen_rows<const store> reshaped_k_rows,
     cellgen_rows<const store> reshaped_v_rows,
@@ -2440,8 +2449,40 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1)(
     cg_store(d_reshaped_f_rows, row, entry, d_reshaped_f);
 }
 
+/* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
+ * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1)) */
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const real> d_c_in_rows,
+    cellgen_rows<const real> d_sum_c_reshaped_q_rows,
+    cellgen_rows<const store> reshaped_k_rows,
+    cellgen_rows<const real> reshaped_i_rows,
+    cellgen_rows<const store> reshaped_q_rows,
+    int64_t nD,
+    int64_t nK,
+    int64_t nN,
+    cellgen_rows<store> d_reshaped_v_rows)
+{
+    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
+    if (row >= rows || entry >= units) return;
+    const int64_t axis2 = (entry) % nD;
+    const int64_t axis1 = (entry / (nD)) % nN;
+    real d_reshaped_v = 0;
+    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    const real d_c_in = cg_load(d_c_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
+    const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
+    const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
+    const real reshaped_i = cg_load(reshaped_i_rows, row, axis1);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis3);
+    const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
+    d_reshaped_v += d_c_total * reshaped_k * reshaped_i;
+    }
+    cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
+}
+
 /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_8)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_6)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_exp_exp_pre_rows,
@@ -2457,17 +2498,24 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_8)(
 }
 
 /* d_n_total = d_n_in + d_sum_q_n * q
+ * d_k = d_n_total * i + d_k_1
+ * d_q = d_sum_q_n * n + d_q_1
  * d_n_prev = d_n_total * f */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_9)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_n_in_rows,
-    cellgen_rows<const store> d_sum_q_n_rows,
+    cellgen_rows<const real> d_sum_q_n_rows,
+    cellgen_rows<const real> d_k_1_rows,
+    cellgen_rows<const real> d_q_1_rows,
     cellgen_rows<const store> q_rows,
+    cellgen_rows<const real> i_rows,
     cellgen_rows<const real> f_rows,
+    cellgen_rows<const store> n_rows,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_n_total_rows,
+    cellgen_rows<store> d_k_rows,
+    cellgen_rows<store> d_q_rows,
     cellgen_rows<real> d_n_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2476,10 +2524,17 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_9)(
     const int64_t axis1 = (unit / (nK)) % nN;
     const real d_n_in = cg_load(d_n_in_rows, row, axis1 * (nK) + axis2);
     const real d_sum_q_n = cg_load(d_sum_q_n_rows, row, axis1);
+    const real d_k_1 = cg_load(d_k_1_rows, row, axis1 * (nK) + axis2);
+    const real d_q_1 = cg_load(d_q_1_rows, row, axis1 * (nK) + axis2);
     const real q = cg_load(q_rows, row, axis1 * (nK) + axis2);
+    const real i = cg_load(i_rows, row, axis1);
     const real f = cg_load(f_rows, row, axis1);
+    const real n = cg_load(n_rows, row, axis1 * (nK) + axis2);
     const real d_n_total = d_n_in + d_sum_q_n * q;
-    cg_store(d_n_total_rows, row, unit, d_n_total);
+    const real d_k = d_n_total * i + d_k_1;
+    cg_store(d_k_rows, row, unit, d_k);
+    const real d_q = d_sum_q_n * n + d_q_1;
+    cg_store(d_q_rows, row, unit, d_q);
     const real d_n_prev = d_n_total * f;
     cg_store(d_n_prev_rows, row, unit, d_n_prev);
 }
@@ -2487,11 +2542,11 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_9)(
 /* d_n_total = d_n_in + d_sum_q_n * q
  * d_f_1 = sum(d_f_terms -> (B, N, 1))
  * d_i_1 = sum(d_i_terms -> (B, N, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_9_sums1)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_n_in_rows,
-    cellgen_rows<const store> d_sum_q_n_rows,
+    cellgen_rows<const real> d_sum_q_n_rows,
     cellgen_rows<const store> n_prev_rows,
     cellgen_rows<const store> q_rows,
     cellgen_rows<const store> k_rows,
@@ -2528,7 +2583,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_9_sums1)(
  * d_f_bar = d_m_prev_step * sigmoid(-f_bar)
  * d_i_bar = d_i_pre + where((log_f < i_bar), d_m_total, 0)
  * d_m_prev = d_m_prev_step */
-__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_10)(
+__global__ void CELLGEN_CUDA_NAME(mlstm_reverse_8)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_m_in_rows,
@@ -2540,7 +2595,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_10)(
     cellgen_rows<const store> i_bar_rows,
     cellgen_rows<const store> f_bar_rows,
     cellgen_rows<const real> log_f_rows,
-    cellgen_rows<const store> i_rows,
+    cellgen_rows<const real> i_rows,
     cellgen_rows<const real> f_rows,
     cellgen_rows<store> d_f_bar_rows,
     cellgen_rows<store> d_i_bar_rows,
@@ -2573,65 +2628,48 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_10)(
     cg_store(d_m_prev_rows, row, unit, d_m_prev);
 }
 
-/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
- * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_sums1)(
+/* d_x_w_k = d_k / sqrt(K) */
+__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_c_reshaped_q_rows,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> c_rows,
-    cellgen_rows<const store> reshaped_v_rows,
-    cellgen_rows<const store> reshaped_i_rows,
-    int64_t nD,
+    cellgen_rows<const store> d_k_rows,
     int64_t nK,
-    int64_t nN,
-    cellgen_rows<real> d_reshaped_q_rows,
-    cellgen_rows<real> d_reshaped_k_rows)
+    cellgen_rows<store> d_x_w_k_rows,
+    const unsigned char *counts)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis3 = (entry) % nK;
-    const int64_t axis1 = (entry / (nK)) % nN;
-    real d_reshaped_q = 0;
-    real d_reshaped_k = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
-    const real d_c_total = cg_load(d_c_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real c = cg_load(c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real reshaped_v = cg_load(reshaped_v_rows, row, axis1 * (nD) + axis2);
-    const real reshaped_i = cg_load(reshaped_i_rows, row, axis1);
-    d_reshaped_q += d_sum_c_reshaped_q * c;
-    d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
-    }
-    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
-    cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    const real d_k = cg_load(d_k_rows, row, unit);
+    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const real d_x_w_k = d_k / cg_sqrt((real)nK);
+    cg_store(d_x_w_k_rows, row, unit, counted ? d_x_w_k : real(0));
 }
 
-/* d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_sums2)(
+/* d_b_k = sum(d_k -> (N, K))
+ * d_b_q = sum(d_q -> (N, K)) */
+__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_c_total_rows,
-    cellgen_rows<const store> reshaped_k_rows,
-    cellgen_rows<const store> reshaped_i_rows,
-    int64_t nD,
-    int64_t nK,
-    int64_t nN,
-    cellgen_rows<store> d_reshaped_v_rows)
+    cellgen_rows<const store> d_k_rows,
+    cellgen_rows<const store> d_q_rows,
+    const unsigned char *counts,
+    real *d_b_k_rows,
+    real *d_b_q_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
-    const int64_t axis2 = (entry) % nD;
-    const int64_t axis1 = (entry / (nD)) % nN;
-    real d_reshaped_v = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
-    const real d_c_total = cg_load(d_c_total_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
-    const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
-    const real reshaped_i = cg_load(reshaped_i_rows, row, axis1);
-    d_reshaped_v += d_c_total * reshaped_k * reshaped_i;
+    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
+    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
+    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_b_k = 0;
+    real d_b_q = 0;
+    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_k = cg_load(d_k_rows, row, unit);
+        const real d_q = cg_load(d_q_rows, row, unit);
+        const bool counted = !counts || counts[row] == CELLGEN_VALID;
+        d_b_k += counted ? d_k : real(0);
+        d_b_q += counted ? d_q : real(0);
     }
-    cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
+    cellgen_chunk_total(d_b_k, d_b_k_rows, units, unit);
+    cellgen_chunk_total(d_b_q, d_b_q_rows, units, unit);
 }
 
 /* d_b_f = sum(d_f_bar -> (N, 1))
@@ -2659,118 +2697,28 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_2_over_rows)(
     cellgen_chunk_total(d_b_i, d_b_i_rows, units, unit);
 }
 
-/* d_b_o = sum(d_o_pre -> (N, D)) */
+/* d_b_o = sum(d_o_pre -> (N, D))
+ * d_b_v = sum(d_v -> (N, D)) */
 __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_o_pre_rows,
-    real *d_b_o_rows)
-{
-    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
-    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
-    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
-    real d_b_o = 0;
-    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_o_pre = cg_load(d_o_pre_rows, row, unit);
-        d_b_o += d_o_pre;
-    }
-    cellgen_chunk_total(d_b_o, d_b_o_rows, units, unit);
-}
-
-/* d_k = d_n_total * i + d_k_1
- * d_x_w_k = d_k / sqrt(K)
- * d_q = d_sum_q_n * n + d_q_1 */
-__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_7)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_sum_q_n_rows,
-    cellgen_rows<const store> d_n_total_rows,
-    cellgen_rows<const real> d_k_1_rows,
-    cellgen_rows<const real> d_q_1_rows,
-    cellgen_rows<const store> i_rows,
-    cellgen_rows<const store> n_rows,
-    int64_t nK,
-    int64_t nN,
-    cellgen_rows<store> d_x_w_k_rows,
-    cellgen_rows<store> d_q_rows,
-    const unsigned char *counts)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const int64_t axis2 = (unit) % nK;
-    const int64_t axis1 = (unit / (nK)) % nN;
-    const real d_sum_q_n = cg_load(d_sum_q_n_rows, row, axis1);
-    const real d_n_total = cg_load(d_n_total_rows, row, axis1 * (nK) + axis2);
-    const real d_k_1 = cg_load(d_k_1_rows, row, axis1 * (nK) + axis2);
-    const real d_q_1 = cg_load(d_q_1_rows, row, axis1 * (nK) + axis2);
-    const real i = cg_load(i_rows, row, axis1);
-    const real n = cg_load(n_rows, row, axis1 * (nK) + axis2);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
-    const real d_k = d_n_total * i + d_k_1;
-    const real d_x_w_k = d_k / cg_sqrt((real)nK);
-    cg_store(d_x_w_k_rows, row, unit, counted ? d_x_w_k : real(0));
-    const real d_q = d_sum_q_n * n + d_q_1;
-    cg_store(d_q_rows, row, unit, counted ? d_q : real(0));
-}
-
-/* d_k = d_n_total * i + d_k_1
- * d_q = d_sum_q_n * n + d_q_1
- * d_b_k = sum(d_k -> (N, K))
- * d_b_q = sum(d_q -> (N, K)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_7_sums1)(
-    int64_t rows,
-    int64_t units,
-    int64_t nest_rows,
-    cellgen_rows<const store> d_sum_q_n_rows,
-    cellgen_rows<const store> d_n_total_rows,
-    cellgen_rows<const real> d_k_1_rows,
-    cellgen_rows<const real> d_q_1_rows,
-    cellgen_rows<const store> i_rows,
-    cellgen_rows<const store> n_rows,
-    int64_t nK,
-    int64_t nN,
-    const unsigned char *counts,
-    real *d_b_k_rows,
-    real *d_b_q_rows)
-{
-    const int64_t chunk = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (chunk >= rows || entry >= units) return;
-    const int64_t axis2 = (entry) % nK;
-    const int64_t axis1 = (entry / (nK)) % nN;
-    real d_b_k = 0;
-    real d_b_q = 0;
-    for (int64_t row = chunk * CELLGEN_CHUNK_ROWS; row < chunk * CELLGEN_CHUNK_ROWS + CELLGEN_CHUNK_ROWS && row < nest_rows; ++row) {
-    const real d_sum_q_n = cg_load(d_sum_q_n_rows, row, axis1);
-    const real d_n_total = cg_load(d_n_total_rows, row, axis1 * (nK) + axis2);
-    const real d_k_1 = cg_load(d_k_1_rows, row, axis1 * (nK) + axis2);
-    const real d_q_1 = cg_load(d_q_1_rows, row, axis1 * (nK) + axis2);
-    const real i = cg_load(i_rows, row, axis1);
-    const real n = cg_load(n_rows, row, axis1 * (nK) + axis2);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
-    const real d_k = d_n_total * i + d_k_1;
-    const real d_q = d_sum_q_n * n + d_q_1;
-    d_b_k += counted ? d_k : real(0);
-    d_b_q += counted ? d_q : real(0);
-    }
-    d_b_k_rows[chunk * units + entry] = d_b_k;
-    d_b_q_rows[chunk * units + entry] = d_b_q;
-}
-
-/* d_b_v = sum(d_v -> (N, D)) */
-__global__ void CELLGEN_CUDA_NAME(mlstm_deferred_8_over_rows)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const store> d_v_rows,
+    real *d_b_o_rows,
     real *d_b_v_rows)
 {
     const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
     const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
     const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_b_o = 0;
     real d_b_v = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_o_pre = cg_load(d_o_pre_rows, row, unit);
         const real d_v = cg_load(d_v_rows, row, unit);
+        d_b_o += d_o_pre;
         d_b_v += d_v;
     }
+    cellgen_chunk_total(d_b_o, d_b_o_rows, units, unit);
     cellgen_chunk_total(d_b_v, d_b_v_rows, units, unit);
 }
 
@@ -2781,8 +2729,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
     return cellgen_how(args->lengths, args->mask, args->reset, 9)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nN * nK)
         | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
@@ -2810,7 +2756,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(2 * nB * (nK * nN), real)
          + CELLGEN_CUDA_BYTES(2 * nB * nN, real)
@@ -2820,26 +2766,26 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
          + CELLGEN_CUDA_BYTES(nB * nN, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store)
+         + CELLGEN_CUDA_BYTES(nB * nN, real)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nI * (nD * nN + 2 * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nK), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nK), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES((nD * nN + 2 * nN) * nI, store);
+         + CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + 2 * nN), real)
+         + CELLGEN_CUDA_BYTES((2 * nD * nN + 2 * nN) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
@@ -2923,7 +2869,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     store *const m_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nN), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), store);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const d_n_prev_pair = (real *)(void *)memory;
@@ -2938,6 +2884,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     real *const reverse_log_f = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_i = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     real *const reverse_f = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     real *const reverse_exp_exp_pre = (real *)(void *)memory;
@@ -2946,6 +2894,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const reverse_d_exp_exp_pre = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_d_sum_q_n = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nN, real);
+    real *const reverse_d_reshaped_q = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
+    real *const reverse_d_reshaped_k = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
     real *const reverse_d_reshaped_i = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     real *const reverse_d_reshaped_f = (real *)(void *)memory;
@@ -2956,32 +2910,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
     real *const reverse_d_i_1 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nN, real);
-    real *const deferred_d_reshaped_q = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    real *const deferred_d_reshaped_k = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    store *const deferred_d_reshaped_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store);
+    store *const deferred_d_x_w_k = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
+    real *const mlstm_deferred_1_over_rows_d_b_k_chunks = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real);
+    real *const mlstm_deferred_1_over_rows_d_b_q_chunks = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nK * nN), real);
     real *const mlstm_deferred_2_over_rows_d_b_f_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
     real *const mlstm_deferred_2_over_rows_d_b_i_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real);
     real *const mlstm_deferred_3_over_rows_d_b_o_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real);
-    real *const x_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nI * (nD * nN + 2 * nN), real);
-    store *const deferred_d_x_w_k = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    store *const deferred_d_q = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    real *const mlstm_deferred_7_sums1_d_b_k_chunks = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nK), real);
-    real *const mlstm_deferred_7_sums1_d_b_q_chunks = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (int64_t)(nN * nK), real);
-    real *const mlstm_deferred_8_over_rows_d_b_v_chunks = (real *)(void *)memory;
+    real *const mlstm_deferred_3_over_rows_d_b_v_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real);
-    store *const deferred_12_weights_4 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((nD * nN + 2 * nN) * nI, store);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + 2 * nN), real);
+    store *const deferred_10_weights_2 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((2 * nD * nN + 2 * nN) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -3068,9 +3014,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     const int64_t d_n_row = args->strides[13];
     const int64_t d_m_step = args->strides[14];
     const int64_t d_m_row = args->strides[15];
-    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_12_weights_4, nI), cg_in(args->w_o, (nD * nN)));
-    cg_transpose(&run, nN, nI, cg_rows(deferred_12_weights_4 + (nD * nN) * nI, nI), cg_in(args->w_f, nN));
-    cg_transpose(&run, nN, nI, cg_rows(deferred_12_weights_4 + (nD * nN + nN) * nI, nI), cg_in(args->w_i, nN));
+    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_10_weights_2, nI), cg_in(args->w_v, (nD * nN)));
+    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_10_weights_2 + (nD * nN) * nI, nI), cg_in(args->w_o, (nD * nN)));
+    cg_transpose(&run, nN, nI, cg_rows(deferred_10_weights_2 + (2 * nD * nN) * nI, nI), cg_in(args->w_f, nN));
+    cg_transpose(&run, nN, nI, cg_rows(deferred_10_weights_2 + (2 * nD * nN + nN) * nI, nI), cg_in(args->w_i, nN));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_c_last, nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(d_n_prev_pair + nT % 2 * nB * (nK * nN), nK * nN), cg_in(args->d_n_last, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(d_m_prev_pair + nT % 2 * nB * nN, nN), cg_in(args->d_m_last, nN));
@@ -3095,13 +3042,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             cg_in(args->m + step * m_step, m_row),
             cg_rows(reverse_d_m_in, nN),
             cg_rows(reverse_log_f, nN),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_rows(reverse_i, nN),
             cg_rows(reverse_f, nN),
             cg_rows(reverse_exp_exp_pre, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4), nB, nK * nN,
-            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5), nB, nD * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4), nB, nD * nN,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
             cg_in(args->sum_q_n + step * nB * nN, nN),
@@ -3110,8 +3054,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nD,
             nN,
             cg_rows(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN),
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
             cg_in(args->sum_q_n + step * nB * nN, nN),
@@ -3120,25 +3064,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nD,
             nN,
             cg_rows(reverse_d_exp_exp_pre, nN),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nN + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_6), nB, nD * nN,
-            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7), nB, nD * nK * nN,
+            cg_rows(reverse_d_sum_q_n, nN));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5), nB, nD * nK * nN,
             cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_in(reverse_f, nN),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
             cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK),
             cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+            cg_in(args->c + step * c_step, c_row),
+            cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
+            cg_in(reverse_i, nN),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(reverse_d_reshaped_q, (nK * nN)),
+            cg_rows(reverse_d_reshaped_k, (nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN),
+            cg_in(reverse_d_c_in, (nD * nK * nN)),
+            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_in((guarded ? c_prev_before + step * nB * (nD * nK * nN) : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
             cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
             nD,
@@ -3146,22 +3098,37 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_reshaped_i, nN),
             cg_rows(reverse_d_reshaped_f, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_8), nB, nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3), (int64_t)(nB), (int64_t)(nN * nD),
+            cg_in(reverse_d_c_in, (nD * nK * nN)),
+            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+            cg_in(reverse_i, nN),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_6), nB, nN,
             cg_in(reverse_d_exp_exp_pre, nN),
             cg_in(reverse_exp_exp_pre, nN),
             cg_rows(reverse_d_exp_pre, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_9), nB, nK * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7), nB, nK * nN,
             cg_in(reverse_d_n_in, (nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nN + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(reverse_d_sum_q_n, nN),
+            cg_in(reverse_d_reshaped_k, (nK * nN)),
+            cg_in(reverse_d_reshaped_q, (nK * nN)),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            cg_in(reverse_i, nN),
             cg_in(reverse_f, nN),
+            cg_in(args->n + step * n_step, n_row),
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nN + nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_9_sums1), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN),
             cg_in(reverse_d_n_in, (nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nN + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(reverse_d_sum_q_n, nN),
             cg_in((guarded ? n_prev_before + step * nB * (nK * nN) : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
             cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
@@ -3169,7 +3136,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_f_1, nN),
             cg_rows(reverse_d_i_1, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_10), nB, nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_8), nB, nN,
             cg_in(reverse_d_m_in, nN),
             cg_in(reverse_d_exp_pre, nN),
             cg_in(reverse_d_f_1, nN),
@@ -3179,16 +3146,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             cg_in(args->i_bar + step * nB * nN, nN),
             cg_in(args->f_bar + step * nB * nN, nN),
             cg_in(reverse_log_f, nN),
-            cg_in(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_in(reverse_i, nN),
             cg_in(reverse_f, nN),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN) + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 3 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
             cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
             cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), adjoints + step * nB * (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
@@ -3199,86 +3166,49 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_c_prev, nD * nK * nN), cg_in(d_c_prev_pair, nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(args->d_n_prev, nK * nN), cg_in(d_n_prev_pair, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(args->d_m_prev, nN), cg_in(d_m_prev_pair, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN * nK),
-        cg_in(adjoints + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(args->c, (nD * nK * nN)),
-        cg_in(args->v, (nD * nN)),
-        cg_in(adjoints, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        nD,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1), nT * nB, nK * nN,
+        cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
         nK,
-        nN,
-        cg_rows(deferred_d_reshaped_q, (nK * nN)),
-        cg_rows(deferred_d_reshaped_k, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1_sums2), (int64_t)(nT * nB), (int64_t)(nN * nD),
-        cg_in(adjoints + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_v, (nD * nN)));
+        cg_rows(deferred_d_x_w_k, (nK * nN)),
+        guarded ? step_counts : nullptr);
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows), nT * nB, nK * nN,
+        cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        guarded ? step_counts : nullptr,
+        mlstm_deferred_1_over_rows_d_b_k_chunks,
+        mlstm_deferred_1_over_rows_d_b_q_chunks);
+    cg_add_chunks(&run, nT * nB, nK * nN, mlstm_deferred_1_over_rows_d_b_k_chunks, cg_rows(args->d_b_k, nK));
+    cg_add_chunks(&run, nT * nB, nK * nN, mlstm_deferred_1_over_rows_d_b_q_chunks, cg_rows(args->d_b_q, nK));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_2_over_rows), nT * nB, nN,
-        cg_in(adjoints + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints + nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 3 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
+        cg_in(adjoints + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
         mlstm_deferred_2_over_rows_d_b_f_chunks,
         mlstm_deferred_2_over_rows_d_b_i_chunks);
     cg_add_chunks(&run, nT * nB, nN, mlstm_deferred_2_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, 1));
     cg_add_chunks(&run, nT * nB, nN, mlstm_deferred_2_over_rows_d_b_i_chunks, cg_rows(args->d_b_i, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_3_over_rows), nT * nB, nD * nN,
-        cg_in(adjoints + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        mlstm_deferred_3_over_rows_d_b_o_chunks);
+        cg_in(adjoints + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        mlstm_deferred_3_over_rows_d_b_o_chunks,
+        mlstm_deferred_3_over_rows_d_b_v_chunks);
     cg_add_chunks(&run, nT * nB, nD * nN, mlstm_deferred_3_over_rows_d_b_o_chunks, cg_rows(args->d_b_o, nD));
-    /* d_w_o = x.T @ d_o_pre; d_w_f = x.T @ d_f_bar; d_w_i = x.T @ d_i_bar */
-    cg_gemm_tn(&run, nI, nD * nN + 2 * nN, nT * nB, args->x, nI, adjoints + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), x_products, nD * nN + 2 * nN, 0);
-    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_o, (nD * nN)), cg_in(x_products, nD * nN + 2 * nN));
-    cg_copy(&run, nI, nN, cg_rows(args->d_w_f, nN), cg_in(x_products + nD * nN, nD * nN + 2 * nN));
-    cg_copy(&run, nI, nN, cg_rows(args->d_w_i, nN), cg_in(x_products + nD * nN + nN, nD * nN + 2 * nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_7), nT * nB, nK * nN,
-        cg_in(adjoints + nD * nN + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints + nD * nN + nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
-        cg_in(adjoints, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(args->n, (nK * nN)),
-        nK,
-        nN,
-        cg_rows(deferred_d_x_w_k, (nK * nN)),
-        cg_rows(deferred_d_q, (nK * nN)),
-        guarded ? step_counts : nullptr);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_7_sums1), (int64_t)(CELLGEN_CHUNKS(nT * nB)), (int64_t)(nN * nK),
-        nT * nB,
-        cg_in(adjoints + nD * nN + nK * nN + nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(adjoints + nD * nN + nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
-        cg_in(deferred_d_reshaped_q, (nK * nN)),
-        cg_in(adjoints, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN)),
-        cg_in(args->n, (nK * nN)),
-        nK,
-        nN,
-        guarded ? step_counts : nullptr,
-        mlstm_deferred_7_sums1_d_b_k_chunks,
-        mlstm_deferred_7_sums1_d_b_q_chunks);
-    cg_add_chunks(&run, nT * nB, (int64_t)(nN * nK), mlstm_deferred_7_sums1_d_b_k_chunks, cg_rows(args->d_b_k, nK));
-    cg_add_chunks(&run, nT * nB, (int64_t)(nN * nK), mlstm_deferred_7_sums1_d_b_q_chunks, cg_rows(args->d_b_q, nK));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_8_over_rows), nT * nB, nD * nN,
-        cg_in(deferred_d_reshaped_v, (nD * nN)),
-        mlstm_deferred_8_over_rows_d_b_v_chunks);
-    cg_add_chunks(&run, nT * nB, nD * nN, mlstm_deferred_8_over_rows_d_b_v_chunks, cg_rows(args->d_b_v, nD));
-    /* d_w_v = x.T @ d_reshaped_v */
-    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, deferred_d_reshaped_v, (nD * nN), args->d_w_v, (nD * nN), 0);
+    cg_add_chunks(&run, nT * nB, nD * nN, mlstm_deferred_3_over_rows_d_b_v_chunks, cg_rows(args->d_b_v, nD));
     /* d_w_k = x.T @ d_x_w_k */
     cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_k, (nK * nN), args->d_w_k, (nK * nN), 0);
+    /* d_w_v = x.T @ d_reshaped_v; d_w_o = x.T @ d_o_pre; d_w_f = x.T @ d_f_bar; d_w_i = x.T @ d_i_bar */
+    cg_gemm_tn(&run, nI, 2 * nD * nN + 2 * nN, nT * nB, args->x, nI, adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN), x_products, 2 * nD * nN + 2 * nN, 0);
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products, 2 * nD * nN + 2 * nN));
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_o, (nD * nN)), cg_in(x_products + nD * nN, 2 * nD * nN + 2 * nN));
+    cg_copy(&run, nI, nN, cg_rows(args->d_w_f, nN), cg_in(x_products + 2 * nD * nN, 2 * nD * nN + 2 * nN));
+    cg_copy(&run, nI, nN, cg_rows(args->d_w_i, nN), cg_in(x_products + 2 * nD * nN + nN, 2 * nD * nN + 2 * nN));
     /* d_w_q = x.T @ d_q */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_q, (nK * nN), args->d_w_q, (nK * nN), 0);
-    /* d_reshaped_v @ [w_v.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nD * nN, deferred_d_reshaped_v, (nD * nN), args->w_v, (nD * nN), args->d_x, nI, 0);
+    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN), args->d_w_q, (nK * nN), 0);
     /* d_x_w_k @ [w_k.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 1);
+    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 0);
+    /* d_reshaped_v @ [w_v.T]; d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nD * nN + 2 * nN, adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN), deferred_10_weights_2, nI, args->d_x, nI, 1);
     /* d_q @ [w_q.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
-    /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
-    cg_gemm_nn(&run, nT * nB, nI, nD * nN + 2 * nN, adjoints + nD * nK * nN + nD * nN + 2 * nK * nN + 2 * nN, (nD * nK * nN + 2 * nD * nN + 2 * nK * nN + 4 * nN), deferred_12_weights_4, nI, args->d_x, nI, 1);
+    cg_gemm_nt(&run, nT * nB, nI, nK * nN, adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(8))
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -579,23 +579,7 @@ CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_1)
     }
 }
 
-CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_2)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nD = frame->n[5];
-    /* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_sum_s_reshaped_q_view_row = frame->at[0].rows + row * (nD * nN) + first;
-        real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN) + first;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_sum_s_reshaped_q_view = d_sum_s_reshaped_q_view_row[unit];
-            d_sum_s_reshaped_q_row[unit] = d_sum_s_reshaped_q_view;
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
+CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
     const int64_t nN = frame->n[3];
@@ -605,88 +589,31 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_3_strip)(CELLG
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
     const real *d_sum_s_reshaped_q_row = frame->at[2].rows + row * (nD * nN);
     const real *gamma_row = frame->at[3].rows;
-    const real *reshaped_q_row = frame->at[4].rows + row * (nK * nN);
-    real *d_s_total_row = frame->at[5].rows + row * (nD * nK * nN);
-    real *d_s_prev_row = frame->at[6].rows + row * (nD * nK * nN);
+    const real *s_row = frame->at[4].rows + row * frame->at[4].row;
+    const real *reshaped_k_row = frame->at[5].rows + row * (nK * nN);
+    const real *reshaped_v_row = frame->at[6].rows + row * (nD * nN);
+    const real *reshaped_q_row = frame->at[7].rows + row * (nK * nN);
+    const real *d_k_row = frame->at[11].rows + row * (nK * nN);
+    real *d_s_prev_row = frame->at[8].rows + row * (nD * nK * nN);
+    real *d_reshaped_q_row = frame->at[9].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[10].rows + row * (nD * nN);
+    real *d_reshaped_k_row = frame->at[11].rows + row * (nK * nN);
+    real *d_x_w_k_row = frame->at[12].rows + row * (nK * nN);
     /* d_s_in = d_s + d_s_next
      * d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
-     * d_s_prev = d_s_total * gamma */
-    {
-        for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector gamma = cg_all(gamma_row[axis1]);
-            cg_vector reshaped_q_of[CELLGEN_TURNS];
-            CELLGEN_UNROLL
-            for (int turn = 0; turn < turns; ++turn) reshaped_q_of[turn] = cg_all(reshaped_q_row[axis1 * nK + (axis2 + turn)]);
-            int64_t unit = 0;
-            for (; unit + CELLGEN_LANES <= nD; unit += CELLGEN_LANES) {
-                const cg_vector d_sum_s_reshaped_q = cg_load(&d_sum_s_reshaped_q_row[axis1 * nD + unit]);
-                CELLGEN_UNROLL
-                for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
-                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
-                    const cg_vector reshaped_q = reshaped_q_of[turn];
-                    const cg_vector d_s_in = d_s + d_s_next;
-                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_total);
-                    const cg_vector d_s_prev = d_s_total * gamma;
-                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_prev);
-                }
-            }
-            for (; unit < nD; ++unit) {
-                for (int turn = 0; turn < turns; ++turn) {
-                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
-                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
-                    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + unit];
-                    const real gamma = gamma_row[axis1];
-                    const real reshaped_q = reshaped_q_row[axis1 * nK + (axis2 + turn)];
-                    const real d_s_in = d_s + d_s_next;
-                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total;
-                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total * gamma;
-                }
-            }
-        }
-    }
-}
-CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_3)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    for (int64_t row = begin; row < end; ++row) {
-        for (int64_t axis1 = 0; axis1 < nN; ++axis1)
-        for (int64_t strip = 0, last; strip < nK; strip = last) {
-            last = CELLGEN_STRIP_END(strip, nK);
-            if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(retnet_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
-            else
-                CELLGEN_NAME(retnet_sequence_backward_reverse_3_strip)(frame, row, axis1, strip, last, 1);
-        }
-    }
-}
-
-CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
-    int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    const int64_t nD = frame->n[5];
-    const real *d_sum_s_reshaped_q_row = frame->at[0].rows + row * (nD * nN);
-    const real *d_s_total_row = frame->at[1].rows + row * (nD * nK * nN);
-    const real *s_row = frame->at[2].rows + row * frame->at[2].row;
-    const real *reshaped_k_row = frame->at[3].rows + row * frame->at[3].row;
-    const real *reshaped_v_row = frame->at[4].rows + row * frame->at[4].row;
-    real *d_reshaped_q_row = frame->at[5].rows + row * (nK * nN);
-    real *d_reshaped_v_row = frame->at[6].rows + row * (nD * nN);
-    real *d_reshaped_k_row = frame->at[7].rows + row * (nK * nN);
-    /* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
+     * d_s_prev = d_s_total * gamma
+     * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
      * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D))
      * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
+            const cg_vector gamma = cg_all(gamma_row[axis1]);
             cg_vector reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
+            cg_vector reshaped_q_of[CELLGEN_TURNS];
+            CELLGEN_UNROLL
+            for (int turn = 0; turn < turns; ++turn) reshaped_q_of[turn] = cg_all(reshaped_q_row[axis1 * nK + (axis2 + turn)]);
             cg_vector d_reshaped_q_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_reshaped_q_lanes[turn] = cg_all(0);
@@ -700,9 +627,15 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(CELL
                 cg_vector d_reshaped_v = cg_load(&d_reshaped_v_row[axis1 * nD + unit]);
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
-                    const cg_vector d_s_total = cg_load(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector reshaped_k = reshaped_k_of[turn];
+                    const cg_vector reshaped_q = reshaped_q_of[turn];
+                    const cg_vector d_s_in = d_s + d_s_next;
+                    const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    const cg_vector d_s_prev = d_s_total * gamma;
+                    cg_store(&d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit], d_s_prev);
                     d_reshaped_q_lanes[turn] += d_sum_s_reshaped_q * s;
                     d_reshaped_v += d_s_total * reshaped_k;
                     d_reshaped_k_lanes[turn] += d_s_total * reshaped_v;
@@ -715,11 +648,17 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(CELL
             cg_add_lanes(d_reshaped_k_lanes, turns, d_reshaped_k_sums);
             for (; unit < nD; ++unit) {
                 for (int turn = 0; turn < turns; ++turn) {
+                    const real d_s = d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real d_s_next = d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
                     const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_row[axis1 * nD + unit];
-                    const real d_s_total = d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
+                    const real gamma = gamma_row[axis1];
                     const real s = s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit];
                     const real reshaped_k = reshaped_k_row[axis1 * nK + (axis2 + turn)];
                     const real reshaped_v = reshaped_v_row[axis1 * nD + unit];
+                    const real reshaped_q = reshaped_q_row[axis1 * nK + (axis2 + turn)];
+                    const real d_s_in = d_s + d_s_next;
+                    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
+                    d_s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit] = d_s_total * gamma;
                     d_reshaped_q_sums[turn] += d_sum_s_reshaped_q * s;
                     d_reshaped_v_row[axis1 * nD + unit] += d_s_total * reshaped_k;
                     d_reshaped_k_sums[turn] += d_s_total * reshaped_v;
@@ -731,48 +670,35 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(CELL
             for (int turn = 0; turn < turns; ++turn) d_reshaped_k_row[axis1 * nK + (axis2 + turn)] = d_reshaped_k_sums[turn];
         }
     }
+    /* d_x_w_k = d_k / sqrt(K) */
+    {
+        const real inverse1 = 1 / cg_sqrt((real)nK);
+        CELLGEN_VECTORIZE
+        for (int64_t unit = first; unit < last; ++unit) {
+            const real d_k = d_k_row[axis1 * nK + unit];
+            d_x_w_k_row[axis1 * nK + unit] = d_k * inverse1;
+        }
+    }
 }
-CELLGEN_EQUATIONS(retnet_sequence_backward_deferred_1)
+CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_2)
 {
     const int64_t nN = frame->n[3];
     const int64_t nK = frame->n[4];
     const int64_t nD = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_v_row = frame->at[6].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
+        { real *d_reshaped_v_row = frame->at[10].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nK; strip = last) {
             last = CELLGEN_STRIP_END(strip, nK);
             if (last - strip >= CELLGEN_TURNS)
-                CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
+                CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, CELLGEN_TURNS);
             else
-                CELLGEN_NAME(retnet_sequence_backward_deferred_1_strip)(frame, row, axis1, strip, last, 1);
+                CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(frame, row, axis1, strip, last, 1);
         }
     }
 }
 
-CELLGEN_EQUATIONS(retnet_sequence_backward_deferred_2)
-{
-    const int64_t nN = frame->n[3];
-    const int64_t nK = frame->n[4];
-    /* d_x_w_k = d_k / sqrt(K) */
-    const unsigned char *const cellgen_counts = frame->counts;
-    for (int64_t row = begin; row < end; ++row) {
-        const real *d_k_row = frame->at[0].rows + row * (nK * nN) + first;
-        const real inverse1 = 1 / cg_sqrt((real)nK);
-        real *d_x_w_k_row = frame->at[1].rows + row * (nK * nN) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
-            cg_zero_row(d_x_w_k_row, units);
-            continue;
-        }
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_k = d_k_row[unit];
-            d_x_w_k_row[unit] = d_k * inverse1;
-        }
-    }
-}
-
-CELLGEN_TILE_EQUATIONS(retnet_sequence_backward_deferred_4)
+CELLGEN_TILE_EQUATIONS(retnet_sequence_backward_deferred_2)
 {
     enum { width = CELLGEN_SLOT_VECTORS(1) * CELLGEN_REAL_LANES };
     const int64_t nB = frame->n[1];
@@ -786,7 +712,7 @@ CELLGEN_TILE_EQUATIONS(retnet_sequence_backward_deferred_4)
         }
     }
 }
-CELLGEN_TILE(retnet_sequence_backward_deferred_4, 1)
+CELLGEN_TILE(retnet_sequence_backward_deferred_2, 1)
 
 static const cellgen_member CELLGEN_NAME(retnet_sequence_backward_members)[] = {
     {CELLGEN_REQUIRED, -1}, {CELLGEN_REQUIRED | CELLGEN_PACKED, -1},
@@ -799,83 +725,72 @@ static const cellgen_member CELLGEN_NAME(retnet_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 4},
 };
 static const cellgen_series_row CELLGEN_NAME(retnet_sequence_backward_over_time)[] = {
-    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 12},
-    {5, 2, 2, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 13},
-    {9, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 14, 15, -1, -1}, {10, 2, 6, 0, -1, -1, -1, -1},
-    {12, 5, 8, 0, -1, -1, -1, -1}, {7, 0, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 16},
-    {8, 1, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 17},
+    {0, 5, 0, CELLGEN_ACROSS, -1, -1, -1, 10}, {5, 2, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {9, 1, 4, CELLGEN_REPEATED | CELLGEN_STAGED, 11, 12, -1, -1}, {10, 2, 6, 0, -1, -1, -1, -1},
+    {12, 5, 8, 0, -1, -1, -1, -1},
 };
 static const cellgen_link CELLGEN_NAME(retnet_sequence_backward_states)[] = {
-    {2, CELLGEN_STATE_OUTPUT, 1, -1, 11, 13, 3, -1, 11, -1, -1, 0},
+    {2, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_IN_PLACE, 1, -1, 11, 13, 3, -1, 9, -1, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(retnet_sequence_backward_memory)[] = {
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 1), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 0),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_PANEL(1, 1, 5, 1, -1),
     CELLGEN_PANEL(0, 1, 5, 1, -1), CELLGEN_PANEL(0, 1, 5, 1, -1),
     {CELLGEN_CHUNK_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 1, 5, 0, -1},
     CELLGEN_ARRAY(TWO_BATCHES, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 5),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 2), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 0),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, IF_GATHERED, 1), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
-    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
+    CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1), CELLGEN_ARRAY(BATCH_ROWS, WITH_TABLES, 1),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 3),
+    CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 4),
 };
-static const cellgen_kept CELLGEN_NAME(retnet_sequence_backward_kept)[] = {{1, 1, -1}, {2, 2, -1},};
+static const cellgen_kept CELLGEN_NAME(retnet_sequence_backward_kept)[] = {{1, 0, -1}, {2, 1, -1}, {4, 0, -1},};
 static const cellgen_total CELLGEN_NAME(retnet_sequence_backward_totals)[] = {
-    {14, -1, 3, 1, 0, 18}, {15, -1, 3, 1, 0, 19}, {16, -1, 4, 1, 0, 20},
+    {14, -1, 3, 1, 0, 13}, {15, -1, 3, 1, 0, 14}, {16, -1, 4, 1, 0, 15},
 };
 static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_1_uses)[] = {2, 3,};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_2_uses)[] = {3, 4,};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_3_uses)[] = {0, 1, 4, 5, 6, 7, 8,};
+static const int16_t CELLGEN_NAME(retnet_sequence_backward_reverse_2_uses)[] = {0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,};
 static const cellgen_place CELLGEN_NAME(retnet_sequence_backward_reverse_places)[] = {
     {CELLGEN_AT_SERIES, 3, 2, -1, 1}, {CELLGEN_AT_CARRY, 0, 2, -1, 0}, {CELLGEN_AT_STAGED, 2, 1, -1, 1},
-    {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_MEMBER, 4, 6, -1, 0},
-    {CELLGEN_AT_SAVED, 6, 0, -1, 0}, {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_PASSED, 0, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 0, 1, -1, 0}, {CELLGEN_AT_MEMBER, 4, 6, -1, 0},
+    {CELLGEN_AT_SERIES, 1, 2, -1, 0}, {CELLGEN_AT_SAVED, 7, 0, -1, 0}, {CELLGEN_AT_SAVED, 8, 1, -1, 0},
+    {CELLGEN_AT_SAVED, 6, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 2, -1, 0}, {CELLGEN_AT_KEPT, 1, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 2, 1, -1, 0}, {CELLGEN_AT_MEMORY, 3, 0, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(retnet_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_1), 2, CELLGEN_NAME(retnet_sequence_backward_reverse_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_2), 2, CELLGEN_NAME(retnet_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_3), 7, CELLGEN_NAME(retnet_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_2), 13, CELLGEN_NAME(retnet_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 };
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6, 7,};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses)[] = {7, 8,};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_3_uses)[] = {9, 6, 8, 5, 10, 11, 12,};
-static const cellgen_left_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_lefts)[] = {{0, -1, 5, -1, -1},};
-static const cellgen_right_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_rights)[] = {{1, -1, 1, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
-static const cellgen_outer_row CELLGEN_NAME(retnet_sequence_backward_deferred_3_outers)[] = {
+static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses)[] = {0, 1, 2, 3, 4, 5, 6,};
+static const cellgen_left_row CELLGEN_NAME(retnet_sequence_backward_deferred_1_lefts)[] = {{0, -1, 5, -1, -1},};
+static const cellgen_right_row CELLGEN_NAME(retnet_sequence_backward_deferred_1_rights)[] = {{1, -1, 1, -1}, {2, -1, 0, -1}, {3, -1, 0, -1},};
+static const cellgen_outer_row CELLGEN_NAME(retnet_sequence_backward_deferred_1_outers)[] = {
     {0, 0, 4, -1, 1, -1, 1}, {0, 1, 5, -1, 0, -1, 1}, {0, 2, 6, -1, 0, -1, 1},
 };
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_4_uses)[] = {6, 8, 5, 13,};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_4_wants)[] = {12,};
-static const cellgen_run CELLGEN_NAME(retnet_sequence_backward_deferred_4_runs)[] = {
-    {0, -1, 1, 0, 1, 0, 7, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 8, -1, 1, 1},
-    {2, -1, 0, 0, 1, 0, 9, -1, 1, 2},
+static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses)[] = {1, 2, 3, 7,};
+static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_2_wants)[] = {12,};
+static const cellgen_run CELLGEN_NAME(retnet_sequence_backward_deferred_2_runs)[] = {
+    {0, -1, 1, 0, 1, 0, 5, -1, 1, 0}, {1, -1, 0, 0, 1, 0, 6, -1, 1, 1},
+    {2, -1, 0, 0, 1, 0, 7, -1, 1, 2},
 };
-static const cellgen_weight CELLGEN_NAME(retnet_sequence_backward_deferred_4_weights)[] = {
+static const cellgen_weight CELLGEN_NAME(retnet_sequence_backward_deferred_2_weights)[] = {
     {3, -1, -1, 1, -1, 1, 0, 1}, {2, -1, -1, 0, -1, 1, 0, 0}, {1, -1, -1, 0, -1, 1, 0, 0},
 };
-static const cellgen_chain CELLGEN_NAME(retnet_sequence_backward_deferred_4_chains)[] = {{0, 3},};
-static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_4_in_place)[] = {3, -1,};
+static const cellgen_chain CELLGEN_NAME(retnet_sequence_backward_deferred_2_chains)[] = {{0, 3},};
+static const int16_t CELLGEN_NAME(retnet_sequence_backward_deferred_2_in_place)[] = {3, -1,};
 static const cellgen_place CELLGEN_NAME(retnet_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_KEPT, 1, 1, -1, 0}, {CELLGEN_AT_KEPT, 2, 2, -1, 0}, {CELLGEN_AT_ACROSS, 1, 2, -1, 0},
-    {CELLGEN_AT_ACROSS, 5, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 3, 0, -1, 0}, {CELLGEN_AT_MEMORY, 4, 1, -1, 0},
-    {CELLGEN_AT_MEMORY, 5, 0, -1, 0}, {CELLGEN_AT_MEMORY, 6, 0, -1, 0},
-    {CELLGEN_AT_ACROSS, 0, 5, -1, 0}, {CELLGEN_AT_MEMBER, 16, 1, -1, 0},
+    {CELLGEN_AT_ACROSS, 0, 5, -1, 0}, {CELLGEN_AT_KEPT, 2, 1, -1, 0}, {CELLGEN_AT_KEPT, 4, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 1, 0, -1, 0}, {CELLGEN_AT_MEMBER, 16, 1, -1, 0},
     {CELLGEN_AT_MEMBER, 15, 0, -1, 0}, {CELLGEN_AT_MEMBER, 14, 0, -1, 0},
     {CELLGEN_IN_PLACE, 4, 5, -1, 0},
 };
 static const cg_stage CELLGEN_NAME(retnet_sequence_backward_deferred_stages)[] = {
-    {CELLGEN_IS_LOOP, 1, 2, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_1), 8, CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_2), 2, CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(retnet_sequence_backward_deferred_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(retnet_sequence_backward_deferred_3_lefts), CELLGEN_NAME(retnet_sequence_backward_deferred_3_rights), CELLGEN_NAME(retnet_sequence_backward_deferred_3_outers)},
-    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4), 4, CELLGEN_NAME(retnet_sequence_backward_deferred_4_uses), 0, 0, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_4_wants), 1, 1, 7, 5, 10, 0, 7, 3, 1, 0, 1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_runs), CELLGEN_NAME(retnet_sequence_backward_deferred_4_weights), CELLGEN_NAME(retnet_sequence_backward_deferred_4_chains), 0, CELLGEN_NAME(retnet_sequence_backward_deferred_4_in_place), 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_PRODUCTS, 0, -1, -1, 0, 0, 7, CELLGEN_NAME(retnet_sequence_backward_deferred_1_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 3, CELLGEN_NAME(retnet_sequence_backward_deferred_1_lefts), CELLGEN_NAME(retnet_sequence_backward_deferred_1_rights), CELLGEN_NAME(retnet_sequence_backward_deferred_1_outers)},
+    {CELLGEN_IS_GROUP, 0, 5, -1, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_2), 4, CELLGEN_NAME(retnet_sequence_backward_deferred_2_uses), 0, 0, 1, CELLGEN_NAME(retnet_sequence_backward_deferred_2_wants), 1, 1, 7, 5, 8, 0, 7, 3, 1, 0, 1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_2_runs), CELLGEN_NAME(retnet_sequence_backward_deferred_2_weights), CELLGEN_NAME(retnet_sequence_backward_deferred_2_chains), 0, CELLGEN_NAME(retnet_sequence_backward_deferred_2_in_place), 0, 0, 0, 0, 0, 0, 0},
 };
-static const cellgen_stage_rows CELLGEN_NAME(retnet_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0}, {3, 1, 0},};
+static const cellgen_stage_rows CELLGEN_NAME(retnet_sequence_backward_deferred_rows)[] = {{0, 1, 0}, {1, 1, 0},};
 static const cg_part CELLGEN_NAME(retnet_sequence_backward_parts)[] = {
-    {9, 3, 0, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_places), CELLGEN_NAME(retnet_sequence_backward_reverse_stages), 0},
-    {14, 4, 3, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_places), CELLGEN_NAME(retnet_sequence_backward_deferred_stages), CELLGEN_NAME(retnet_sequence_backward_deferred_rows)},
+    {14, 2, 0, 0, -1, 0, CELLGEN_NAME(retnet_sequence_backward_reverse_places), CELLGEN_NAME(retnet_sequence_backward_reverse_stages), 0},
+    {8, 2, 2, 1, -1, 0, CELLGEN_NAME(retnet_sequence_backward_deferred_places), CELLGEN_NAME(retnet_sequence_backward_deferred_stages), CELLGEN_NAME(retnet_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(retnet_sequence_backward_made)[] = {{5, 7}, {6, 9}, {7, 10}, {8, 11},};
 static void CELLGEN_NAME(retnet_sequence_backward_extents)(const int64_t *n, int64_t *extent)
@@ -890,7 +805,7 @@ static const cg_function CELLGEN_NAME(retnet_sequence_backward_table) = {
     6, 9, 1, 2,
     CELLGEN_NAME(retnet_sequence_backward_extents), 0, 0, CELLGEN_NAME(retnet_sequence_backward_parts),
     8, 10, 0, 5,
-    17, 7, 1, 21, 2, 0, 3, 0, 0,
+    17, 5, 1, 16, 3, 0, 3, 0, 0,
     CELLGEN_NAME(retnet_sequence_backward_members), CELLGEN_NAME(retnet_sequence_backward_over_time),
     CELLGEN_NAME(retnet_sequence_backward_states), CELLGEN_NAME(retnet_sequence_backward_memory),
     CELLGEN_NAME(retnet_sequence_backward_kept), 0, CELLGEN_NAME(retnet_sequence_backward_totals), 0, 0,

@@ -926,33 +926,18 @@ __global__ void CELLGEN_CUDA_NAME(retnet_reverse_2)(
     cg_store(d_h_copy_rows, row, unit, d_h_copy);
 }
 
-/* d_sum_s_reshaped_q = d_sum_s_reshaped_q_view */
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_s_prev = d_s_total * gamma */
 __global__ void CELLGEN_CUDA_NAME(retnet_reverse_3)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_sum_s_reshaped_q_view_rows,
-    cellgen_rows<store> d_sum_s_reshaped_q_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_sum_s_reshaped_q_view = cg_load(d_sum_s_reshaped_q_view_rows, row, unit);
-    const real d_sum_s_reshaped_q = d_sum_s_reshaped_q_view;
-    cg_store(d_sum_s_reshaped_q_rows, row, unit, d_sum_s_reshaped_q);
-}
-
-/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
- * d_s_prev = d_s_total * gamma */
-__global__ void CELLGEN_CUDA_NAME(retnet_reverse_4)(
-    int64_t rows,
-    int64_t units,
     cellgen_rows<const real> d_s_in_rows,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> gamma_rows,
     cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_s_total_rows,
     cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -965,20 +950,21 @@ __global__ void CELLGEN_CUDA_NAME(retnet_reverse_4)(
     const real gamma = cg_load(gamma_rows, 0, axis1);
     const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
     const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
-    cg_store(d_s_total_rows, row, unit, d_s_total);
     const real d_s_prev = d_s_total * gamma;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
-/* d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, K, 1))
  * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1)) */
-__global__ void CELLGEN_CUDA_NAME(retnet_deferred_1_sums1)(
+__global__ void CELLGEN_CUDA_NAME(retnet_reverse_3_sums1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sum_s_reshaped_q_rows,
-    cellgen_rows<const store> d_s_total_rows,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> s_rows,
     cellgen_rows<const store> reshaped_v_rows,
+    cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
@@ -992,10 +978,12 @@ __global__ void CELLGEN_CUDA_NAME(retnet_deferred_1_sums1)(
     real d_reshaped_q = 0;
     real d_reshaped_k = 0;
     for (int64_t axis3 = 0; axis3 < nD; ++axis3) {
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis3);
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real s = cg_load(s_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
     const real reshaped_v = cg_load(reshaped_v_rows, row, axis1 * (nD) + axis3);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
     d_reshaped_q += d_sum_s_reshaped_q * s;
     d_reshaped_k += d_s_total * reshaped_v;
     }
@@ -1003,12 +991,15 @@ __global__ void CELLGEN_CUDA_NAME(retnet_deferred_1_sums1)(
     cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
 }
 
-/* d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D)) */
-__global__ void CELLGEN_CUDA_NAME(retnet_deferred_1_sums2)(
+/* d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q
+ * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, 1, D)) */
+__global__ void CELLGEN_CUDA_NAME(retnet_reverse_3_sums2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_s_total_rows,
+    cellgen_rows<const real> d_s_in_rows,
+    cellgen_rows<const real> d_sum_s_reshaped_q_rows,
     cellgen_rows<const store> reshaped_k_rows,
+    cellgen_rows<const store> reshaped_q_rows,
     int64_t nD,
     int64_t nK,
     int64_t nN,
@@ -1020,28 +1011,29 @@ __global__ void CELLGEN_CUDA_NAME(retnet_deferred_1_sums2)(
     const int64_t axis1 = (entry / (nD)) % nN;
     real d_reshaped_v = 0;
     for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
-    const real d_s_total = cg_load(d_s_total_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
+    const real d_s_in = cg_load(d_s_in_rows, row, axis1 * (nD * nK) + axis2 * (nD) + axis3);
+    const real d_sum_s_reshaped_q = cg_load(d_sum_s_reshaped_q_rows, row, axis1 * (nD) + axis3);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis2);
+    const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis2);
+    const real d_s_total = d_s_in + d_sum_s_reshaped_q * reshaped_q;
     d_reshaped_v += d_s_total * reshaped_k;
     }
     cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
 }
 
 /* d_x_w_k = d_k / sqrt(K) */
-__global__ void CELLGEN_CUDA_NAME(retnet_deferred_2)(
+__global__ void CELLGEN_CUDA_NAME(retnet_reverse_4)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_k_rows,
     int64_t nK,
-    cellgen_rows<store> d_x_w_k_rows,
-    const unsigned char *counts)
+    cellgen_rows<store> d_x_w_k_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_k = cg_load(d_k_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
     const real d_x_w_k = d_k / cg_sqrt((real)nK);
-    cg_store(d_x_w_k_rows, row, unit, counted ? d_x_w_k : real(0));
+    cg_store(d_x_w_k_rows, row, unit, d_x_w_k);
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -1051,7 +1043,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nK, (void)nD;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nN * nK * nD)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
@@ -1070,14 +1061,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward_workspa
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * (nN * nD)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * (nN * nK * nD)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 2 * nK * nN), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
+         + CELLGEN_CUDA_BYTES(nB * (nK * nN), real)
+         + CELLGEN_CUDA_BYTES(nI * (nD * nN + 2 * nK * nN), real)
+         + CELLGEN_CUDA_BYTES((nD * nN + 2 * nK * nN) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward)(
@@ -1124,21 +1114,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward)(
     store *const d_x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nK * nN + nD * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN + 2 * nK * nN), store);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const reverse_d_s_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nK * nN), real);
     real *const reverse_d_h_copy = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
-    store *const deferred_d_reshaped_q = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
-    real *const deferred_d_reshaped_k = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
-    store *const deferred_d_reshaped_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), store);
-    store *const deferred_d_x_w_k = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), store);
+    real *const reverse_d_reshaped_k = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), real);
+    real *const x_products = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (nD * nN + 2 * nK * nN), real);
+    store *const deferred_4_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES((nD * nN + 2 * nK * nN) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1178,10 +1166,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward)(
     } else {
         own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
     }
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
     const int64_t d_h_step = args->strides[4];
     const int64_t d_h_row = args->strides[5];
     const int64_t d_s_step = args->strides[6];
     const int64_t d_s_row = args->strides[7];
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_4_weights_1, nI), cg_in(args->w_q, (nK * nN)));
+    cg_transpose(&run, nD * nN, nI, cg_rows(deferred_4_weights_1 + (nK * nN) * nI, nI), cg_in(args->w_v, (nD * nN)));
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_4_weights_1 + (nD * nN + nK * nN) * nI, nI), cg_in(args->w_k, (nK * nN)));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_s_last, nD * nK * nN));
     for (int64_t step = nT - 1; step >= 0; --step) {
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_1), nB, nD * nK * nN,
@@ -1194,62 +1187,55 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(retnet_cuda_sequence_backward)(
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_2), nB, nD * nN,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_rows(reverse_d_h_copy, (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_3), nB, nD * nN,
-            cg_in(reverse_d_h_copy, (nD * nN)),
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN), (nD * nK * nN + nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_4), nB, nD * nK * nN,
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_3), nB, nD * nK * nN,
             cg_in(reverse_d_s_in, (nD * nK * nN)),
-            cg_in(adjoints + step * nB * (nD * nK * nN + nD * nN), (nD * nK * nN + nD * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
             cg_in(args->gamma, 1),
             cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
             nD,
             nK,
             nN,
-            cg_rows(adjoints + step * nB * (nD * nK * nN + nD * nN) + nD * nN, (nD * nK * nN + nD * nN)),
             cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_3_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in(args->s + step * s_step, s_row),
+            cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK * nN), (nD * nN + 2 * nK * nN)),
+            cg_rows(reverse_d_reshaped_k, (nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_3_sums2), (int64_t)(nB), (int64_t)(nN * nD),
+            cg_in(reverse_d_s_in, (nD * nK * nN)),
+            cg_in(reverse_d_h_copy, (nD * nN)),
+            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+            nD,
+            nK,
+            nN,
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK * nN) + nK * nN, (nD * nN + 2 * nK * nN)));
+        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_reverse_4), nB, nK * nN,
+            cg_in(reverse_d_reshaped_k, (nK * nN)),
+            nK,
+            cg_rows(adjoints + step * nB * (nD * nN + 2 * nK * nN) + nD * nN + nK * nN, (nD * nN + 2 * nK * nN)));
         if (guarded) {
             cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (nD * nK * nN + nD * nN), adjoints + step * nB * (nD * nK * nN + nD * nN), step_counts + step * nB);
+            cg_leave_out(&run, nB, (nD * nN + 2 * nK * nN), adjoints + step * nB * (nD * nN + 2 * nK * nN), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_s_prev, nD * nK * nN), cg_in(d_s_prev_pair, nD * nK * nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_deferred_1_sums1), (int64_t)(nT * nB), (int64_t)(nN * nK),
-        cg_in(adjoints, (nD * nK * nN + nD * nN)),
-        cg_in(adjoints + nD * nN, (nD * nK * nN + nD * nN)),
-        cg_in(args->s, (nD * nK * nN)),
-        cg_in(args->v, (nD * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_q, (nK * nN)),
-        cg_rows(deferred_d_reshaped_k, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_deferred_1_sums2), (int64_t)(nT * nB), (int64_t)(nN * nD),
-        cg_in(adjoints + nD * nN, (nD * nK * nN + nD * nN)),
-        cg_in(args->k, (nK * nN)),
-        nD,
-        nK,
-        nN,
-        cg_rows(deferred_d_reshaped_v, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(retnet_deferred_2), nT * nB, nK * nN,
-        cg_in(deferred_d_reshaped_k, (nK * nN)),
-        nK,
-        cg_rows(deferred_d_x_w_k, (nK * nN)),
-        guarded ? step_counts : nullptr);
-    /* d_w_v = x.T @ d_reshaped_v */
-    cg_gemm_tn(&run, nI, nD * nN, nT * nB, args->x, nI, deferred_d_reshaped_v, (nD * nN), args->d_w_v, (nD * nN), 0);
-    /* d_w_k = x.T @ d_x_w_k */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_k, (nK * nN), args->d_w_k, (nK * nN), 0);
-    /* d_w_q = x.T @ d_reshaped_q */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_reshaped_q, (nK * nN), args->d_w_q, (nK * nN), 0);
-    /* d_reshaped_v @ [w_v.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nD * nN, deferred_d_reshaped_v, (nD * nN), args->w_v, (nD * nN), args->d_x, nI, 0);
-    /* d_x_w_k @ [w_k.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 1);
-    /* d_reshaped_q @ [w_q.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_reshaped_q, (nK * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
+    /* d_w_q = x.T @ d_reshaped_q; d_w_v = x.T @ d_reshaped_v; d_w_k = x.T @ d_x_w_k */
+    cg_gemm_tn(&run, nI, nD * nN + 2 * nK * nN, nT * nB, args->x, nI, adjoints, (nD * nN + 2 * nK * nN), x_products, nD * nN + 2 * nK * nN, 0);
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_q, (nK * nN)), cg_in(x_products, nD * nN + 2 * nK * nN));
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products + nK * nN, nD * nN + 2 * nK * nN));
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_k, (nK * nN)), cg_in(x_products + nD * nN + nK * nN, nD * nN + 2 * nK * nN));
+    /* d_reshaped_q @ [w_q.T]; d_reshaped_v @ [w_v.T]; d_x_w_k @ [w_k.T] */
+    cg_gemm_nn(&run, nT * nB, nI, nD * nN + 2 * nK * nN, adjoints, (nD * nN + 2 * nK * nN), deferred_4_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(4))
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

@@ -1736,7 +1736,7 @@ static const cellgen_series_row CELLGEN_NAME(rwkv6_sequence_backward_over_time)[
 };
 static const cellgen_link CELLGEN_NAME(rwkv6_sequence_backward_states)[] = {
     {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 23, 26, 5, -1, 38, -1, 39, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 24, 27, 4, -1, 40, 41, -1, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 2, 24, 27, 4, -1, 40, 41, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(rwkv6_sequence_backward_memory)[] = {
     {CELLGEN_ONE_ROW, CELLGEN_ALWAYS, 2, 1, 0, -1, 0, -1}, CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),

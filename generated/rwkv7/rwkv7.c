@@ -1960,21 +1960,20 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGE
     const real *reshaped_v_row = frame->at[8].rows + row * (nD * nN);
     const real *reshaped_kept_row = frame->at[9].rows + row * (nK * nN);
     const real *reshaped_r_row = frame->at[10].rows + row * (nK * nN);
-    const real *d_v_view_row = frame->at[14].rows + row * (nD * nN);
-    real *d_s_total_row = frame->at[11].rows + row * (nD * nK * nN);
-    const real *d_sum_s_prev_reshaped_removed_row = frame->at[16].rows + row * (nD * nN);
-    const real *reshaped_w_row = frame->at[19].rows + row * (nK * nN);
-    const real *reshaped_removed_row = frame->at[20].rows + row * (nK * nN);
+    const real *d_v_view_row = frame->at[13].rows + row * (nD * nN);
+    const real *d_sum_s_prev_reshaped_removed_row = frame->at[15].rows + row * (nD * nN);
+    const real *reshaped_w_row = frame->at[18].rows + row * (nK * nN);
+    const real *reshaped_removed_row = frame->at[19].rows + row * (nK * nN);
     real *d_o_copy_row = frame->at[3].rows + row * (nD * nN);
-    real *d_reshaped_r_row = frame->at[12].rows + row * (nK * nN);
-    real *d_reshaped_kept_row = frame->at[13].rows + row * (nK * nN);
-    real *d_reshaped_v_row = frame->at[14].rows + row * (nD * nN);
-    real *d_reshaped_a_removed_row = frame->at[15].rows + row * (nK * nN);
-    real *d_reshaped_reshaped_sum_s_prev_reshaped = frame->at[16].rows + row * (nD * nN);
-    real *d_reshaped_w_row = frame->at[17].rows + row * (nK * nN);
-    real *d_v_row = frame->at[18].rows + row * (nD * nN);
-    real *d_s_prev_row = frame->at[21].rows + row * (nD * nK * nN);
-    real *d_reshaped_removed_row = frame->at[22].rows + row * (nK * nN);
+    real *d_reshaped_r_row = frame->at[11].rows + row * (nK * nN);
+    real *d_reshaped_kept_row = frame->at[12].rows + row * (nK * nN);
+    real *d_reshaped_v_row = frame->at[13].rows + row * (nD * nN);
+    real *d_reshaped_a_removed_row = frame->at[14].rows + row * (nK * nN);
+    real *d_reshaped_reshaped_sum_s_prev_reshaped = frame->at[15].rows + row * (nD * nN);
+    real *d_reshaped_w_row = frame->at[16].rows + row * (nK * nN);
+    real *d_v_row = frame->at[17].rows + row * (nD * nN);
+    real *d_s_prev_row = frame->at[20].rows + row * (nD * nK * nN);
+    real *d_reshaped_removed_row = frame->at[21].rows + row * (nK * nN);
     /* d_o_copy = d_o */
     {
         CELLGEN_VECTORIZE
@@ -2028,7 +2027,6 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGE
                     const cg_vector reshaped_v = reshaped_v_of[turn];
                     const cg_vector d_s_in = d_s + d_s_next;
                     const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r;
-                    cg_store(&d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], d_s_total);
                     d_reshaped_r += d_sum_s_reshaped_r * s;
                     d_reshaped_kept += d_s_total * reshaped_v;
                     d_reshaped_v_lanes[turn] += d_s_total * reshaped_kept;
@@ -2059,7 +2057,6 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGE
                     const real reshaped_r = reshaped_r_row[axis1 * nK + unit];
                     const real d_s_in = d_s + d_s_next;
                     const real d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r;
-                    d_s_total_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit] = d_s_total;
                     d_reshaped_r_row[axis1 * nK + unit] += d_sum_s_reshaped_r * s;
                     d_reshaped_kept_row[axis1 * nK + unit] += d_s_total * reshaped_v;
                     d_reshaped_v_sums[turn] += d_s_total * reshaped_kept;
@@ -2082,17 +2079,24 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGE
             d_v_row[axis1 * nD + unit] = d_v_view;
         }
     }
-    /* d_s_prev = d_s_total * reshaped_w + strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed)
+    /* d_s_in = d_s + d_s_next
+     * d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r
+     * d_s_prev = d_s_total * reshaped_w + strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed)
      * d_reshaped_removed = sum(d_reshaped_removed_terms -> (B, N, 1, K)) */
     {
         for (int64_t axis2 = first; axis2 < last; ++axis2) {
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < nK; ++unit) {
-                const real d_s_total = d_s_total_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                const real d_s = d_s_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                const real d_s_next = d_s_next_row[axis1 * (nD * nK) + axis2 * nK + unit];
+                const real d_sum_s_reshaped_r = d_sum_s_reshaped_r_row[axis1 * nD + axis2];
                 const real d_sum_s_prev_reshaped_removed = d_sum_s_prev_reshaped_removed_row[axis1 * nD + axis2];
                 const real s_prev = s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit];
                 const real reshaped_w = reshaped_w_row[axis1 * nK + unit];
                 const real reshaped_removed = reshaped_removed_row[axis1 * nK + unit];
+                const real reshaped_r = reshaped_r_row[axis1 * nK + unit];
+                const real d_s_in = d_s + d_s_next;
+                const real d_s_total = d_s_in + d_sum_s_reshaped_r * reshaped_r;
                 d_s_prev_row[axis1 * (nD * nK) + axis2 * nK + unit] = d_s_total * reshaped_w + cg_strong_product(d_sum_s_prev_reshaped_removed, reshaped_removed);
                 d_reshaped_removed_row[axis1 * nK + unit] += d_sum_s_prev_reshaped_removed * s_prev;
             }
@@ -2105,11 +2109,11 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_5)
     const int64_t nD = frame->n[4];
     const int64_t nK = frame->n[5];
     for (int64_t row = begin; row < end; ++row) {
-        { real *d_reshaped_r_row = frame->at[12].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_r_row[unit] = 0; }
-        { real *d_reshaped_kept_row = frame->at[13].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_kept_row[unit] = 0; }
-        { real *d_reshaped_a_removed_row = frame->at[15].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_a_removed_row[unit] = 0; }
-        { real *d_reshaped_w_row = frame->at[17].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_w_row[unit] = 0; }
-        { real *d_reshaped_removed_row = frame->at[22].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_removed_row[unit] = 0; }
+        { real *d_reshaped_r_row = frame->at[11].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_r_row[unit] = 0; }
+        { real *d_reshaped_kept_row = frame->at[12].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_kept_row[unit] = 0; }
+        { real *d_reshaped_a_removed_row = frame->at[14].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_a_removed_row[unit] = 0; }
+        { real *d_reshaped_w_row = frame->at[16].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_w_row[unit] = 0; }
+        { real *d_reshaped_removed_row = frame->at[21].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_removed_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
             last = CELLGEN_STRIP_END(strip, nD);
@@ -2508,29 +2512,28 @@ static const cellgen_member CELLGEN_NAME(rwkv7_sequence_backward_members)[] = {
     {CELLGEN_SUMMED, 2}, {CELLGEN_SUMMED, 2},
 };
 static const cellgen_series_row CELLGEN_NAME(rwkv7_sequence_backward_over_time)[] = {
-    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 62}, {17, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
+    {0, 0, 0, CELLGEN_ACROSS, -1, -1, -1, 61}, {17, 1, 2, CELLGEN_AGAIN, -1, -1, -1, -1},
     {18, 0, 4, CELLGEN_AGAIN, -1, -1, -1, -1},
-    {28, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 63, 64, -1, -1}, {29, 1, 8, 0, -1, -1, -1, -1},
-    {30, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 65},
-    {22, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 66},
-    {24, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 67},
+    {28, 3, 6, CELLGEN_REPEATED | CELLGEN_STAGED, 62, 63, -1, -1}, {29, 1, 8, 0, -1, -1, -1, -1},
+    {30, 0, 10, 0, -1, -1, -1, -1}, {33, 0, 12, CELLGEN_SCATTERED, -1, -1, -1, 64},
+    {22, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 65},
+    {24, 4, -1, CELLGEN_ACROSS | CELLGEN_AGAIN, -1, -1, -1, 66},
 };
 static const cellgen_link CELLGEN_NAME(rwkv7_sequence_backward_states)[] = {
-    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 31, 34, 5, -1, 58, -1, 59, 0},
-    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW, 1, 2, 32, 35, 4, -1, 60, 61, -1, 0},
+    {0, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_ACROSS, 2, 1, 31, 34, 5, -1, 57, -1, 58, 0},
+    {1, CELLGEN_STATE_OUTPUT | CELLGEN_STATE_NOW | CELLGEN_STATE_IN_PLACE, 1, 2, 32, 35, 4, -1, 59, 60, -1, 0},
 };
 static const cellgen_memory CELLGEN_NAME(rwkv7_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 5),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 1),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2),
-    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3), CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2),
-    CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1),
+    CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 2), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 3),
+    CELLGEN_ARRAY(BATCH_ROWS, ALWAYS, 2), CELLGEN_PANEL(2, 1, 4, 1, -1), CELLGEN_PANEL(2, 1, 4, 1, -1),
     CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 4),
     {CELLGEN_BATCH_SLOTS, CELLGEN_IF_UNPACKED, -1, 0, 2, 4, 0, -1}, CELLGEN_PANEL(3, 1, 0, 1, -1),
     CELLGEN_PANEL(2, 1, 0, 1, -1), CELLGEN_ARRAY(CHUNK_OF_ROWS, ALWAYS, 0),
@@ -2566,54 +2569,54 @@ static const cellgen_memory CELLGEN_NAME(rwkv7_sequence_backward_memory)[] = {
     CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2), CELLGEN_ARRAY(ONE_ROW, OF_A_ROW_BLOCK, 2),
 };
 static const cellgen_kept CELLGEN_NAME(rwkv7_sequence_backward_kept)[] = {
-    {0, 0, -1}, {14, 2, -1}, {15, 2, -1}, {23, 4, -1}, {35, 0, -1}, {16, 2, -1}, {22, 4, -1},
-    {36, 0, -1}, {18, 3, -1}, {27, 0, -1}, {39, 2, -1}, {42, 0, -1}, {17, 2, -1}, {28, 0, -1},
-    {40, 2, -1},
+    {0, 0, -1}, {13, 2, -1}, {14, 2, -1}, {22, 4, -1}, {34, 0, -1}, {15, 2, -1}, {21, 4, -1},
+    {35, 0, -1}, {17, 3, -1}, {26, 0, -1}, {38, 2, -1}, {41, 0, -1}, {16, 2, -1}, {27, 0, -1},
+    {39, 2, -1},
 };
 static const cellgen_total CELLGEN_NAME(rwkv7_sequence_backward_totals)[] = {
-    {36, -1, 0, 0, 0, 68}, {37, -1, 0, 0, 0, 69}, {38, -1, 0, 0, 0, 70}, {39, -1, 0, 0, 0, 71},
-    {40, -1, 0, 0, 0, 72}, {41, -1, 6, 1, 0, 73}, {42, -1, 6, 1, 0, 74}, {43, -1, 7, 1, 0, 75},
-    {44, -1, 2, 0, 0, 76}, {45, -1, 8, 1, 0, 77}, {46, -1, 9, 1, 0, 78}, {47, -1, 2, 0, 0, 79},
-    {48, -1, 8, 1, 0, 80}, {49, -1, 9, 1, 0, 81}, {50, -1, 2, 0, 0, 82}, {51, -1, 2, 0, 0, 83},
+    {36, -1, 0, 0, 0, 67}, {37, -1, 0, 0, 0, 68}, {38, -1, 0, 0, 0, 69}, {39, -1, 0, 0, 0, 70},
+    {40, -1, 0, 0, 0, 71}, {41, -1, 6, 1, 0, 72}, {42, -1, 6, 1, 0, 73}, {43, -1, 7, 1, 0, 74},
+    {44, -1, 2, 0, 0, 75}, {45, -1, 8, 1, 0, 76}, {46, -1, 9, 1, 0, 77}, {47, -1, 2, 0, 0, 78},
+    {48, -1, 8, 1, 0, 79}, {49, -1, 9, 1, 0, 80}, {50, -1, 2, 0, 0, 81}, {51, -1, 2, 0, 0, 82},
 };
 static const cellgen_sum CELLGEN_NAME(rwkv7_sequence_backward_sums)[] = {
-    {40, -1, 0, 44}, {39, -1, 0, 45}, {38, -1, 0, 46}, {37, -1, 0, 47}, {36, -1, 0, 48},
-    {51, -1, 2, 54}, {50, -1, 2, 55}, {47, -1, 2, 56}, {44, -1, 2, 57},
+    {40, -1, 0, 43}, {39, -1, 0, 44}, {38, -1, 0, 45}, {37, -1, 0, 46}, {36, -1, 0, 47},
+    {51, -1, 2, 53}, {50, -1, 2, 54}, {47, -1, 2, 55}, {44, -1, 2, 56},
 };
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_1_uses)[] = {0, 1, 2,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses)[] = {5, 6, 7, 8, 9, 10,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses)[] = {11, 12,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses)[] = {13, 6, 7, 11, 12, 14, 15,};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses)[] = {
-    3, 4, 16, 17, 18, 19, 20, 15, 21, 10, 22, 23, 24, 25, 26, 27, 28, 29, 34, 9, 14, 35, 36,
+    3, 4, 16, 17, 18, 19, 20, 15, 21, 10, 22, 23, 24, 25, 26, 27, 28, 33, 9, 14, 34, 35,
 };
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses)[] = {27, 25, 29, 24, 5, 6, 9, 7, 14, 8, 30, 31, 32, 33,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses)[] = {31, 32, 37, 38, 39,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses)[] = {26, 24, 28, 23, 5, 6, 9, 7, 14, 8, 29, 30, 31, 32,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses)[] = {30, 31, 36, 37, 38,};
 static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_runs)[] = {
-    {0, -1, 2, 0, 1, 0, 20, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 21, -1, 1, 1},
+    {0, -1, 2, 0, 1, 0, 19, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 20, -1, 1, 1},
 };
 static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_weights)[] = {{14, -1, -1, 2, -1, 1, 0, 1}, {12, -1, -1, 2, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_chains)[] = {{0, 1}, {1, 1},};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses)[] = {34, 33, 40, 41,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses)[] = {33, 32, 39, 40,};
 static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_runs)[] = {
-    {0, -1, 3, 0, 1, 0, 25, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 26, -1, 1, 1},
+    {0, -1, 3, 0, 1, 0, 24, -1, 1, 0}, {1, -1, 2, 0, 1, 1, 25, -1, 1, 1},
 };
 static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_weights)[] = {{10, -1, -1, 3, -1, 1, 0, 1}, {8, -1, -1, 2, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_chains)[] = {{0, 1}, {1, 1},};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses)[] = {27, 36, 13, 6, 7, 11, 12, 42, 43, 44,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses)[] = {39, 38, 45, 46,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses)[] = {26, 35, 13, 6, 7, 11, 12, 41, 42, 43,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses)[] = {38, 37, 44, 45,};
 static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_runs)[] = {
-    {0, -1, 4, 0, 1, 0, 33, -1, 1, 0}, {1, -1, 4, 0, 1, 1, 34, -1, 1, 1},
+    {0, -1, 4, 0, 1, 0, 32, -1, 1, 0}, {1, -1, 4, 0, 1, 1, 33, -1, 1, 1},
 };
 static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_weights)[] = {{13, -1, -1, 4, -1, 1, 0, 1}, {11, -1, -1, 4, -1, 1, 1, 1},};
 static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_chains)[] = {{0, 1}, {1, 1},};
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_zeroed)[] = {1,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses)[] = {44, 12, 47,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses)[] = {25, 42, 43, 47, 13, 5, 6, 7, 11, 12, 48, 49,};
-static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses)[] = {48, 45, 46, 40, 50, 41, 51, 52, 53, 54, 55, 56,};
-static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs)[] = {{0, -1, 2, 0, 1, 0, 41, -1, 1, 0},};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses)[] = {43, 12, 46,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses)[] = {24, 41, 42, 46, 13, 5, 6, 7, 11, 12, 47, 48,};
+static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses)[] = {47, 44, 45, 39, 49, 40, 50, 51, 52, 53, 54, 55,};
+static const cellgen_run CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs)[] = {{0, -1, 2, 0, 1, 0, 40, -1, 1, 0},};
 static const cellgen_weight CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_weights)[] = {{9, -1, -1, 2, -1, 1, 0, 1},};
 static const cellgen_chain CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_chains)[] = {{0, 1},};
 static const cellgen_prefetch_row CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_prefetch)[] = {
@@ -2633,17 +2636,17 @@ static const cellgen_place CELLGEN_NAME(rwkv7_sequence_backward_reverse_places)[
     {CELLGEN_AT_MEMORY, 6, 3, -1, 0}, {CELLGEN_AT_BEFORE, 1, 1, -1, 0},
     {CELLGEN_AT_SERIES, 1, 1, -1, 0}, {CELLGEN_AT_SAVED, 27, 3, -1, 0},
     {CELLGEN_AT_SAVED, 21, 3, -1, 0}, {CELLGEN_AT_SAVED, 19, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 7, 1, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 9, 2, -1, 0}, {CELLGEN_AT_MEMORY, 10, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 11, 2, -1, 0}, {CELLGEN_AT_MEMORY, 12, 3, -1, 0},
-    {CELLGEN_AT_MEMORY, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 17, 2, -1, 0}, {CELLGEN_AT_KEPT, 18, 3, -1, 0},
-    {CELLGEN_AT_PASSED, 1, 1, -1, 0}, {CELLGEN_AT_MEMORY, 19, 2, -1, 0},
-    {CELLGEN_AT_SAVED, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 23, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 27, 0, -1, 0}, {CELLGEN_AT_KEPT, 28, 0, -1, 0}, {CELLGEN_AT_MEMORY, 30, 2, -1, 0},
-    {CELLGEN_AT_MEMORY, 31, 2, -1, 0}, {CELLGEN_AT_MEMORY, 32, 5, -1, 0},
-    {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_MEMORY, 38, 5, -1, 0},
-    {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_KEPT, 42, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 7, 2, -1, 0}, {CELLGEN_AT_MEMORY, 8, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 9, 3, -1, 0}, {CELLGEN_AT_MEMORY, 10, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 11, 3, -1, 0}, {CELLGEN_AT_MEMORY, 12, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 17, 3, -1, 0}, {CELLGEN_AT_PASSED, 1, 1, -1, 0},
+    {CELLGEN_AT_MEMORY, 18, 2, -1, 0}, {CELLGEN_AT_SAVED, 22, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 21, 4, -1, 0}, {CELLGEN_AT_KEPT, 22, 4, -1, 0}, {CELLGEN_AT_KEPT, 26, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 27, 0, -1, 0}, {CELLGEN_AT_MEMORY, 29, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 30, 2, -1, 0}, {CELLGEN_AT_MEMORY, 31, 5, -1, 0},
+    {CELLGEN_AT_KEPT, 34, 0, -1, 0}, {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_MEMORY, 37, 5, -1, 0},
+    {CELLGEN_AT_KEPT, 38, 2, -1, 0}, {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_KEPT, 41, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 3, 0, -1, 0}, {CELLGEN_AT_MEMBER, 4, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 5, 0, -1, 0}, {CELLGEN_AT_MEMBER, 6, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 7, 0, -1, 0}, {CELLGEN_AT_PASSED, 0, 0, -1, 0},
@@ -2653,15 +2656,15 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages)[] = {
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2), 6, CELLGEN_NAME(rwkv7_sequence_backward_reverse_2_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3), 2, CELLGEN_NAME(rwkv7_sequence_backward_reverse_3_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4), 7, CELLGEN_NAME(rwkv7_sequence_backward_reverse_4_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5), 23, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_LOOP, 1, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5), 22, CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6), 14, CELLGEN_NAME(rwkv7_sequence_backward_reverse_6_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7), 5, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 2, 1, 10, 4, 24, 0, 10, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_zeroed), 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 2, 1, 11, 0, 29, 0, 11, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 4, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7), 5, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_uses), 0, 0, 0, 0, 2, 1, 10, 4, 23, 0, 10, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_7_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_uses), 0, 0, 0, 0, 2, 1, 11, 0, 28, 0, 11, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_8_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9), 10, CELLGEN_NAME(rwkv7_sequence_backward_reverse_9_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 2, 1, 12, 0, 37, 0, 12, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_zeroed), 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10), 4, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_uses), 0, 0, 0, 0, 2, 1, 12, 0, 36, 0, 12, 2, 2, 0, 0, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_chains), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_10_zeroed), 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 5, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11), 3, CELLGEN_NAME(rwkv7_sequence_backward_reverse_11_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CELLGEN_IS_LOOP, 1, 2, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_12_uses), 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses), 0, 0, 0, 0, 1, 1, 2, 0, 43, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_chains), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
+    {CELLGEN_IS_GROUP, 1, 0, -1, 1, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13), 12, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_uses), 0, 0, 0, 0, 1, 1, 2, 0, 42, 0, 2, 1, 1, 15, 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_runs), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_weights), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_chains), CELLGEN_NAME(rwkv7_sequence_backward_reverse_13_prefetch), 0, 0, 0, 0, 0, 0, 0, 0},
 };
 static const int16_t CELLGEN_NAME(rwkv7_sequence_backward_deferred_1_uses)[] = {
     5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 0, 1, 2, 3, 4,
@@ -2685,21 +2688,21 @@ static const cellgen_outer_row CELLGEN_NAME(rwkv7_sequence_backward_deferred_3_o
     {6, 6, 20, -1, 2, -1, 1},
 };
 static const cellgen_place CELLGEN_NAME(rwkv7_sequence_backward_deferred_places)[] = {
-    {CELLGEN_AT_SUMS, 44, 0, -1, 0}, {CELLGEN_AT_SUMS, 45, 0, -1, 0}, {CELLGEN_AT_SUMS, 46, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 47, 0, -1, 0}, {CELLGEN_AT_SUMS, 48, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_KEPT, 36, 0, -1, 0}, {CELLGEN_AT_KEPT, 27, 0, -1, 0},
-    {CELLGEN_AT_KEPT, 42, 0, -1, 0}, {CELLGEN_AT_KEPT, 28, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 43, 0, -1, 0}, {CELLGEN_AT_SUMS, 44, 0, -1, 0}, {CELLGEN_AT_SUMS, 45, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 46, 0, -1, 0}, {CELLGEN_AT_SUMS, 47, 0, -1, 0}, {CELLGEN_AT_KEPT, 0, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 34, 0, -1, 0}, {CELLGEN_AT_KEPT, 35, 0, -1, 0}, {CELLGEN_AT_KEPT, 26, 0, -1, 0},
+    {CELLGEN_AT_KEPT, 41, 0, -1, 0}, {CELLGEN_AT_KEPT, 27, 0, -1, 0}, {CELLGEN_AT_ACROSS, 0, 0, -1, 0},
     {CELLGEN_AT_BEFORE, 0, 0, -1, 0}, {CELLGEN_AT_MEMBER, 3, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 4, 0, -1, 0}, {CELLGEN_AT_MEMBER, 5, 0, -1, 0},
     {CELLGEN_AT_MEMBER, 6, 0, -1, 0}, {CELLGEN_AT_MEMBER, 7, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 49, 0, -1, 0}, {CELLGEN_AT_MEMORY, 50, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 51, 0, -1, 0}, {CELLGEN_AT_MEMORY, 52, 0, -1, 0},
-    {CELLGEN_AT_MEMORY, 53, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 0, -1, 0},
-    {CELLGEN_AT_SUMS, 54, 2, -1, 0}, {CELLGEN_AT_SUMS, 55, 2, -1, 0}, {CELLGEN_AT_SUMS, 56, 2, -1, 0},
-    {CELLGEN_AT_SUMS, 57, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0}, {CELLGEN_AT_KEPT, 15, 2, -1, 0},
-    {CELLGEN_AT_KEPT, 16, 2, -1, 0}, {CELLGEN_AT_KEPT, 40, 2, -1, 0}, {CELLGEN_AT_ACROSS, 8, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 23, 4, -1, 0}, {CELLGEN_AT_ACROSS, 7, 4, -1, 0}, {CELLGEN_AT_KEPT, 22, 4, -1, 0},
-    {CELLGEN_AT_KEPT, 18, 3, -1, 0}, {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_KEPT, 17, 2, -1, 0},
+    {CELLGEN_AT_MEMORY, 48, 0, -1, 0}, {CELLGEN_AT_MEMORY, 49, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 50, 0, -1, 0}, {CELLGEN_AT_MEMORY, 51, 0, -1, 0},
+    {CELLGEN_AT_MEMORY, 52, 0, -1, 0}, {CELLGEN_AT_ACROSS, 6, 0, -1, 0},
+    {CELLGEN_AT_SUMS, 53, 2, -1, 0}, {CELLGEN_AT_SUMS, 54, 2, -1, 0}, {CELLGEN_AT_SUMS, 55, 2, -1, 0},
+    {CELLGEN_AT_SUMS, 56, 2, -1, 0}, {CELLGEN_AT_KEPT, 13, 2, -1, 0}, {CELLGEN_AT_KEPT, 14, 2, -1, 0},
+    {CELLGEN_AT_KEPT, 15, 2, -1, 0}, {CELLGEN_AT_KEPT, 39, 2, -1, 0}, {CELLGEN_AT_ACROSS, 8, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 22, 4, -1, 0}, {CELLGEN_AT_ACROSS, 7, 4, -1, 0}, {CELLGEN_AT_KEPT, 21, 4, -1, 0},
+    {CELLGEN_AT_KEPT, 17, 3, -1, 0}, {CELLGEN_AT_KEPT, 38, 2, -1, 0}, {CELLGEN_AT_KEPT, 16, 2, -1, 0},
     {CELLGEN_AT_MEMBER, 49, 2, -1, 0}, {CELLGEN_AT_MEMBER, 48, 4, -1, 0},
     {CELLGEN_AT_MEMBER, 46, 2, -1, 0}, {CELLGEN_AT_MEMBER, 45, 4, -1, 0},
     {CELLGEN_AT_MEMBER, 43, 3, -1, 0}, {CELLGEN_AT_MEMBER, 42, 2, -1, 0},
@@ -2712,7 +2715,7 @@ static const cg_stage CELLGEN_NAME(rwkv7_sequence_backward_deferred_stages)[] = 
 };
 static const cellgen_stage_rows CELLGEN_NAME(rwkv7_sequence_backward_deferred_rows)[] = {{0, 2, 1}, {2, 1, 0},};
 static const cg_part CELLGEN_NAME(rwkv7_sequence_backward_parts)[] = {
-    {57, 13, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_places), CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages), 0},
+    {56, 13, 0, 0, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_reverse_places), CELLGEN_NAME(rwkv7_sequence_backward_reverse_stages), 0},
     {46, 3, 2, 1, -1, 0, CELLGEN_NAME(rwkv7_sequence_backward_deferred_places), CELLGEN_NAME(rwkv7_sequence_backward_deferred_stages), CELLGEN_NAME(rwkv7_sequence_backward_deferred_rows)},
 };
 static const cellgen_made CELLGEN_NAME(rwkv7_sequence_backward_made)[] = {
@@ -2734,7 +2737,7 @@ static const cg_function CELLGEN_NAME(rwkv7_sequence_backward_table) = {
     7, 21, 1, 2,
     CELLGEN_NAME(rwkv7_sequence_backward_extents), 0, 0, CELLGEN_NAME(rwkv7_sequence_backward_parts),
     19, 14, 1, 20,
-    52, 9, 2, 84, 15, 0, 16, 9, 0,
+    52, 9, 2, 83, 15, 0, 16, 9, 0,
     CELLGEN_NAME(rwkv7_sequence_backward_members), CELLGEN_NAME(rwkv7_sequence_backward_over_time),
     CELLGEN_NAME(rwkv7_sequence_backward_states), CELLGEN_NAME(rwkv7_sequence_backward_memory),
     CELLGEN_NAME(rwkv7_sequence_backward_kept), 0, CELLGEN_NAME(rwkv7_sequence_backward_totals),

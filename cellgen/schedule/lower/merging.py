@@ -80,27 +80,47 @@ def _forming_again(
             line = next((line for line in before.lines if _writes(line, load.view.buffer)), None)
             if line is None:
                 continue
-            operands = line.statement.operands
-            given = {item.value: item for item in before.loads}
-            if cost_of(line.statement) > KEEPING or not all(v in given for v in operands):
-                continue
-            loop = _with(loop, line, load, [given[v] for v in operands])
+            needed = _needed(line, before, loop)
+            if sum(cost_of(item.statement) for item in needed) <= KEEPING:
+                loop = _with(loop, needed, load, line.statement.target, before.loads)
     return loop
+
+
+def _needed(line: Line, before: Loop, loop: Loop) -> list[Line]:
+    """The lines of an earlier loop that form a value, in order, but for what a loop has."""
+    known = {item.statement.target for item in loop.lines}
+    values, found = {line.statement.target}, list[Line]()
+    for item in reversed(before.lines):
+        if item.statement.target in values - known:
+            found.insert(0, item)
+            values.update(item.statement.operands)
+    return found
 
 
 def _writes(line: Line, buffer: Buffer) -> bool:
     return line.store is Store.WRITE and line.view is not None and line.view.buffer == buffer
 
 
-def _with(loop: Loop, line: Line, load: Load, given: Iterable[Load]) -> Loop:
-    target = line.statement.target
-    loads = {item.value: item for item in loop.loads if item != load}
-    loads |= {item.value: item for item in given}
-    again = replace(line, store=Store.LOCAL, view=None, walk=None)
-    rest = [_swapped(item, {load.value: target}) for item in loop.lines]
-    known = any(item.statement.target == target for item in rest)
-    lines = tuple(rest if known else [again, *rest])
-    return _tidy(replace(loop, loads=tuple(loads.values()), lines=lines))
+def _with(
+    loop: Loop, formed: Sequence[Line], load: Load, value: Value, given: Iterable[Load]
+) -> Loop:
+    """Form a value by some lines in a loop that reads it from memory."""
+    again = [replace(line, store=Store.LOCAL, view=None, walk=None) for line in formed]
+    rest = [_swapped(item, {load.value: value}) for item in loop.lines]
+    own = {item.statement.target for item in (*formed, *loop.lines)}
+    loads = {item.value: item for item in (*given, *loop.loads) if item.value not in own}
+    return _tidy(replace(loop, loads=tuple(loads.values()), lines=_ordered([*again, *rest])))
+
+
+def _ordered(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Put lines behind those that they read."""
+    left, found = list(lines), list[Line]()
+    while left:
+        waiting = {line.statement.target for line in left}
+        line = next(line for line in left if not waiting & {*line.statement.operands})
+        left.remove(line)
+        found.append(line)
+    return tuple(found)
 
 
 def _local(loop: Loop, unread: Collection[Buffer]) -> Loop:

@@ -89,7 +89,7 @@ class State:
     ``series``: the array over time of its new value, if that is kept. ``pair``: memory of two
     steps, of the state, or of its gradient. ``upstream``: the gradient of the output, if it is one.
     ``start``: the value of each unit where the state starts anew. ``in_place``: a step may write
-    each entry over the one before.
+    each entry over the one before; backward, of its gradient.
     """
 
     name: str

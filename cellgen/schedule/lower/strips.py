@@ -36,19 +36,22 @@ def with_strips(plan: TimePlan) -> TimePlan:
     before = {p.of for part in plan.parts for p in part.places if p.how is How.MEMORY}
     memory = tuple(m for m in plan.memory if m.name in needed or m.name not in before)
     states = tuple(
-        replace(state, in_place=not plan.backward and _is_in_place(state, parts[0]))
+        replace(state, in_place=_is_in_place(state, parts[0], backward=plan.backward))
         for state in plan.states
     )
     return replace(plan, parts=parts, memory=memory, states=states)
 
 
-def _is_in_place(state: State, part: PartPlan) -> bool:
+def _is_in_place(state: State, part: PartPlan, *, backward: bool) -> bool:
     """Whether a step reads each entry of a state for the last time before it writes the new one.
 
-    One strip writes it; what reads the old one is before that, or at the same entry of that strip.
+    Backward it is the state's gradient. One strip writes it; what reads the old one is before that,
+    or at the same entry of that strip.
     """
-    before = {p.buffer for p in part.places if p.how is How.BEFORE and p.of == state.previous}
-    after = {p.buffer for p in part.places if p.buffer.name == state.name} - before
+    came = How.CARRY if backward else How.BEFORE
+    before = {p.buffer for p in part.places if p.how is came and p.of == state.previous}
+    name = state.passed if backward else state.name
+    after = {p.buffer for p in part.places if p.buffer.name == name} - before
     uses = [{p.buffer for p in stage.uses} for stage in part.stages]
     writers = [n for n, used in enumerate(uses) if used & after]
     readers = [n for n, used in enumerate(uses) if used & before]
