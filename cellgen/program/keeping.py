@@ -67,10 +67,9 @@ def kept_values(
                 continue
             network.connect((operand, "kept"), target, ENDLESS)
             if operand in free:
-                is_at_hand = operand in reverse.arguments
-                if target in terms:  # a state after a step is that before the next
-                    is_at_hand = is_at_hand or elements(operand) == elements(target)
-                if is_adjoint and is_at_hand:
+                # The loop has it at hand; a state after a step is that before the next.
+                is_state = target in terms and elements(operand) == elements(target)
+                if is_adjoint and (is_state or operand in reverse.arguments):
                     price = KEEPING * elements(operand) * _FINE
                     network.connect("source", (operand, "kept"), price)
                 continue
