@@ -2,7 +2,8 @@
 
 The deferred part reads adjoints that the loop has formed and forward values that its equations
 give again. Each value can be kept, which writes and reads it once more, computed again behind the
-border, or, where only deferred work reads it, computed on either side. An adjoint that a product
+border, or, where only deferred work reads it, computed on either side. So may sums of matrices be
+that are as large as the largest state, which is then not kept for them. An adjoint that a product
 reads is written and read on either side; one computed behind the border reads again what the loop
 has at hand. What costs least is a minimum cut: on the side of the loop is what is not computed
 behind the border.
