@@ -31,6 +31,7 @@ from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.registry import Known
 from cellgen.torch.run import Steps
+from cellgen.torch.schemas import OVERLOAD
 
 Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
 """Lengths, mask and reset of a call."""
@@ -167,7 +168,7 @@ def run_forward(
     given, present = _present(tables)
     if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
         given = [theta[0]]
-    found: Sequence[Tensor] = torch.ops.cellgen.forward(
+    found: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
         call.known.text, theta, call.scalars, save, given, present, *call.options
     )
     return found
@@ -187,7 +188,7 @@ def run_backward(
     """Call the operator: upstream gradients that there are, and which those are."""
     given, present = _present(upstream)
     there, which = _present(tables)
-    found: Sequence[Tensor] = torch.ops.cellgen.backward(
+    found: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
         *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
         *call.options,
     )

@@ -38,8 +38,11 @@ log = logging.getLogger("cellgen")
 Finder = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 
 
-def register() -> bool:
-    """Give torch the operators in C. Return whether it has them; the log says why not."""
+def register(forward: str, backward: str) -> bool:
+    """Give torch the operators in C, by their names with overload.
+
+    Return whether it has them; the log says why not.
+    """
     if os.environ.get(VARIABLE, "") == "python":
         return False
     try:
@@ -48,7 +51,10 @@ def register() -> bool:
         if shared.cellgen_torch_abi() != ABI_VERSION:
             raise BuildError(f"{NAME} is of another ABI than {ABI_VERSION}; `cellgen cache clear`")
         usable = ctypes.c_uint32(usable_processors())
-        code = shared.cellgen_torch_register(ctypes.c_uint64(version), usable, _finder(shared))
+        names = forward.encode(), backward.encode()
+        code = shared.cellgen_torch_register(
+            ctypes.c_uint64(version), usable, _finder(shared), *names
+        )
         if code:
             raise BuildError(f"{NAME}: torch refused the operators ({code})")
     except (BuildError, OSError, AttributeError) as error:

@@ -21,32 +21,11 @@ from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.registry import find
 from cellgen.torch.run import Steps
-
-STEPS = (
-    "Tensor[] tables, int given, bool reverse, bool zero_output_for_mask, int window, "
-    "bool flush_denormals, bool in_bf16, int checkpoint, int every, int hidden, bool last"
-)
-"""Which steps count, how they are computed, and what is shown: the same of both operators. Bits of
-``given`` say which of lengths, mask and reset are in ``tables``, those of ``hidden`` which outputs
-are not formed. A call that saves has ``every`` and ``hidden`` with a ``checkpoint`` alone, and
-``last`` never."""
-
-FORWARD = f"forward(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
-BACKWARD = (
-    "backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream, "
-    f"int present, int wanted, {STEPS}) -> Tensor[]"
-)
-"""``kept`` is what the forward pass gave, behind its outputs where it has a ``checkpoint``.
-Bit k of ``present`` says whether the k-th output has an upstream gradient; those that do come in
-``upstream``. (In a list with None among tensors torch would track no gradient at all.) Bit k of
-``wanted`` says whether the k-th gradient is formed and returned; -1: all."""
-
-OF_STEPS = STEPS.count(",")
-"""How many arguments follow ``tables``."""
+from cellgen.torch.schemas import BACKWARD, FORWARD, NAMES, OF_STEPS
 
 library = torch.library.Library("cellgen", "DEF")
-library.define(FORWARD, tags=(torch.Tag.pt2_compliant_tag,))
-library.define(BACKWARD, tags=(torch.Tag.pt2_compliant_tag,))
+for name, schema in zip(NAMES, (FORWARD, BACKWARD), strict=True):
+    library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def _forward(
@@ -171,18 +150,14 @@ def steps_of(options: Sequence[Any]) -> Steps:
     return Steps(lengths, mask, reset, *options[2:])
 
 
-is_native = native.register()
+is_native = native.register(*NAMES)
 """Whether the operators are C."""
-if not is_native:
-    library.impl("forward", _forward, "CPU")
-    library.impl("backward", _backward, "CPU")
-library.impl("forward", _forward, "CUDA")
-library.impl("backward", _backward, "CUDA")
-torch.library.register_fake("cellgen::forward", _forward_shapes, lib=library)
-torch.library.register_fake("cellgen::backward", _backward_shapes, lib=library)
-torch.library.register_autograd(
-    "cellgen::forward", _forward_gradients, setup_context=_keep_forward, lib=library
-)
-torch.library.register_autograd(
-    "cellgen::backward", _backward_gradients, setup_context=_keep_backward, lib=library
-)
+KERNELS = (_forward, _backward)
+SHAPES = (_forward_shapes, _backward_shapes)
+RULES = ((_forward_gradients, _keep_forward), (_backward_gradients, _keep_backward))
+for name, kernel, shapes, (gradients, keep) in zip(NAMES, KERNELS, SHAPES, RULES, strict=True):
+    if not is_native:
+        library.impl(name, kernel, "CPU")
+    library.impl(name, kernel, "CUDA")
+    torch.library.register_fake(f"cellgen::{name}", shapes, lib=library)
+    torch.library.register_autograd(f"cellgen::{name}", gradients, setup_context=keep, lib=library)

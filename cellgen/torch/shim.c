@@ -757,16 +757,18 @@ static void backward(Value *stack, uint64_t arguments, uint64_t results)
 
 int cellgen_torch_abi(void) { return CELLGEN_ABI_VERSION; }
 
-/* Register both operators; `find` is called with the text of a cell that is not known and adds it. */
-int cellgen_torch_register(uint64_t version, uint32_t usable, int (*find)(const char *))
+/* Register both operators by their names with overload; `find` is called with the text of a cell that
+ * is not known and adds it. */
+int cellgen_torch_register(uint64_t version, uint32_t usable, int (*find)(const char *),
+                           const char *forward_name, const char *backward_name)
 {
     void *library = NULL;
     processors = usable;
     find_cell = find;
     if (aoti_torch_library_init_impl("cellgen", "CPU", __FILE__, __LINE__, &library))
         return 1;
-    return torch_library_impl(library, "forward", forward, version) ||
-           torch_library_impl(library, "backward", backward, version);
+    return torch_library_impl(library, forward_name, forward, version) ||
+           torch_library_impl(library, backward_name, backward, version);
 }
 
 static int place(const char *name, const char *const *names, int count)

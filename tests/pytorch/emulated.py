@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 
-from cellgen.torch import operators
+from cellgen.torch import operators, schemas
 from cellgen.torch.devices import CUDA, PLACES
 
 
@@ -25,8 +25,8 @@ def emulated_device() -> Iterator[None]:
     library = torch.library.Library("cellgen", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that it takes another one's place
-        library.impl("forward", operators._forward, "CPU", allow_override=True)
-        library.impl("backward", operators._backward, "CPU", allow_override=True)
+        for name, kernel in zip(schemas.NAMES, operators.KERNELS, strict=True):
+            library.impl(name, kernel, "CPU", allow_override=True)
     try:
         with mock.patch.dict(PLACES, cpu=replace(CUDA, emulated=True)):
             yield

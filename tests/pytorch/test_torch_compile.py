@@ -17,14 +17,15 @@ from drawn import drawn, function  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cellgen.torch  # noqa: E402
+from cellgen.torch import schemas  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:torch"),
 ]
-FORWARD = torch.ops.cellgen.forward.default
-BACKWARD = torch.ops.cellgen.backward.default
+FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
+BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
 NOTHING = (False, 0, 1, 0, False)
 """What follows the options: in_bf16, checkpoint, every, hidden, last."""
 USUAL = ([], 0, False, False, 0, False, *NOTHING)
@@ -126,6 +127,21 @@ def test_forward_mode_within_a_compiled_graph_is_refused_not_wrong() -> None:
         torch.compile(along, fullgraph=True, backend="eager")(tensors["x"], v)
     found = torch.compile(along, backend="eager")(tensors["x"], v)
     torch.testing.assert_close(found, along(tensors["x"], v))
+
+
+def test_graphs_on_disk_are_those_of_the_schema() -> None:
+    """torch finds them by the text of a graph, where the schemas' digest stands."""
+    overload = schemas.overload_of(schemas.FORWARD, schemas.BACKWARD)
+    other = schemas.overload_of(schemas.FORWARD, schemas.BACKWARD.replace("int wanted, ", ""))
+    assert FORWARD._overloadname == BACKWARD._overloadname == overload != other
+    seen = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        seen.append(graph.code)
+        return graph
+
+    torch.compile(Tagger(), fullgraph=True, backend=backend)(torch.randn(4, 3, 3))
+    assert f"torch.ops.cellgen.forward.{overload}(" in seen[0]
 
 
 @pytest.mark.parametrize("strict", [False, True])

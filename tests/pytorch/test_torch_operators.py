@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 
 from drawn import SHIPPED, drawn, function  # noqa: E402
 
-from cellgen.torch import operators  # noqa: E402
+from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
 from cellgen.torch.run import Steps  # noqa: E402
 
-FORWARD = torch.ops.cellgen.forward.default
-BACKWARD = torch.ops.cellgen.backward.default
+FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
+BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
 NOTHING = (False, 0, 1, 0, False)
 """What follows the options: in_bf16, checkpoint, every, hidden, last."""
 ROOT = Path(__file__).parent.parent.parent

@@ -15,7 +15,7 @@ from torch import Tensor  # noqa: E402
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
-from cellgen.torch import operators  # noqa: E402
+from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.planned import last_step  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
@@ -157,7 +157,8 @@ def test_operators_in_python_give_the_same(option: str) -> None:
     for one, other in zip(found, operators._backward(*arguments), strict=True):
         assert torch.equal(one, other)
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.cellgen.backward.default, arguments, test_utils=checks)
+    backward = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
+    torch.library.opcheck(backward, arguments, test_utils=checks)
 
 
 def loss(cell: object, given: Mapping[str, Tensor], options: Mapping[str, object]) -> Tensor:
