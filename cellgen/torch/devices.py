@@ -16,7 +16,8 @@ class TensorPlace:
 
     ``target`` compiles the kernels; ``emulated``: on the CPU, to prove what a device computes.
     ``reads``: contents of tensors may be looked at, which on a device would wait for it.
-    ``per_row``: gradients of weights can be formed row by row.
+    ``per_row``: gradients of weights can be formed row by row. ``parts``: outputs can be formed of
+    some steps alone, or left out; where not, all are formed, and a part is shown.
     """
 
     target: str
@@ -24,6 +25,7 @@ class TensorPlace:
     emulated: bool = False
     reads: bool = False
     per_row: bool = False
+    parts: bool = False
 
     @property
     def kinds(self) -> str:
@@ -32,7 +34,7 @@ class TensorPlace:
         return f"{', '.join(others)} or {last}"
 
 
-CPU = TensorPlace("c", (torch.float32, torch.float64), reads=True, per_row=True)
+CPU = TensorPlace("c", (torch.float32, torch.float64), reads=True, per_row=True, parts=True)
 CUDA = TensorPlace("cuda", (torch.float32, torch.float64, torch.bfloat16))
 
 PLACES: dict[str, TensorPlace] = {"cpu": CPU, "meta": CPU, "cuda": CUDA}

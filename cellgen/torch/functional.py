@@ -23,7 +23,7 @@ from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
-from cellgen.torch.devices import PLACES
+from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.planned import Planned, planned
 from cellgen.torch.registry import CellOrName, Known, known
@@ -75,7 +75,8 @@ def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, S
         found = _transformed(call, tables, theta)
         return call, found
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
-    call = call if save else plan.plain
+    if not save and plan.plain is not call and PLACES.get(theta[0].device.type, CPU).parts:
+        call = plan.plain
     if torch.compiler.is_compiling():
         found = run_forward(call, tables, theta, save=save)
     elif save:

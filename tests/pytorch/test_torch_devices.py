@@ -95,6 +95,23 @@ def test_only_wanted_gradients_come_back_and_empty_batches_pass() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("asked", [{"last_only": True}, {"every": 2}, {"outputs": ()}])
+def test_parts_of_outputs_are_shown_on_a_device(asked: dict[str, object]) -> None:
+    cell = function("elman")
+    tensors = drawn(cell, dtype=torch.float32)
+    expected = cell(**tensors, **asked)
+    with emulated_device():
+        found = cell(**tensors, **asked)
+        with torch.no_grad():
+            plain = cell(**tensors, **asked)
+        with pytest.raises(TensorError, match=r"checkpoint is given, .* leave it out"):
+            cell(**tensors, checkpoint=2)
+    for one, *others in zip(expected, found, plain, strict=True):
+        assert all((other is None) == (one is None) for other in others)
+        if one is not None:
+            torch.testing.assert_close(others, [one] * 2, rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_of_single_samples_of_a_device() -> None:
     cell = function("elman")
     tensors = {name: tensor.detach() for name, tensor in drawn(cell).items()}
