@@ -127,6 +127,7 @@ typedef struct {
     size_t mapped;                       /* 0: on the heap */
     int64_t steps, rows, width;          /* an array that has gaps, or all of it in one row */
     int64_t step_stride, row_stride;     /* in elements */
+    int stored;                          /* elements of 16 bits, as `stored` of the options numbers them */
 } drive_array;
 
 /* Layouts of arrays over time. */
@@ -137,21 +138,22 @@ typedef struct {
     const char *name;
     int lengths, mask, reset, reverse, hold, last, window, per_row;
     enum drive_layout layout;
-    int every, products;
+    int every, products, stored;
 } drive_choice;
 
 static const drive_choice drive_choices[] = {
-    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0}, /* no options at all */
-    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0},
-    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE, 1, 0},
-    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE, 1, 0},
-    {"last", 0, 0, 0, 0, 0, 1, 0, 0, DRIVE_DENSE, 1, 0},
-    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1, 0},
-    {"per row", 0, 0, 0, 0, 0, 0, 0, 1, DRIVE_DENSE, 1, 0},
-    {"all together", 1, 1, 1, 1, 0, 1, 3, 0, DRIVE_GAPS, 1, 0},
-    {"every", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2, 0},
-    {"products in bfloat16", 1, 0, 0, 1, 0, 0, 2, 0, DRIVE_GAPS, 1, 1},
-    {"every, with gaps, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3, 0},
+    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0, 0}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0, 0},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE, 1, 0, 0},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE, 1, 0, 0},
+    {"last", 0, 0, 0, 0, 0, 1, 0, 0, DRIVE_DENSE, 1, 0, 0},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST, 1, 0, 0},
+    {"per row", 0, 0, 0, 0, 0, 0, 0, 1, DRIVE_DENSE, 1, 0, 0},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, 0, DRIVE_GAPS, 1, 0, 0},
+    {"every", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 2, 0, 0},
+    {"products in bfloat16", 1, 0, 0, 1, 0, 0, 2, 0, DRIVE_GAPS, 1, 1, 0},
+    {"every, with gaps, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3, 0, 0},
+    {"16 bits, all together, norms of rows", 1, 1, 1, 1, 1, 0, 3, 2, DRIVE_GAPS, 3, 0, 1},
 };
 enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
@@ -215,12 +217,17 @@ static int64_t drive_count(const drive_array *array)
 static void drive_fill(drive_array *array, size_t real_bytes, uint64_t seed)
 {
     uint64_t state = seed * 2654435761u + 88172645463325252u;
+    uint32_t bits;
     memset(array->data, 0xff, array->bytes);
     for (int64_t place = 0; place < drive_count(array); ++place) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
         const double number = (double)(state >> 40) / 16777216.0 - 0.5;
-        if (real_bytes == 4)
-            ((float *)array->data)[drive_at(array, place)] = (float)number;
+        const float narrow = (float)number;
+        memcpy(&bits, &narrow, sizeof bits);
+        if (array->stored) /* finite numbers in either type */
+            ((uint16_t *)array->data)[drive_at(array, place)] = (uint16_t)(bits >> 16);
+        else if (real_bytes == 4)
+            ((float *)array->data)[drive_at(array, place)] = narrow;
         else
             ((double *)array->data)[drive_at(array, place)] = number;
     }
@@ -229,6 +236,10 @@ static void drive_fill(drive_array *array, size_t real_bytes, uint64_t seed)
 static double drive_element(const drive_array *array, size_t real_bytes, int64_t place)
 {
     const size_t at = drive_at(array, place);
+    if (array->stored) {
+        const uint16_t bits = ((const uint16_t *)array->data)[at] & 0x7fff;
+        return bits > (array->stored == 1 ? 0x7f80 : 0x7c00) ? NAN : bits;
+    }
     return real_bytes == 4 ? (double)((const float *)array->data)[at]
                            : ((const double *)array->data)[at];
 }
@@ -236,6 +247,7 @@ static double drive_element(const drive_array *array, size_t real_bytes, int64_t
 /* Whether every byte between the rows is still the poison. */
 static int drive_gaps_are(const drive_array *array, size_t real_bytes, int poison)
 {
+    if (array->stored) real_bytes = 2;
     unsigned char *const seen = (unsigned char *)calloc(array->bytes ? array->bytes : 1, 1);
     int clean = 1;
     for (int64_t place = 0; place < drive_count(array); ++place)
@@ -270,6 +282,7 @@ typedef struct {
     int64_t words[256]; /* the struct of arguments */
     cellgen_options options;
     int64_t strides[2 * DRIVE_MEMBERS];
+    unsigned char stored[DRIVE_MEMBERS];
 } drive_frame;
 
 static void drive_set(drive_frame *frame, size_t offset, const void *value, size_t bytes)
@@ -288,6 +301,8 @@ static int64_t drive_lay_out(drive_array *array, const drive_function *f, const 
                              const int64_t *sizes, const drive_choice *c)
 {
     const enum drive_layout layout = c->layout;
+    const int has_steps = m->width || m->is_saved || m->kind == DRIVE_SAVED;
+    array->stored = c->stored && f->real_bytes == 4 && has_steps ? (m->width ? 1 : 2) : 0;
     array->steps = array->rows = array->row_stride = 1;
     array->width = array->step_stride = m->count(sizes);
     if (m->is_summed && c->per_row)
@@ -310,6 +325,7 @@ static void drive_place(drive_array *array, size_t bytes, enum drive_place place
     *array = drive_take(bytes, place, alignment);
     array->steps = layout.steps, array->rows = layout.rows, array->width = layout.width;
     array->step_stride = layout.step_stride, array->row_stride = layout.row_stride;
+    array->stored = layout.stored;
 }
 
 /* Tables of which steps count: a row of no steps, one of all, others in between. */
@@ -344,6 +360,12 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->every = c->every;
     o->products = c->products;
     o->per_row = f->is_backward ? c->per_row : 0;
+    for (int place = 0; place < f->members && c->stored && f->real_bytes == 4; ++place) {
+        drive_array array = {0};
+        if (f->member[place].count) drive_lay_out(&array, f, &f->member[place], sizes, c);
+        frame->stored[place] = (unsigned char)array.stored;
+        o->stored = frame->stored;
+    }
     if (c->layout == DRIVE_DENSE) return;
     int64_t *stride = frame->strides;
     for (int place = 0; place < f->members; ++place) {
@@ -370,13 +392,13 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
         const drive_member *m = &f->member[place];
         drive_array *array = &frame->array[place];
         const size_t bytes =
-            m->count ? (size_t)drive_lay_out(array, f, m, sizes, c) * f->real_bytes : 0;
+            m->count ? (size_t)drive_lay_out(array, f, m, sizes, c) * (array->stored ? 2 : f->real_bytes) : 0;
         switch (m->kind) {
         case DRIVE_OPTIONAL:
             if (!manner.upstream) break;
             /* fall through */
         case DRIVE_ARGUMENT:
-            drive_place(array, bytes, manner.place, f->real_bytes);
+            drive_place(array, bytes, manner.place, array->stored ? 2 : f->real_bytes);
             drive_fill(array, f->real_bytes, (uint64_t)place + 1);
             drive_protect(array);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
@@ -388,7 +410,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
         case DRIVE_GRADIENT:
         case DRIVE_RESULT:
             if (frame->options.last && m->width) break;
-            drive_place(array, bytes, manner.place, f->real_bytes);
+            drive_place(array, bytes, manner.place, array->stored ? 2 : f->real_bytes);
             memset(array->data, manner.poison, array->bytes);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
@@ -437,9 +459,10 @@ static void drive_compare(const drive_frame *first, const drive_function *f, con
         const drive_array *array = &frame->array[place];
         const drive_array *other = &first->array[place];
         if (!drive_is_result(m) || !array->mapping || !other->mapping) continue;
+        const size_t size = array->stored ? 2 : f->real_bytes;
         for (int64_t at = 0; at < drive_count(array); ++at)
-            if (memcmp((char *)array->data + drive_at(array, at) * f->real_bytes,
-                       (char *)other->data + drive_at(other, at) * f->real_bytes, f->real_bytes))
+            if (memcmp((char *)array->data + drive_at(array, at) * size,
+                       (char *)other->data + drive_at(other, at) * size, size))
                 DRIVE_FAIL("%s[%lld] differs from the first call's (place %d, poison %02x, team %s)",
                            m->name, (long long)at, (int)manner.place, manner.poison,
                            manner.team ? "yes" : "no");
