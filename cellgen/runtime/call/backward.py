@@ -24,6 +24,7 @@ from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps_in
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
+from cellgen.runtime.call.stored import NUMBERS
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
@@ -304,11 +305,12 @@ def _once_more(where: str, error: ArgumentError) -> ArgumentError:
 def _arrays_of(where: str, saved: Saved, given: Mapping[str, object]) -> tuple[Array, ...]:
     """The arrays of checkpoints. Raises ArgumentError where arguments have another precision."""
     name, array = next((n, a) for n, a in given.items() if isinstance(a, np.ndarray))
+    expected = np.dtype(np.float32) if array.dtype in NUMBERS else array.dtype
     for kept in saved:
-        if kept.dtype != array.dtype:
+        if kept.dtype != expected:
             raise ArgumentError(
                 f"{where}: saved is of a run with {kept.dtype} arrays, but {name} is "
-                f"{array.dtype}; pass the arguments and results of that run"
+                f"{expected}; pass the arguments and results of that run"
             )
     return tuple(saved)
 
