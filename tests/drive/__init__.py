@@ -37,6 +37,10 @@ EMPTY = {
 }
 """No steps, no rows, no inputs, no units."""
 
+MOVED = {"ts": 0.75, "tau": 0.75}
+"""What is added to the numbers of some arrays: times that passed, and time constants, are positive.
+With others the LTC's denominators pass through 0, and its gradients grow beyond any float."""
+
 INTERPOSED = ("-DDRIVE_COUNT", "-Wl,--wrap=mmap,--wrap=pthread_create")
 """Flags with which the program counts allocations."""
 
@@ -157,7 +161,8 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
     for name, kind, argument in members:
         counted = argument is not None and not argument.is_scalar
         count = f"{stem}_{name}_count" if counted else "NULL"
-        value = argument.default if argument is not None and argument.is_scalar else 0.0
+        value = MOVED.get(name, 0.0) if counted else 0.0
+        value = argument.default if argument is not None and argument.is_scalar else value
         offset = f"offsetof({names.struct}, {name})"
         timed = argument is not None and argument.over_time
         width = f"{stem}_{name}_width" if timed else "NULL"

@@ -41,7 +41,7 @@ typedef struct {
     enum drive_kind kind;
     size_t offset;                          /* in the struct of arguments */
     int64_t (*count)(const int64_t *sizes); /* elements */
-    double value;                           /* of a scalar */
+    double value;                           /* of a scalar; more than that in an array */
     int64_t (*width)(const int64_t *sizes); /* of an array over time, elements of a row */
     int is_saved;                           /* an argument that comes from the forward pass */
     int is_summed;                          /* a result that is a sum over rows and steps */
@@ -213,15 +213,15 @@ static int64_t drive_count(const drive_array *array)
     return array->steps * array->rows * array->width;
 }
 
-/* Numbers in (-1/2, 1/2), the same for a seed on every machine; NaN in gaps. */
-static void drive_fill(drive_array *array, size_t real_bytes, uint64_t seed)
+/* Numbers in (-1/2, 1/2) and some more, the same for a seed on every machine; NaN in gaps. */
+static void drive_fill(drive_array *array, size_t real_bytes, uint64_t seed, double more)
 {
     uint64_t state = seed * 2654435761u + 88172645463325252u;
     uint32_t bits;
     memset(array->data, 0xff, array->bytes);
     for (int64_t place = 0; place < drive_count(array); ++place) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        const double number = (double)(state >> 40) / 16777216.0 - 0.5;
+        const double number = (double)(state >> 40) / 16777216.0 - 0.5 + more;
         const float narrow = (float)number;
         memcpy(&bits, &narrow, sizeof bits);
         if (array->stored) /* finite numbers in either type */
@@ -399,7 +399,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
             /* fall through */
         case DRIVE_ARGUMENT:
             drive_place(array, bytes, manner.place, array->stored ? 2 : f->real_bytes);
-            drive_fill(array, f->real_bytes, (uint64_t)place + 1);
+            drive_fill(array, f->real_bytes, (uint64_t)place + 1, m->value);
             drive_protect(array);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
