@@ -39,7 +39,6 @@ POINTWISE: Mapping[str, str] = {
     "Round": "round({0})",
     "Reciprocal": "1 / {0}",
     "Identity": "{0}",
-    "Dropout": "{0}",
     "PRelu": "where({0} > 0, {0}, {1} * {0})",
     "Mish": "{0} * tanh(softplus({0}))",
     "HardSwish": "{0} * clip({0} / 6 + 0.5, 0, 1)",
@@ -192,6 +191,16 @@ def _cast(call: NodeCall) -> list[BodyTerm]:
     return [call.made(f"sign({name}) * floor(abs({name}))", flat=x.flat)]
 
 
+def _dropout(call: NodeCall) -> list[BodyTerm]:
+    if any(call.constant(2, "training_mode") or ()):
+        raise UsageError(
+            "it is in training mode, where it draws numbers; expected one at inference"
+        )
+    x = call.operands[0]
+    assert x is not None
+    return [call.made(call.step.number(x), flat=x.flat)]
+
+
 def _gelu(call: NodeCall) -> list[BodyTerm]:
     if call.options.get("approximate", "none") != "none":
         raise UsageError("approximate is 'tanh'; expected 'none'")
@@ -207,6 +216,7 @@ ROWS: Mapping[str, Row] = {
     **ACROSS,
     "Cast": _cast,
     "Clip": _clip,
+    "Dropout": _dropout,
     "Equal": _equal,
     "Gelu": _gelu,
     "Pow": _power,

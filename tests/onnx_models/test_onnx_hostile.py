@@ -190,6 +190,8 @@ def of_weights(name, shape):
                       arrays={"k": np.array([0])}), "an axis before that of rows"),
         (lambda: scan(("Squeeze", ["x", "k"], ["y"], {}), ("Tanh", ["s"], ["n"], {}),
                       arrays={"k": np.array([0])}), "takes the axis of rows"),
+        (lambda: scan(*formed("Dropout", "r", "on"),
+                      arrays={"r": np.float32(0.5), "on": np.array(True)}), "in training mode"),
         (within_a_branch, r"but within node 'choice' \(If\), whose bodies are not read"),
         (lambda: of_weights("W", ()), r"W has shape \(\), expected three axes"),
         (lambda: of_weights("R", ()), r"R has shape \(\), expected three axes"),
