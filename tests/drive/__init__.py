@@ -118,6 +118,9 @@ def main_text(interface: Interface, *, quick: bool = False) -> str:
             for shape in _shapes(function, quick):
                 sizes = f"(const int64_t[DRIVE_DIMS]){{{', '.join(map(str, shape))}}}"
                 calls.append(f"    drive(&{function.name}_{suffix}, {sizes}, teams);")
+                if function.name == "sequence_backward":
+                    both = f"&sequence_forward_{suffix}, &sequence_backward_{suffix}"
+                    calls.append(f"    drive_segments({both}, {sizes}, teams);")
     lines += ["int main(void)", "{"]
     if interface.has_team:
         create, destroy = interface.team_symbols
@@ -170,7 +173,9 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
         is_result = argument is not None and argument in function.results
         backward = function.name == "sequence_backward" and is_result
         is_summed = int(backward and not {"T", "B"} & set(argument.shape if argument else ()))
-        member = f'"{name}", {kind}, {offset}, {count}, {value}, {width}, {is_saved}, {is_summed}'
+        is_final = int(argument is not None and argument.role == "final")
+        flags = f"{is_saved}, {is_summed}, {is_final}"
+        member = f'"{name}", {kind}, {offset}, {count}, {value}, {width}, {flags}'
         lines.append(f"    {{{member}}},")
     lines += ["};", f"static int {stem}_call(const int64_t *sizes, const void *args)", "{"]
     lines += [f"    return {names.call}({sizes}, (const {names.struct} *)args);", "}"]

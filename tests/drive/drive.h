@@ -45,6 +45,7 @@ typedef struct {
     int64_t (*width)(const int64_t *sizes); /* of an array over time, elements of a row */
     int is_saved;                           /* an argument that comes from the forward pass */
     int is_summed;                          /* a result that is a sum over rows and steps */
+    int is_final;                           /* a result that is a state after the last step */
 } drive_member;
 
 typedef struct {
@@ -274,6 +275,9 @@ typedef struct {
     int upstream, saves;
     void *team;
     const drive_choice *choice;
+    int64_t checkpoint; /* states are kept before every so many-th step; 0: what steps save is */
+    void *const *checkpoints;
+    const void *forward; /* of a backward pass: arguments of the forward pass */
 } drive_manner;
 
 typedef struct {
@@ -359,6 +363,8 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->window = f->is_backward ? c->window : 0;
     o->every = c->every;
     o->products = c->products;
+    o->checkpoint = manner.checkpoint, o->checkpoints = manner.checkpoints;
+    o->forward = manner.forward;
     o->per_row = f->is_backward ? c->per_row : 0;
     for (int place = 0; place < f->members && c->stored && f->real_bytes == 4; ++place) {
         drive_array array = {0};
@@ -446,14 +452,10 @@ static int drive_is_result(const drive_member *m)
     return m->kind == DRIVE_RESULT || m->kind == DRIVE_GRADIENT || m->kind == DRIVE_SAVED;
 }
 
-/* What a call in one manner writes; its results have the bits of `first`, where both wrote them. */
-static void drive_compare(const drive_frame *first, const drive_function *f, const int64_t *sizes,
-                          drive_manner manner)
+/* Results of a call have the bits of `first`, where both wrote them. */
+static void drive_same(const drive_frame *frame, const drive_frame *first, const drive_function *f,
+                       drive_manner manner)
 {
-    drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
-    drive_prepare(frame, f, sizes, manner);
-    const int code = drive_call(frame, f, sizes);
-    if (code != CELLGEN_OK) DRIVE_FAIL("returned %d", code);
     for (int place = 0; place < f->members; ++place) {
         const drive_member *m = &f->member[place];
         const drive_array *array = &frame->array[place];
@@ -469,6 +471,17 @@ static void drive_compare(const drive_frame *first, const drive_function *f, con
         if (!drive_gaps_are(array, f->real_bytes, manner.poison))
             DRIVE_FAIL("%s: the memory between its rows was written to", m->name);
     }
+}
+
+/* What a call in one manner writes. */
+static void drive_compare(const drive_frame *first, const drive_function *f, const int64_t *sizes,
+                          drive_manner manner)
+{
+    drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
+    drive_prepare(frame, f, sizes, manner);
+    const int code = drive_call(frame, f, sizes);
+    if (code != CELLGEN_OK) DRIVE_FAIL("returned %d", code);
+    drive_same(frame, first, f, manner);
     drive_finish(frame, f);
     free(frame);
 }
@@ -624,4 +637,91 @@ static void drive(const drive_function *f, const int64_t *sizes, void *const *te
         drive_doing = doing;
         drive_choice_of(f, sizes, teams, c);
     }
+}
+
+/* ---------------------------------------------------------------------------------- segments */
+
+/* Give one call what another took, and what it made unless that is to be made `again`. */
+static void drive_hand_over(drive_frame *to, const drive_function *takes, const drive_frame *from,
+                            const drive_function *gives, int again)
+{
+    for (int place = 0; place < takes->members; ++place)
+        for (int other = 0; other < gives->members; ++other) {
+            const drive_member *m = &takes->member[place], *o = &gives->member[other];
+            if (m->kind != DRIVE_ARGUMENT || strcmp(m->name, o->name) != 0) continue;
+            void *const data = again && drive_is_result(o) ? NULL : from->array[other].data;
+            drive_set(to, m->offset, &data, sizeof data);
+        }
+}
+
+static drive_frame *drive_run(const drive_function *f, const int64_t *sizes, drive_manner manner,
+                              const drive_frame *before, const drive_function *ran)
+{
+    drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
+    drive_prepare(frame, f, sizes, manner);
+    if (before) drive_hand_over(frame, f, before, ran, manner.checkpoint > 0);
+    const int code = drive_call(frame, f, sizes);
+    if (code != CELLGEN_OK) DRIVE_FAIL("returned %d", code);
+    return frame;
+}
+
+/* Both passes with states in place of what every step saves: gradients have the same bits. */
+static void drive_segments_of(const drive_function *forward, const drive_function *backward,
+                              const int64_t *sizes, const drive_frame *first, drive_manner manner)
+{
+    enum { STATES = 16 };
+    drive_array array[STATES];
+    void *kept[STATES];
+    int states = 0;
+    const int64_t count = sizes[0] > 0 ? (sizes[0] - 1) / manner.checkpoint : 0;
+    for (int place = 0; place < forward->members; ++place) {
+        const drive_member *m = &forward->member[place];
+        if (!m->is_final) continue;
+        if (states == STATES) DRIVE_FAIL("raise STATES");
+        const size_t bytes = (size_t)(count * m->count(sizes)) * forward->real_bytes;
+        array[states] = drive_take(bytes, manner.place, forward->real_bytes);
+        memset(array[states].data, 0xff, bytes);
+        kept[states] = array[states].data, ++states;
+    }
+    manner.checkpoints = kept, manner.saves = 0;
+    drive_frame *ran = drive_run(forward, sizes, manner, NULL, NULL);
+    for (int state = 0; state < states; ++state) drive_protect(&array[state]);
+    int64_t words[sizeof ran->words / sizeof ran->words[0]]; /* the same, without results */
+    memcpy(words, ran->words, sizeof words);
+    for (int place = 0; place < forward->members; ++place)
+        if (drive_is_result(&forward->member[place]))
+            memset((char *)words + forward->member[place].offset, 0, sizeof(void *));
+    manner.forward = words;
+    drive_frame *found = drive_run(backward, sizes, manner, ran, forward);
+    drive_same(found, first, backward, manner);
+    drive_finish(found, backward), drive_finish(ran, forward);
+    for (int state = 0; state < states; ++state) drive_give(&array[state]);
+    free(found), free(ran);
+}
+
+__attribute__((unused)) static void drive_segments(const drive_function *forward,
+                                                   const drive_function *backward,
+                                                   const int64_t *sizes, void *const *teams)
+{
+    static const drive_choice dense = {"segments", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0, 0};
+    static char doing[256];
+    const int64_t every[] = {1, 3, sizes[0], sizes[0] + 1};
+    if (sizes[0] == 0) return; /* no steps, no segments */
+    drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, &dense, 0, NULL, NULL};
+    drive_frame *saved = drive_run(forward, sizes, manner, NULL, NULL);
+    drive_frame *first = drive_run(backward, sizes, manner, saved, forward);
+    for (int choice = 0; choice < (int)(sizeof every / sizeof every[0]); ++choice) {
+        snprintf(doing, sizeof doing, "%s(%lld, %lld, ...), segments of %lld", backward->name,
+                 (long long)sizes[0], (long long)sizes[1], (long long)every[choice]);
+        drive_doing = doing;
+        manner.checkpoint = every[choice], manner.team = NULL;
+        drive_segments_of(forward, backward, sizes, first, manner);
+        for (int team = 0; teams[team]; ++team) {
+            manner.team = teams[team];
+            drive_segments_of(forward, backward, sizes, first, manner);
+        }
+    }
+    if (drive_allocations) DRIVE_FAIL("%d allocations in a call", drive_allocations);
+    drive_finish(saved, forward), drive_finish(first, backward);
+    free(saved), free(first);
 }
