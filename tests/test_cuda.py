@@ -80,6 +80,7 @@ from tests.conftest import (
     draw,
     relative,
 )
+from tests.cuda_cover import is_covering
 from tests.test_rows import Along, InHeads
 
 Arrays = dict[str, np.ndarray]
@@ -97,7 +98,8 @@ ALL = (*ESTABLISHED, *VARIANTS)
 KINDS = (LSTM, Softmax, SLSTMHeads, GRUResetBefore, LayerNormLSTM, LRU, LTC)
 """One of each way to run: a level of products, sums over units, heads, two levels, normalisation in
 the loop, several states of one stream, many loops. What does not depend on the equations is proven
-of these; every cell is proven by one shape always, and by the rest with the slow tests."""
+of these; cells that stand for all (``cuda_cover``) are proven by one shape always, every cell by
+that and the rest with the slow tests."""
 
 
 def names(group: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list[ParameterSet]:
@@ -219,7 +221,10 @@ def run(
 @with_cxx
 @pytest.mark.parametrize(
     "cell",
-    [*ALL, Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads, *NEWER],
+    [
+        *names(ALL, tuple(cell for cell in ALL if is_covering(cell))),
+        *(Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads, *NEWER),
+    ],
     ids=lambda cell: cell.definition.name,
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:

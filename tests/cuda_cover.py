@@ -1,0 +1,54 @@
+"""Which cells use, between them, what any established cell uses of the runtime of CUDA.
+
+Compiling the emulation of one cell takes three seconds. Two cells whose sources call the same
+functions and have as many states, inputs and outputs go through the same code.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from cellgen.cells import SHIPPED
+from cellgen.language.cell import Cell
+from cellgen.language.value import Role
+from cellgen.runtime.paths import generated_folder, include_folder
+
+COVERING = (
+    *("lstm", "gru", "gru_reset_before", "slstm", "slstm_heads", "layer_norm_lstm", "lru", "ltc"),
+    *("sru", "cfc", "gru_block_cell", "lstm_block_cell", "lstm_projection", "brc", "fast_grnn"),
+)
+"""Cells that are compiled for the emulation each time; the others with the slow tests."""
+
+
+def is_covering(cell: type[Cell]) -> bool:
+    """Whether a cell runs each time: one of these, or one that does not ship."""
+    return cell not in SHIPPED or cell.definition.name in COVERING
+
+
+def used(cell: type[Cell]) -> frozenset[tuple[str, object]]:
+    """What decides through which code a cell goes.
+
+    Names of the runtime's headers in its source, and counts of what it reads, keeps and returns.
+    """
+    definition = cell.definition
+    name = definition.name
+    text = (generated_folder() / name / f"{name}.cu").read_text(encoding="utf-8")
+    words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", text)) & _of_runtime()
+    after = [definition.next_state(state) for state in definition.states]
+    counts = {
+        "axes of states": tuple(sorted(len(state.shape) for state in definition.states)),
+        "dimensions": tuple(map(str, definition.dims)),
+        "outputs beside states": len([o for o in definition.outputs if o not in after]),
+        "inputs": len(definition.with_role(Role.INPUT)),
+        "statics": len(definition.with_role(Role.STATIC)),
+        "has scalars": bool(definition.with_role(Role.SCALAR)),
+    }
+    return frozenset({("name", word) for word in words} | set(counts.items()))
+
+
+@cache
+def _of_runtime() -> frozenset[str]:
+    folder = include_folder()
+    files = (*folder.glob("*.cuh"), folder / "cellgen_math.h")
+    return frozenset(re.findall(r"\w+", "".join(path.read_text() for path in files)))

@@ -1,0 +1,22 @@
+"""The cells that the emulation of CUDA runs each time stand for all established ones."""
+
+from __future__ import annotations
+
+from tests.conftest import ESTABLISHED
+from tests.cuda_cover import COVERING, is_covering, used
+
+
+def test_cells_that_run_each_time_use_all_that_established_cells_use() -> None:
+    each_time = [cell for cell in ESTABLISHED if is_covering(cell)]
+    assert sorted(cell.definition.name for cell in each_time) == sorted(COVERING)
+    covered = frozenset[tuple[str, object]]().union(*map(used, each_time))
+    missing = {cell.definition.name: used(cell) - covered for cell in ESTABLISHED}
+    assert {name: left for name, left in missing.items() if left} == {}, "add one to COVERING"
+
+
+def test_without_a_cell_that_alone_uses_something_it_is_missed() -> None:
+    covered = frozenset[tuple[str, object]]().union(
+        *(used(c) for c in ESTABLISHED if is_covering(c) and c.definition.name != "slstm_heads")
+    )
+    slstm_heads = next(c for c in ESTABLISHED if c.definition.name == "slstm_heads")
+    assert ("name", "cg_gemm_heads_nn") in used(slstm_heads) - covered
