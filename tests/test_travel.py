@@ -20,7 +20,7 @@ from cellgen import Bias, Cell, H, I, Input, Layers, State, Weight, tanh
 from cellgen.errors import BuildError, CellgenError, DeviceError
 from cellgen.runtime import kernel
 from cellgen.runtime.abi import ABI_VERSION
-from cellgen.runtime.build import cache
+from cellgen.runtime.build import cache, compiler
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.kernel import Kernel, load_folder
 
@@ -66,6 +66,17 @@ def emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture
+def without_kernels(own: Kernel, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The same, but for the driver, which compiles for seconds."""
+    driver = compiler._driver(own.sources(), compiler.compiler()).parent
+    emptied: Path = request.getfixturevalue("emptied")
+    emptied.mkdir(mode=0o700)
+    shutil.copytree(driver, emptied / "kernels" / driver.name)
+    (emptied / "kernels").chmod(0o700)
+    return emptied
+
+
 def elsewhere(function: Callable[..., object], **arguments: object) -> Any:
     """Call in a new process, which gets a pickle alone; return what it returned."""
     done = subprocess.run(
@@ -95,7 +106,7 @@ def test_a_kernel_of_ones_own_is_compiled_where_it_arrives(own: Kernel, emptied:
     assert cells == [own.build().path.parent.name]
 
 
-def test_a_kernel_is_handed_to_a_spawned_process(own: Kernel, emptied: Path) -> None:
+def test_a_kernel_is_handed_to_a_spawned_process(own: Kernel, without_kernels: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         found = pool.apply(forward, (own.sequence_forward,))
@@ -190,7 +201,7 @@ def test_what_runs_is_what_travels_when_the_folder_changes(tmp_path: Path) -> No
 # --- what kernels make ------------------------------------------------------------------------
 
 
-def test_layers_travel_with_their_weights(own: Kernel, emptied: Path) -> None:
+def test_layers_travel_with_their_weights(own: Kernel, without_kernels: Path) -> None:
     second = {**WEIGHTS, "w": RNG.normal(size=(5, 5))}
     layers = Layers(own, [[WEIGHTS], [second]])
     run = layers.forward(X, save=True)
@@ -223,7 +234,7 @@ def test_packed_weights_are_packed_again(own: Kernel, protocol: int) -> None:
     np.testing.assert_array_equal(own.sequence_forward(x=X, **START, packed=again).h, expected)
 
 
-def test_packed_weights_travel_to_another_process(own: Kernel, emptied: Path) -> None:
+def test_packed_weights_travel_to_another_process(own: Kernel, without_kernels: Path) -> None:
     packed = own.pack(**WEIGHTS)
     expected = own.sequence_forward(x=X, **START, packed=packed).h
     found = elsewhere(own.sequence_forward, x=X, **START, packed=packed)
