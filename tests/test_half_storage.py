@@ -222,6 +222,25 @@ def test_packed_weights_stay_in_float32() -> None:
     assert_rounded(found, kernel.sequence_forward(**narrow), BFLOAT16)
 
 
+def test_stacks_of_layers_take_arrays_of_16_bits() -> None:
+    kernel, (narrow, _) = cellgen.load("gru"), narrow_and_wide("gru", (9, 4, 5, 6), BFLOAT16)
+    weights = {
+        a.name: narrow[a.name] for a in kernel.sequence_forward.function.arguments if a.is_weight
+    }
+    layers = cellgen.Layers(kernel, [[weights]])
+    run = layers.forward(narrow["x"], save=True)
+    given = {**narrow, "h_prev": np.zeros((4, 6), BFLOAT16)}
+    alone = kernel.sequence_forward(**given, save=True)
+    assert_same(run.output, alone.h, "h")
+    d_h = np.ones_like(alone.h)
+    found = layers.backward(run, d_h)
+    names = {a.name for a in kernel.sequence_backward.function.arguments}
+    given = {n: a for n, a in {**given, "h": alone.h, "d_h": d_h}.items() if n in names}
+    expected = kernel.sequence_backward(**given, saved=alone.saved)
+    assert_same(found.d_input, expected.d_x, "d_x")
+    assert_same(found.d_weights[0][0]["w_z"], expected.d_w_z, "d_w_z")
+
+
 # --- memory -----------------------------------------------------------------------------------
 
 

@@ -364,7 +364,9 @@ def _limited(
 
 def _check_upstream(where: str, d_output: object, run: Run) -> None:
     """Refuse a gradient of the output that has not its shape and dtype."""
-    array = accept.array(where, "d_output", d_output)
+    array = d_output if isinstance(d_output, np.ndarray) else None
+    if array is None or array.dtype != run.output.dtype:  # which may have 16 bits
+        array = accept.array(where, "d_output", d_output)
     if array.shape != run.output.shape:
         raise ArgumentError(
             f"{where}: d_output has shape {array.shape}, expected that of run.output, "

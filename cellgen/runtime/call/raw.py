@@ -158,8 +158,9 @@ class RawFunction:
         """Make the options of a call over time: members of ``cellgen_options`` by name.
 
         Arrays (``lengths``, ``mask``, ``reset``, ``strides``, ``packed``, ``plan``, ``stop``,
-        ``checkpoints``, ``forward``) are addresses, the others integers; what is left out is 0, but
-        ``hold``, which is 1. They may serve many calls; what they point to must live as long.
+        ``checkpoints``, ``forward``, ``stored``) are addresses, the others integers; what is left
+        out is 0, but ``hold``, which is 1. They may serve many calls; what they point to must live
+        as long.
 
         Raises ArgumentError for another name, or a function that takes no options.
         """
