@@ -133,6 +133,15 @@ def test_names_that_c_spells_otherwise_and_scalars_that_learn(tmp_path: Path) ->
     assert max(errors.values()) <= SEQUENCE_BARS["gradient"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "window"), [({"I": 100_000, "H": 100_000}, 16), ({"I": 2, "H": 3}, 10**11)]
+)
+def test_sizes_that_an_int_does_not_count_are_refused(sizes: dict[str, int], window: int) -> None:
+    target = EmbeddedTarget(Asked(sizes, train=True, window=window))
+    with pytest.raises(UsageError, match=r"gru: its \w+ would take \d+ bytes, .* up to 2147483647"):
+        target.render(planned(CELLS["gru"]))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_training_steps_are_the_optimiser_s_over_windows_one_after_the_other(
     optimizer: str, tmp_path: Path

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from cellgen.errors import UsageError
 from cellgen.targets.embedded.asked import Asked
 
+COUNTED = 2**31 - 1
+"""What an ``int`` of 32 bits counts, as the loops of an export do."""
+
 BytesOf = Callable[[Asked], Mapping[str, int]]
 
 
@@ -23,6 +26,12 @@ class Limits:
 
     def check(self, cell: str, asked: Asked, bytes_of: BytesOf) -> None:
         """Refuse what is too large. Raises UsageError: by how much, and which sizes would fit."""
+        for name, count in bytes_of(asked).items():
+            if count > COUNTED:
+                raise UsageError(
+                    f"{cell}: its {name} would take {count} bytes, and an export counts in int, "
+                    f"up to {COUNTED}; give smaller sizes"
+                )
         kinds = (("ram", "RAM", self.ram, in_ram), ("flash", "flash", self.flash, in_flash))
         for option, name, limit, part in kinds:
             if limit is None:
