@@ -3,11 +3,12 @@
     python -m benchmarks.frameworks --rounds 20 --threads 2
     python -m benchmarks.frameworks --shapes W1,W6 --cells GRU
 
-Every contestant takes a turn in every round; figures are each one's fastest, so that what else a
-machine does counts little. The smallest case, one step of one row with 8 units, is what a call
-costs. ``loop`` is the layer's equations as a loop of torch's
-functions; ``compiled`` the same loop over a step that ``torch.compile`` made. Prints a table in
-Markdown.
+Every contestant takes a turn in every round; figures are each one's fastest, in time of the
+processor, so that what else a machine does counts little. The smallest case, one step of one row
+with 8 units, is what a call costs. ``loop`` is the layer's equations as a loop of torch's
+functions; ``compiled`` the same loop over a step that ``torch.compile`` made; ``scan``, with
+``--scan``, torch's higher-order operator over that step, which is compiled as a whole: that takes
+minutes. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops.scan import scan
 
 import cellgen.torch
 from cellgen.bench.shapes import BenchShape, parse_shapes
@@ -46,7 +48,9 @@ def lstm(p: Mapping[str, Tensor], x: Tensor, h: Tensor, c: Tensor) -> tuple[Tens
 STEPS: Mapping[str, Step] = {"GRU": gru, "LSTM": lstm}
 
 
-def contestants(kind: str, shape: BenchShape, loops: bool) -> dict[str, Callable[[Tensor], Tensor]]:
+def contestants(
+    kind: str, shape: BenchShape, loops: bool, scans: bool
+) -> dict[str, Callable[[Tensor], Tensor]]:
     """Layers with equal parameters, by name."""
     peer = getattr(torch.nn, kind)(shape.I, shape.H)
     mine = getattr(cellgen.torch, kind)(shape.I, shape.H)
@@ -58,6 +62,22 @@ def contestants(kind: str, shape: BenchShape, loops: bool) -> dict[str, Callable
         compiled = torch.compile(STEPS[kind], dynamic=False)
         found["loop"] = lambda x: looped(STEPS[kind], own, x, shape.H)
         found["compiled"] = lambda x: looped(compiled, own, x, shape.H)
+    if scans:
+        found["scan"] = torch.compile(
+            lambda x: scanned(STEPS[kind], own, x, shape.H), fullgraph=True, dynamic=False
+        )
+    return found
+
+
+def scanned(step: Step, parameters: Mapping[str, Tensor], x: Tensor, units: int) -> Tensor:
+    """Run a step by torch's scan, which wants to be compiled."""
+
+    def one(state: tuple[Tensor, Tensor], now: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        h, c = step(parameters, now, *state)
+        return (h, c.clone()), h.clone()
+
+    h = x.new_zeros(x.shape[1], units)
+    found: Tensor = scan(one, (h, h.clone()), x)[1]
     return found
 
 
@@ -71,11 +91,13 @@ def looped(step: Step, parameters: Mapping[str, Tensor], x: Tensor, units: int) 
     return torch.stack(over_time)
 
 
-def measure(kind: str, shape: BenchShape, rounds: int, loops: bool) -> dict[str, list[float]]:
+def measure(
+    kind: str, shape: BenchShape, rounds: int, loops: bool, scans: bool
+) -> dict[str, list[float]]:
     """The fastest of every contestant in milliseconds: forward without a graph, a step with one."""
     x = torch.randn(shape.T, shape.B, shape.I)
     u = torch.randn(shape.T, shape.B, shape.H)
-    layers = contestants(kind, shape, loops)
+    layers = contestants(kind, shape, loops, scans)
     repeats = 100 if shape is SMALLEST else 1
 
     def forward(layer: Callable[[Tensor], Tensor]) -> None:
@@ -90,11 +112,11 @@ def measure(kind: str, shape: BenchShape, rounds: int, loops: bool) -> dict[str,
     for turn in range(rounds + 1):
         for name, layer in layers.items():
             for place, run in enumerate((forward, step)):
-                start = time.perf_counter()
+                start = time.process_time()
                 for _ in range(repeats):
                     run(layer)
                 if turn:  # the first one compiles
-                    took[name][place].append((time.perf_counter() - start) / repeats * 1e3)
+                    took[name][place].append((time.process_time() - start) / repeats * 1e3)
     return {name: [min(times) for times in both] for name, both in took.items()}
 
 
@@ -106,15 +128,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-loops", action="store_true", help="layers alone")
+    parser.add_argument("--scan", action="store_true", help="torch's scan, too, compiled")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     for kind in options.cells.split(","):
         names = [f"nn.{kind}", "cellgen"] + ([] if options.no_loops else ["loop", "compiled"])
+        names += ["scan"] if options.scan else []
         print(f"\n| {kind}, ms | " + " | ".join(f"{n} f | f+b" for n in names) + " |")
         print("|---|" + "---|" * (2 * len(names)))
         for shape in (SMALLEST, *parse_shapes([options.shapes])):
-            found = measure(kind, shape, options.rounds, not options.no_loops)
+            found = measure(kind, shape, options.rounds, not options.no_loops, options.scan)
             figures = [f"{time:.3g}" for name in names for time in found[name]]
             sizes = f"{shape.name} {shape.T}, {shape.B}, {shape.I}, {shape.H}"
             print(f"| {sizes} | " + " | ".join(figures) + " |", flush=True)

@@ -1,10 +1,10 @@
 """What a call of a cell costs in JAX: beside the kernel by addresses and the same cell by a scan.
 
-One thread, float32, the GRU; minima and medians of interleaved rounds, microseconds, of forward and
-of forward with every gradient under ``jit``. "raw" is ``RawFunction``, "empty" a program that takes
-the same arrays and adds 1 to one of them.
+One thread, float32, the GRU; minima and medians of interleaved rounds, microseconds of the
+processor, of forward and of forward with every gradient under ``jit``. "raw" is ``RawFunction``,
+"empty" a program that takes the same arrays and adds 1 to one of them.
 
-    python benchmarks/jax_calls.py [rounds]
+    python benchmarks/jax_calls.py [rounds] [shapes, as W1 or T,B,I,H]
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import numpy as np
 
 import cellgen
 import cellgen.jax
+from cellgen.bench.shapes import parse_shapes
 from cellgen.runtime.call.raw import RawFunction
 
-SHAPES = ((1, 1, 8, 8), (100, 32, 128, 256))
+SHAPES = ("1,1,8,8", "100,32,128,256")
 CELL = cellgen.jax.function("gru")
 
 Arrays = dict[str, jax.Array]
@@ -99,10 +100,10 @@ def measure(jobs: dict[str, tuple[Job, Job]], rounds: int, calls: int) -> None:
         for name, pair in jobs.items():
             for job, times in zip(pair, found[name], strict=True):
                 job()
-                begun = time.perf_counter()
+                begun = time.process_time()
                 for _ in range(calls):
                     job()
-                times.append((time.perf_counter() - begun) / calls * 1e6)
+                times.append((time.process_time() - begun) / calls * 1e6)
     print(f"{'':10} {'forward':>22} {'with gradients':>22}   least (median), us")
     for name, pair in found.items():
         cells = (f"{min(t):11.1f} ({statistics.median(t):8.1f})" for t in pair)
@@ -112,8 +113,8 @@ def measure(jobs: dict[str, tuple[Job, Job]], rounds: int, calls: int) -> None:
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     print(f"JAX {jax.__version__}, load {os.getloadavg()[0]:.1f}")
-    for shape in SHAPES:
-        sizes = dict(zip("TBIH", shape, strict=True))
+    for shape in parse_shapes(sys.argv[2:] or SHAPES):
+        sizes = {"T": shape.T, "B": shape.B, "I": shape.I, "H": shape.H}
         numbers = np.random.default_rng(0)
         given = {
             item.name: np.float32(0.3 * numbers.normal(size=CELL.layout.shape(item.name, sizes)))
@@ -126,8 +127,8 @@ def main() -> None:
             "cellgen": in_jax(by_cellgen, arrays),
             "lax.scan": in_jax(by_scan, arrays),
         }
-        print(f"T, B, I, H = {', '.join(map(str, shape))}")
-        measure(jobs, rounds, 50 if shape[0] == 1 else 1)
+        print(f"T, B, I, H = {', '.join(map(str, sizes.values()))}")
+        measure(jobs, rounds, 50 if shape.T == shape.B == 1 else 1)
 
 
 if __name__ == "__main__":

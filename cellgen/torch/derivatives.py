@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -73,6 +74,16 @@ class Call:
             *(self.in_bf16, self.checkpoint, self.every, self.hidden, self.last),
         )
 
+    @cached_property
+    def ends(self) -> tuple[str, tuple[tuple[Any, ...], ...]]:
+        """The arguments of a forward pass without tables, before and behind theta.
+
+        The second is for a call that does not save, and for one that does.
+        """
+        none: list[Tensor] = []
+        rest = tuple((self.scalars, save, none, 0, *self.options) for save in (False, True))
+        return self.known.text, rest
+
     def layout(self, tables: Tables) -> Layout:
         """What the call takes and gives, with its options."""
         if self.every == 1 and not (self.hidden or self.checkpoint or self.last):
@@ -116,7 +127,10 @@ class Call:
 
     def spread(self, gradients: Given) -> list[Tensor | None]:
         """Put the gradients of what learns in the places of theta."""
-        spread: list[Tensor | None] = [None] * len(self.known.layout.theta)
+        layout = self.known.layout
+        if self.wanted == -1 and len(layout.learns) == len(layout.theta):
+            return list(gradients)
+        spread: list[Tensor | None] = [None] * len(layout.theta)
         for place, gradient in zip(self.places, gradients, strict=True):
             spread[place] = gradient
         return spread
@@ -172,6 +186,20 @@ def run_forward(
         call.known.text, theta, call.scalars, save, given, present, *call.options
     )
     return found
+
+
+def run_below(
+    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
+) -> Sequence[Tensor]:
+    """The same where torch only runs it: below autograd, with what does not change kept."""
+    lengths, mask, reset = tables
+    with torch._C._AutoDispatchBelowAutograd():
+        if lengths is None and mask is None and reset is None:
+            head, rest = call.ends
+            behind = rest[save]
+            found: Sequence[Tensor] = torch.ops.cellgen.forward.default(head, theta, *behind)
+            return found
+        return run_forward(call, tables, theta, save=save)
 
 
 def _present(tensors: Given) -> tuple[list[Tensor], int]:

@@ -22,7 +22,15 @@ from cellgen.frameworks.shown import ASKED, Request, looked_at
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
-from cellgen.torch.derivatives import Call, Forward, Tables, backward, is_transforming, run_forward
+from cellgen.torch.derivatives import (
+    Call,
+    Forward,
+    Tables,
+    backward,
+    is_transforming,
+    run_below,
+    run_forward,
+)
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.planned import Planned, planned
@@ -43,8 +51,7 @@ class Eager(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
         tables, theta, _ = call.split(tensors)
-        with torch._C._AutoDispatchBelowAutograd():
-            results = run_forward(call, tables, theta, save=True)
+        results = run_below(call, tables, theta, save=True)
         ctx.call = call
         ctx.save_for_backward(*tensors, *call.kept(results))
         ctx.set_materialize_grads(False)
@@ -69,23 +76,45 @@ def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, S
 
     Returns which of the two calls it was, and its outputs.
     """
-    call = plan.saving
-    found: Sequence[Tensor]
     if is_transforming():
-        found = _transformed(call, tables, theta)
-        return call, found
+        return plan.saving, _transformed(plan.saving, tables, theta)
+    if torch.is_grad_enabled() and _learns(theta):
+        found: Sequence[Tensor] = Eager.apply(plan.saving, *tables, *theta)
+        return plan.saving, found
+    call = _plain(plan, theta)
+    return call, run_below(call, tables, theta, save=False)[: call.outputs]
+
+
+def trace(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, Sequence[Tensor]]:
+    """Put a cell's forward pass into a graph that torch compiles; as ``run``."""
+    if is_transforming():
+        return plan.saving, _transformed(plan.saving, tables, theta)
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
-    if not save and plan.plain is not call and PLACES.get(theta[0].device.type, CPU).parts:
-        call = plan.plain
-    if torch.compiler.is_compiling():
-        found = run_forward(call, tables, theta, save=save)
-    elif save:
-        found = Eager.apply(call, *tables, *theta)
-        return call, found
-    else:
-        with torch._C._AutoDispatchBelowAutograd():
-            found = run_forward(call, tables, theta, save=False)
-    return call, found[: call.outputs]
+    call = plan.saving if save else _plain(plan, theta)
+    return call, run_forward(call, tables, theta, save=save)[: call.outputs]
+
+
+def _plain(plan: Planned, theta: Sequence[Tensor]) -> Call:
+    """The call that does not save; where kernels form all outputs, it is as one that does."""
+    if plan.plain is plan.saving or PLACES.get(theta[0].device.type, CPU).parts:
+        return plan.plain
+    return plan.saving
+
+
+def _learns(tensors: Sequence[Tensor]) -> bool:
+    """Whether a tensor requires a gradient."""
+    for tensor in tensors:  # noqa: SIM110 - a third of the time of any(...)
+        if tensor.requires_grad:
+            return True
+    return False
+
+
+def _lacks(values: Sequence[object]) -> bool:
+    """Whether a value is None."""
+    for value in values:  # noqa: SIM110 - as above
+        if value is None:
+            return True
+    return False
 
 
 @torch._disable_dynamo  # type: ignore[untyped-decorator]
@@ -131,6 +160,7 @@ class CellFunction:
         self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
+        self._items = {item.name: item for item in layout.theta}
         self._calls: dict[object, Planned] = {}
         self._looked_at: Callable[..., Request] = torch.compiler.assume_constant_result(
             lambda *given: looked_at(layout, *given)
@@ -157,18 +187,23 @@ class CellFunction:
         **given: Any,
     ) -> Any:
         """Run the cell over time."""
-        scalars = tuple(self._number(n, given.pop(n, v)) for n, v in self.scalars.items())
-        if accept.flag(self.layout.where, "batch_first", batch_first):
+        scalars: tuple[float, ...] = ()
+        if self.scalars:
+            scalars = tuple(self._number(n, given.pop(n, v)) for n, v in self.scalars.items())
+        if batch_first is not False and accept.flag(self.layout.where, "batch_first", batch_first):
             given = self._time_first(given)
             mask, reset = _steps_first(mask), _steps_first(reset)
         rare = () if self._expected.issuperset(given) else self._rare(given)
         theta = self._ordered(given)
+        is_traced = torch.compiler.is_compiling()
+        if is_traced or torch._C._is_any_autocast_enabled():
+            theta = self._cast(theta)
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         tables = (lengths, mask, reset)
         wanted = self._asked(rare, theta, tables) if rare else None
-        if torch.compiler.is_compiling():
+        if is_traced:
             plan = planned(Call(self.known, *options), wanted)
-            call, outputs = run(plan, tables, theta)
+            call, outputs = trace(plan, tables, theta)
         else:
             plan = self._calls.get((options, wanted)) or self._planned(options, wanted)
             try:
@@ -260,20 +295,19 @@ class CellFunction:
         """Put the tensors of a call in order, states that are left out made. Raises KindError."""
         if not self._expected.issuperset(given):
             raise self._unknown(next(name for name in given if name not in self._expected))
-        theta = [given.get(name) for name in self.names]
-        missing = [n for n, tensor in zip(self.names, theta, strict=True) if tensor is None]
-        if missing:
+        theta = list(map(given.get, self.names))
+        if _lacks(theta):
+            missing = [n for n, tensor in zip(self.names, theta, strict=True) if tensor is None]
             made = self._made(given, missing)
             theta = [made[n] if t is None else t for n, t in zip(self.names, theta, strict=True)]
-        return self._cast(theta)
+        return theta
 
     def _made(self, given: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
         """Make the states that a call leaves out, and scalars that learn."""
         made: dict[str, Any] = {}
         first = next((v for v in given.values() if isinstance(v, Tensor)), None)
-        for item in self.layout.theta:
-            if item.name not in missing:
-                continue
+        sizes: dict[str, int] | None = None
+        for item in map(self._items.__getitem__, missing):
             if item.is_scalar and first is not None:
                 made[item.name] = first.new_full((), item.default)
             elif item.name not in self.states or first is None:
@@ -281,10 +315,11 @@ class CellFunction:
                     f"{self.layout.where}: {item.name} is missing, expected a tensor "
                     f"({', '.join(item.shape)}); pass {item.name}=..."
                 )
-        sizes = self._known_sizes(given)
-        for item in self.layout.theta:
-            if item.name in missing and item.name in self.states and first is not None:
-                made[item.name] = first.new_full(self.layout.shape(item.name, sizes), item.initial)
+            else:
+                sizes = self._known_sizes(given) if sizes is None else sizes
+                shape = self.layout.shape(item.name, sizes)
+                zeros = first.new_zeros(shape)
+                made[item.name] = zeros.fill_(item.initial) if item.initial else zeros
         return made
 
     def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:

@@ -108,7 +108,7 @@ class _Recurrent(torch.nn.RNNBase):
 
     def _place(self, suffix: str, reverse: bool) -> StackPlace:
         found: dict[str, Any] = {}
-        for name in WEIGHTS:
+        for name in WEIGHTS if self.proj_size else WEIGHTS[: 4 if self.bias else 2]:
             value = self._parameters.get(name + suffix)
             if value is None:  # also where a hook forms it from others
                 value = getattr(self, name + suffix, None)
