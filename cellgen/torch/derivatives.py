@@ -197,7 +197,8 @@ def run_below(
         if lengths is None and mask is None and reset is None:
             head, rest = call.ends
             behind = rest[save]
-            found: Sequence[Tensor] = torch.ops.cellgen.forward.default(head, theta, *behind)
+            run = getattr(torch.ops.cellgen.forward, OVERLOAD)
+            found: Sequence[Tensor] = run(head, theta, *behind)
             return found
         return run_forward(call, tables, theta, save=save)
 
