@@ -16,7 +16,7 @@ arguments of ``backward`` follow from theta; nothing is differentiated by them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from torch import Tensor
 from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import Shown, showing
 from cellgen.runtime.abi import Argument
+from cellgen.torch.batches import fold, one_by_one, unfold
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
@@ -360,15 +361,15 @@ class Forward(torch.autograd.Function):
         axes = (*TABLE_AXES, *(row_axis(item) for item in layout.theta))
         dims = in_dims[1:]
         if any(dim is not None and axis is None for dim, axis in zip(dims, axes, strict=True)):
-            return _one_by_one(Forward.apply, info.batch_size, call, dims, tensors)
+            return one_by_one(Forward.apply, info.batch_size, call, dims, tensors)
         folded = [
-            _fold(tensor, dim, info.batch_size, axis)
+            fold(tensor, dim, info.batch_size, axis)
             for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
         ]
         results = Forward.apply(call, *folded)
         items = (*layout.outputs, *layout.saved)
         unfolded = tuple(
-            _unfold(result, info.batch_size, item)
+            unfold(result, info.batch_size, item)
             for result, item in zip(results, items, strict=True)
         )
         return unfolded, (0,) * len(unfolded)
@@ -422,9 +423,9 @@ class Backward(torch.autograd.Function):
         share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
         per_row = PLACES[tensors[len(TABLE_AXES)].device.type].per_row
         if not (share and per_row) or _is_differentiated(tensors):
-            return _one_by_one(Backward.apply, size, call, dims, tensors)
+            return one_by_one(Backward.apply, size, call, dims, tensors)
         folded = [
-            _fold(tensor, dim, size, axis)
+            fold(tensor, dim, size, axis)
             for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
         ]
         tables, theta, others = call.split(folded)
@@ -466,7 +467,7 @@ def backward_by_row(
 def _by_member(gradient: Tensor, size: int, item: Argument) -> Tensor:
     """What a member's own call gives: its rows of a gradient, or a weight's, summed over them."""
     if row_axis(item) is not None:
-        return _unfold(gradient, size, item)
+        return unfold(gradient, size, item)
     rows = gradient.unflatten(0, (size, gradient.shape[0] // size))
     return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(1)
 
@@ -475,42 +476,3 @@ def _kept(call: Call, tables: Tables) -> int:
     """How many tensors the backward pass reads of what the forward pass gives."""
     layout = call.layout(tables)
     return len(layout.saved) + (0 if call.checkpoint else len(layout.outputs))
-
-
-# --- a batch of calls -------------------------------------------------------------------------
-
-
-def _fold(tensor: Tensor | None, dim: int | None, size: int, axis: int | None) -> Tensor | None:
-    """Put the calls of a batch among the rows of one call; weights are the same for all."""
-    if tensor is None or axis is None:
-        return tensor
-    batch = tensor.movedim(dim, 0) if dim is not None else tensor.expand(size, *tensor.shape)
-    return batch.movedim(0, axis).flatten(axis, axis + 1)
-
-
-def _unfold(tensor: Tensor, size: int, item: Argument) -> Tensor:
-    axis = row_axis(item)
-    assert axis is not None
-    return tensor.unflatten(axis, (size, tensor.shape[axis] // size)).movedim(axis, 0)
-
-
-def _one_by_one(
-    run: Callable[..., tuple[Tensor | None, ...]],
-    size: int,
-    call: Call,
-    dims: Sequence[int | None],
-    tensors: Given,
-) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:
-    """Make the calls of a batch one after the other, where their weights differ."""
-    each = [
-        run(
-            call,
-            *(
-                tensor if dim is None or tensor is None else tensor.select(dim, number)
-                for tensor, dim in zip(tensors, dims, strict=True)
-            ),
-        )
-        for number in range(size)
-    ]
-    results = tuple(None if c[0] is None else torch.stack(c) for c in zip(*each, strict=True))
-    return results, tuple(None if result is None else 0 for result in results)

@@ -224,7 +224,7 @@ class CellLayers(torch.nn.Module):
             _check_state(self._where, item, state, count)
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
-            own = {i.name: self._parameter(i.name + suffix) for i in self.roles.parameters}
+            own = {i.name: _parameter(self, i.name + suffix) for i in self.roles.parameters}
             named = {**self.scalars, **given, **own}
             layers[layer].append(
                 StackPlace(reverse, self._giver(layer, named, options["batch_first"]))
@@ -232,13 +232,6 @@ class CellLayers(torch.nn.Module):
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
         return run_layers(self.cell, layers, x, states, rate=rate, options=options, shown=shown)
-
-    def _parameter(self, name: str) -> Tensor:
-        """A parameter, also where a hook forms it from others."""
-        found = self._parameters.get(name)
-        if found is None:
-            found = getattr(self, name)
-        return found
 
     def _giver(
         self, layer: int, named: Mapping[str, Any], batch_first: bool
@@ -297,6 +290,14 @@ def _check_state(where: str, item: Argument, state: Tensor, count: int) -> None:
             f"{where}: the state {item.name} has shape {tuple(state.shape)}, expected "
             f"({count}, ...): one for each layer and direction"
         )
+
+
+def _parameter(layer: torch.nn.Module, name: str) -> Tensor:
+    """A parameter, also where a hook forms it from others."""
+    found: Tensor | None = layer._parameters.get(name)
+    if found is None:
+        found = getattr(layer, name)
+    return found
 
 
 def _each(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
