@@ -266,3 +266,10 @@ def test_times_are_compared_within_a_run(tmp_path: Path) -> None:
     assert comparison.times == ()  # MinGRU is not in it
     assert [row[0] for row in comparison.rows] == ["gru", "min_gru"]
     assert comparison.rows[0][3:6] == ("3*H**2 + 3*H*I", "6*H**2 + 6*H*I", "4*H")
+
+
+def test_a_shape_that_is_none_is_told_by_the_option_s_name() -> None:
+    words = ["report", "gru", "--no-prove", "--out", "never.html", "--shape", "0,1,1,1"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "--shape: 0,1,1,1 is neither" in done.output

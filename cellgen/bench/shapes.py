@@ -57,8 +57,10 @@ NAMED = {
 """One row, a small and a large layer, a very large one, many small steps, a single step."""
 
 
-def parse_shapes(texts: Sequence[str]) -> tuple[BenchShape, ...]:
+def parse_shapes(texts: Sequence[str], option: str = "--shapes") -> tuple[BenchShape, ...]:
     """Read ``W1,W2`` and ``T,B,I,H``, also mixed: ``W1,20,4,8,16``; W1 to W6 where none is given.
+
+    ``option`` is what messages call it.
 
     Raises:
         UsageError: an unknown name, or lengths that are not four positive numbers.
@@ -69,16 +71,16 @@ def parse_shapes(texts: Sequence[str]) -> tuple[BenchShape, ...]:
         if word.upper() in NAMED:
             shapes.append(NAMED[word.upper()])
         else:
-            shapes.append(_in_figures((word, *islice(words, 3))))
+            shapes.append(_in_figures((word, *islice(words, 3)), option))
     return tuple(dict.fromkeys(shapes)) or tuple(NAMED.values())
 
 
-def _in_figures(words: tuple[str, ...]) -> BenchShape:
+def _in_figures(words: tuple[str, ...], option: str) -> BenchShape:
     text = ",".join(words)
     if len(words) != 4 or not all(re.fullmatch(r"0*[1-9][0-9]*", word) for word in words):
         raise UsageError(
-            f"--shapes: {text} is neither one of {', '.join(NAMED)} nor four positive lengths "
-            "T,B,I,H; write for example --shapes W2,W5 or --shapes 100,32,128,256"
+            f"{option}: {text} is neither one of {', '.join(NAMED)} nor four positive lengths "
+            f"T,B,I,H; write for example {option} W5 or {option} 100,32,128,256"
         )
     T, B, I, H = map(int, words)
     return BenchShape(T, B, I, H, text)

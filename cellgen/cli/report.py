@@ -116,7 +116,7 @@ def _cells_of(report: BenchReport, selectors: Sequence[str]) -> list[type[Cell]]
 
 def shape_of(text: str) -> BenchShape:
     """Read one shape. Raises UsageError."""
-    shapes = parse_shapes([text])
+    shapes = parse_shapes([text], "--shape")
     if len(shapes) != 1:
         raise UsageError(f"--shape {text!r}: expected one, T,B,I,H or W1 to W6")
     return shapes[0]
