@@ -60,7 +60,8 @@ class Push:
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
         """Give the results, linear in ``arrays``."""
         moved = dict(zip(self.moves, arrays, strict=True))
-        return list(compress(Tangent(self.call, constants, moved).outputs(), self.outputs))
+        tangent = Tangent(self.call, constants, moved, save=False)
+        return list(compress(tangent.outputs(), self.outputs))
 
     def shapes(self, constants: Arrays) -> list[Shape]:
         """Give the shapes of the results."""
@@ -202,9 +203,14 @@ def _shapes_of(call: JaxCall, names: Names, constants: Arrays) -> list[Shape]:
 
 
 class Tangent:
-    """The forward pass of a cell's tangent, with directions by the names of what moves."""
+    """The forward pass of a cell's tangent, with directions by the names of what moves.
 
-    def __init__(self, call: JaxCall, constants: Arrays, moved: Mapping[str, Any]) -> None:
+    Gradients need one that saves.
+    """
+
+    def __init__(
+        self, call: JaxCall, constants: Arrays, moved: Mapping[str, Any], *, save: bool = True
+    ) -> None:
         self.own = call
         self.call = of_tangent(call, tuple(moved))
         directions = self.call.known.directions
@@ -219,8 +225,9 @@ class Tangent:
                 along[item.name] = jnp.zeros_like(next(iter(named.values())), shape=())
         tables, _, _ = call.split(constants)
         self.arrays = (*tables, *(along[item.name] for item in self.call.values))
-        formed = forward(self.call, True, self.arrays)
-        self.formed = {i.name: a for i, a in zip(self.call.formed, formed, strict=True)}
+        formed = forward(self.call, save, self.arrays)
+        items = self.call.formed if save else self.call.layout.outputs
+        self.formed = {i.name: a for i, a in zip(items, formed, strict=True)}
         self.named = named
 
     def outputs(self) -> list[Any]:
