@@ -1,8 +1,8 @@
 """Time every tier of a cell on a device, beside the one that the cost model takes.
 
-Imported by ``device.py`` where PyTorch is installed. Medians of CUDA events around the replay of a
-call's graph. A record is not ok where the model's choice takes more than ``REGRET`` times as long
-as the best tier: the constants of ``cellgen_cuda_tiers.cuh`` are off then.
+Imported by ``device.py`` where PyTorch is installed. Medians of CUDA events around the replay of
+PyTorch's graph of a call. A record is not ok where the model's choice takes more than ``REGRET``
+times as long as the best tier: the constants of ``cellgen_cuda_tiers.cuh`` are off then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import torch
-from device_speed import HEADS, Record, drawn, median_ms
+from device_speed import HEADS, Record, captured, drawn, median_ms
 
 import cellgen
 from cellgen.errors import DeviceError
@@ -55,12 +55,12 @@ def _tiers(kernel: CudaKernel, shape: tuple[int, ...], dtype: str) -> Iterator[R
                 continue
             y = forward(**given, save=True, tier="steps")
             outputs = {n: getattr(y, n) for n in y._fields if n in taken}
-            call = {**given, **outputs, **above, "saved": y.saved, "tier": tier, "graph": True}
+            call = {**given, **outputs, **above, "saved": y.saved, "tier": tier}
             try:
                 if way == "forward":
-                    record[tier] = median_ms(lambda: forward(**given, tier=tier, graph=True))  # noqa: B023
+                    record[tier] = median_ms(captured(lambda: forward(**given, tier=tier)))  # noqa: B023
                 else:
-                    record[tier] = median_ms(lambda: backward(**call))  # noqa: B023
+                    record[tier] = median_ms(captured(lambda: backward(**call)))  # noqa: B023
             except DeviceError as error:
                 if "do not fit" not in str(error):
                     raise

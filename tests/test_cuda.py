@@ -1865,15 +1865,15 @@ def test_a_fault_fails_the_device_suite(benchmark: Callable[[str], ModuleType]) 
     device = benchmark("device")
     kernel, exact = emulated(Elman), api.load("elman")
     assert device._steps(kernel, exact, "float64", 0) < device.BARS["float64"]
-    assert device._layouts(kernel, exact, "float64") < device.BARS["float64"]
+    assert device._layouts(kernel, exact, "float64", 0) < device.BARS["float64"]
     assert device._wrong_calls(kernel, exact) == []
     other = api.load("elman_relu")
     assert device._steps(kernel, other, "float64", 0) > 0.01
-    assert device._layouts(kernel, other, "float64") > 0.01
-    assert device._over_time(kernel, other, "float64", [0], True) > 0.01
+    assert device._layouts(kernel, other, "float64", 0) > 0.01
+    assert device._over_time(kernel, other, "float64", 0, True) > 0.01
     functions = {n: f for n, f in kernel.functions.items() if not f.function.team}
     alone = SimpleNamespace(functions=functions)
-    assert device._over_time(alone, exact, "float64", [0], True) == np.inf
+    assert device._over_time(alone, exact, "float64", 0, True) == np.inf
 
 
 def test_a_single_entry_that_was_never_written_is_no_right_one(
@@ -1881,9 +1881,17 @@ def test_a_single_entry_that_was_never_written_is_no_right_one(
 ) -> None:
     """A sum may cancel; NaN is what memory was full of."""
     error, exact = benchmark("device")._error, np.ones(1)
-    assert error(np.zeros(1), exact, "bfloat16") == 0.0
-    assert error(np.full(1, np.nan), exact, "bfloat16") == np.inf
-    assert error(np.full(2, np.nan), np.ones(2), "float64") == np.inf
+    assert error(np.zeros(1), exact, "bfloat16", {"y": exact}) == 0.0
+    assert error(np.full(1, np.nan), exact, "bfloat16", {"y": exact}) == np.inf
+    assert error(np.full(2, np.nan), np.ones(2), "float64", {"y": np.ones(2)}) == np.inf
+
+
+def test_what_cancels_to_nothing_is_measured_by_the_largest_result(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
+    error, nothing = benchmark("device")._error, np.full(2, 1e-18)
+    assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing, "d_x": np.ones(2)}) < 1e-8
+    assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing}) > 1e8
 
 
 def test_limits_count_bytes_and_operations(benchmark: Callable[[str], ModuleType]) -> None:

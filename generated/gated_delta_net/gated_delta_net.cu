@@ -1745,12 +1745,14 @@ __global__ void CELLGEN_CUDA_NAME(gated_delta_net_sequence_forward_prologue_1)(
 __global__ void CELLGEN_CUDA_NAME(gated_delta_net_forward_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> x_w_v_rows,
+    cellgen_rows<const real> x_w_v_rows,
+    cellgen_rows<store> x_w_v_kept,
     cellgen_rows<real> v_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real x_w_v = cg_load(x_w_v_rows, row, unit);
+    cg_store_if(x_w_v_kept, row, unit, x_w_v);
     const real v = cg_sigmoid(x_w_v) * x_w_v;
     cg_store(v_rows, row, unit, v);
 }
@@ -2052,7 +2054,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_forward
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK * nN)), store)
          + CELLGEN_CUDA_BYTES(nB * (nK * nN), store)
          + CELLGEN_CUDA_BYTES(nB * (nK * nN), store)
-         + CELLGEN_CUDA_BYTES(nB * (nD * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nB * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nN), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nN), store)
@@ -2117,8 +2119,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), store);
     store *const forward_x_w_k = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nK * nN), store);
-    store *const forward_x_w_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), store);
+    real *const forward_2_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nD * nN), real);
     real *const forward_v = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (nD * nN), real);
     real *const forward_3_sums = (real *)(void *)memory;
@@ -2189,6 +2191,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_forward)(
         cg_rows(exp_a_log_once, 1));
     cg_copy(&run, nI, nN, cg_rows(forward_3_weights_1, 2 * nN), cg_in(args->w_b, nN));
     cg_copy(&run, nI, nN, cg_rows(forward_3_weights_1 + nN, 2 * nN), cg_in(args->w_a, nN));
+    /* x @ [w_v], all steps at once */
+    cg_gemm_nn(&run, nT * nB, nD * nN, nI, args->x, nI, args->w_v, (nD * nN), forward_2_sums, (nD * nN), 0);
     /* x @ [w_b, w_a], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nN, nI, args->x, nI, forward_3_weights_1, 2 * nN, forward_3_sums, (2 * nN), 0);
     for (int64_t step = 0; step < nT; ++step) {
@@ -2196,10 +2200,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gated_delta_net_cuda_sequence_forward)(
         cg_gemm_nn(&run, nB, nK * nN, nI, args->x + step * x_step, x_row, args->w_q, (nK * nN), (args->x_w_q ? args->x_w_q + step * nB * (nK * nN) : forward_x_w_q), (nK * nN), 0);
         /* x @ [w_k] */
         cg_gemm_nn(&run, nB, nK * nN, nI, args->x + step * x_step, x_row, args->w_k, (nK * nN), (args->x_w_k ? args->x_w_k + step * nB * (nK * nN) : forward_x_w_k), (nK * nN), 0);
-        /* x @ [w_v] */
-        cg_gemm_nn(&run, nB, nD * nN, nI, args->x + step * x_step, x_row, args->w_v, (nD * nN), (args->x_w_v ? args->x_w_v + step * nB * (nD * nN) : forward_x_w_v), (nD * nN), 0);
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_forward_2), nB, nD * nN,
-            cg_in((args->x_w_v ? args->x_w_v + step * nB * (nD * nN) : forward_x_w_v), (nD * nN)),
+            cg_in(forward_2_sums + step * nB * (nD * nN), (nD * nN)),
+            cg_rows((args->x_w_v ? args->x_w_v + step * nB * (nD * nN) : nullptr), (nD * nN)),
             cg_rows(forward_v, (nD * nN)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gated_delta_net_forward_3), nB, nN,
             cg_in(args->b_a, 1),

@@ -1211,7 +1211,8 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_2)(
     int64_t units,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> b_gh_rows,
-    cellgen_rows<const store> delta_w_gh_rows,
+    cellgen_rows<const real> delta_w_gh_rows,
+    cellgen_rows<store> delta_w_gh_kept,
     cellgen_rows<store> h_hat_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -1219,6 +1220,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_2)(
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real b_gh = cg_load(b_gh_rows, 0, unit);
     const real delta_w_gh = cg_load(delta_w_gh_rows, row, unit);
+    cg_store_if(delta_w_gh_kept, row, unit, delta_w_gh);
     const real gamma_h = cg_exp(-cg_relu(b_gh + delta_w_gh));
     const real h_hat = h_prev * gamma_h;
     cg_store(h_hat_rows, row, unit, h_hat);
@@ -1288,7 +1290,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
     int64_t nH,
     CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward_args) call,
     store *forward_x_hat,
-    store *forward_delta_w_gh,
+    real *forward_2_sums,
     store *forward_h_hat,
     real *forward_3_sums,
     store *forward_3_weights_2,
@@ -1316,19 +1318,16 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->w_gh, nH), 0, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
+    way::hold(cg_panel(cg_in(forward_3_weights_2, 2 * nH), 0, nH), 2, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(2, nH, nI);
     store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(forward_3_weights_2, 2 * nH), 0, nH), 2, nH, nI, shared_2);
-    store *const shared_2_end = shared_2 + way::held(2, nH, nI);
+    way::hold(cg_panel(cg_in(forward_3_weights_3, 2 * nH), 0, nH), 2, nH, nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(2, nH, nH);
     store *const shared_3 = shared_2_end;
-    way::hold(cg_panel(cg_in(forward_3_weights_3, 2 * nH), 0, nH), 2, nH, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(2, nH, nH);
+    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_3);
+    store *const shared_3_end = shared_3 + way::held(1, nH, nI);
     store *const shared_4 = shared_3_end;
-    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_4);
-    store *const shared_4_end = shared_4 + way::held(1, nH, nI);
-    store *const shared_5 = shared_4_end;
-    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_5);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_4);
     for (int64_t step = 0; step < nT; ++step) {
         for (typename way::walk my(rows, nI); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
@@ -1358,28 +1357,28 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
             cg_store(x_hat_rows, row, unit, x_hat);
 }
         __syncthreads();
-        /* delta @ [w_gh] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->delta + step * delta_step, delta_row), shared_1, cg_rows((args->delta_w_gh ? args->delta_w_gh + step * nB * nH : forward_delta_w_gh), nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* gamma_h = exp(-relu(b_gh + delta_w_gh))
              * h_hat = h_prev * gamma_h */
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_gh_rows = cg_in(args->b_gh, nH);
-            const cellgen_rows<const store> delta_w_gh_rows = cg_in((args->delta_w_gh ? args->delta_w_gh + step * nB * nH : forward_delta_w_gh), nH);
+            const cellgen_rows<const real> delta_w_gh_rows = cg_in(forward_2_sums + step * nB * nH, nH);
+            const cellgen_rows<store> delta_w_gh_kept = cg_rows((args->delta_w_gh ? args->delta_w_gh + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_hat_rows = cg_rows(forward_h_hat, nH);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_gh = cg_load(b_gh_rows, 0, unit);
             const real delta_w_gh = cg_load(delta_w_gh_rows, row, unit);
+            cg_store_if(delta_w_gh_kept, row, unit, delta_w_gh);
             const real gamma_h = cg_exp(-cg_relu(b_gh + delta_w_gh));
             const real h_hat = h_prev * gamma_h;
             cg_store(h_hat_rows, row, unit, h_hat);
 }
         __syncthreads();
         /* x_hat @ [w_z, w_r] */
-        way::template product<2>(top, rows, nH, nI, cg_in(forward_x_hat, nI), shared_2, cg_rows(forward_3_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nI, cg_in(forward_x_hat, nI), shared_1, cg_rows(forward_3_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         /* h_hat @ [u_z, u_r] */
-        way::template product<2>(top, rows, nH, nH, cg_in(forward_h_hat, nH), shared_3, cg_rows(forward_3_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nH, cg_in(forward_h_hat, nH), shared_2, cg_rows(forward_3_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* z = sigmoid(b_z + m_v_z_x_hat_h_hat)
@@ -1407,9 +1406,9 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
 }
         __syncthreads();
         /* x_hat @ [w] */
-        way::template product<1>(top, rows, nH, nI, cg_in(forward_x_hat, nI), shared_4, cg_rows(forward_4_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nI, cg_in(forward_x_hat, nI), shared_3, cg_rows(forward_4_sums + step * nB * nH, nH), nH, 1);
         /* h_hat_r @ [u] */
-        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_hat_r, nH), shared_5, cg_rows(forward_4_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_hat_r, nH), shared_4, cg_rows(forward_4_sums + step * nB * nH, nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* h_tilde = tanh(b + m_v_x_hat_h_hat_r)
@@ -1440,6 +1439,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
 }
@@ -1459,7 +1459,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward_workspace
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nI), store)
          + CELLGEN_CUDA_BYTES(nB * nI, store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
@@ -1529,8 +1529,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nI), store);
     store *const forward_x_hat = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nI, store);
-    store *const forward_delta_w_gh = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    real *const forward_2_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     store *const forward_h_hat = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     real *const forward_3_sums = (real *)(void *)memory;
@@ -1603,16 +1603,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_3_weights_2 + nH, 2 * nH), cg_in(args->w_r, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_3_weights_3, 2 * nH), cg_in(args->u_z, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_3_weights_3 + nH, 2 * nH), cg_in(args->u_r, nH));
+    /* delta @ [w_gh], all steps at once */
+    cg_gemm_nn(&run, nT * nB, nH, nI, args->delta, nI, args->w_gh, nH, forward_2_sums, nH, 0);
     /* m @ [v_z, v_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->m, nI, forward_3_weights_1, 2 * nH, forward_3_sums, (2 * nH), 0);
     /* m @ [v], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->m, nI, args->v, nH, forward_4_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 2 * nH + nH * 2 * nH + nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(2, nH, nI) + cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH), 9, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 2 * nH + nH * 2 * nH + nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(2, nH, nI) + cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH), 8, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_x_hat, forward_delta_w_gh, forward_h_hat, forward_3_sums, forward_3_weights_2, forward_3_weights_3, forward_z, forward_h_hat_r, forward_4_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_x_hat, forward_2_sums, forward_h_hat, forward_3_sums, forward_3_weights_2, forward_3_weights_3, forward_z, forward_h_hat_r, forward_4_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_x_hat, forward_delta_w_gh, forward_h_hat, forward_3_sums, forward_3_weights_2, forward_3_weights_3, forward_z, forward_h_hat_r, forward_4_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_x_hat, forward_2_sums, forward_h_hat, forward_3_sums, forward_3_weights_2, forward_3_weights_3, forward_z, forward_h_hat_r, forward_4_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_d_forward_1), nB, nI,
@@ -1625,12 +1627,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
                 cg_in(args->b_gx, nI),
                 cg_rows(args->x_seen + step * x_seen_step, x_seen_row),
                 cg_rows(forward_x_hat, nI));
-            /* delta @ [w_gh] */
-            cg_gemm_nn(&run, nB, nH, nI, args->delta + step * delta_step, delta_row, args->w_gh, nH, (args->delta_w_gh ? args->delta_w_gh + step * nB * nH : forward_delta_w_gh), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_d_forward_2), nB, nH,
                 cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_gh, nH),
-                cg_in((args->delta_w_gh ? args->delta_w_gh + step * nB * nH : forward_delta_w_gh), nH),
+                cg_in(forward_2_sums + step * nB * nH, nH),
+                cg_rows((args->delta_w_gh ? args->delta_w_gh + step * nB * nH : nullptr), nH),
                 cg_rows(forward_h_hat, nH));
             /* x_hat @ [w_z, w_r] */
             cg_gemm_nn(&run, nB, 2 * nH, nI, forward_x_hat, nI, forward_3_weights_2, 2 * nH, forward_3_sums + step * nB * (2 * nH), (2 * nH), 1);

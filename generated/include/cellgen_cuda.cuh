@@ -12,7 +12,9 @@
 
 #if defined(CELLGEN_EMULATED)
 #include "cellgen_cuda_emulation.h"
+#define CELLGEN_UNROLL
 #else
+#define CELLGEN_UNROLL _Pragma("unroll")
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 

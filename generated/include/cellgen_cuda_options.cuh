@@ -180,6 +180,12 @@ inline __host__ __device__ bool cellgen_cuts(int64_t window, int64_t step)
     return window > 0 && step > 0 && step % window == 0;
 }
 
+/* The earlier of two steps. */
+inline __host__ __device__ int64_t cellgen_earlier(int64_t one, int64_t other)
+{
+    return one < other ? one : other;
+}
+
 /* out[row][unit] = sum of the shares of all steps, from the last one on; a step that does not count
  * has none */
 template <typename E, typename S>

@@ -115,11 +115,22 @@ inline int cellgen_choose_blocks(
     return way;
 }
 
+/* Small blocks, since there are few threads, each with many steps: so every processor has some. */
+#define CELLGEN_STREAM_THREADS 64
+inline dim3 cellgen_stream_block(int64_t units)
+{
+    const unsigned wide = units > 32 ? CELLGEN_STREAM_THREADS : 32;
+    return dim3(wide, CELLGEN_STREAM_THREADS / wide);
+}
+
 #define CELLGEN_STREAM(run, kernel, rows, units, ...)                                              \
     do {                                                                                           \
+        const dim3 block_ = cellgen_stream_block(units);                                           \
         if ((rows) > 0 && (units) > 0)                                                             \
-            CELLGEN_LAUNCH(run, kernel, cellgen_element_grid(rows, units),                         \
-                           cellgen_element_block(units), __VA_ARGS__);                             \
+            CELLGEN_LAUNCH(run, kernel,                                                            \
+                           dim3((unsigned)(((rows) + block_.y - 1) / block_.y),                    \
+                                (unsigned)(((units) + block_.x - 1) / block_.x)),                  \
+                           block_, __VA_ARGS__);                                                   \
     } while (0)
 
 #define CELLGEN_IN_BLOCKS(run, kernel, blocks, ...)                                                \

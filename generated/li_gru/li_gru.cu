@@ -519,7 +519,8 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_forward_block)(
     int64_t nI,
     int64_t nH,
     CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_args) call,
-    real *forward_1_sums)
+    real *forward_1_sums,
+    store *forward_1_weights_2)
 {
     const CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_args) *const args = &call;
     (void)nT;
@@ -532,16 +533,11 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->u_z, nH), 0, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
-    store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(args->u_n, nH), 0, nH), 1, nH, nH, shared_2);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 2 * nH), 0, nH), 2, nH, nH, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_z] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
-        /* h_prev @ [u_n] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)), nH, 0);
+        /* h_prev @ [u_z, u_n] */
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* z = sigmoid(b_z + x_w_z_h_prev)
@@ -594,7 +590,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real)
-         + CELLGEN_CUDA_BYTES(nI * (2 * nH), store);
+         + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
+         + CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
@@ -634,6 +631,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), store);
+    store *const forward_1_weights_2 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -657,20 +656,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     const int64_t h_row = args->strides[3];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_n, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_z, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->u_z, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->u_n, nH));
+    cg_clear(&run, nT * nB, nH, cg_rows(forward_1_sums + 2 * nH, (3 * nH)));
     /* x @ [w_n, w_z], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(li_gru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* h_prev @ [u_z] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u_z, nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
-            /* h_prev @ [u_n] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u_n, nH, forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH), 0);
+            /* h_prev @ [u_z, u_n] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_forward_1), nB, nH,
                 cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_z, nH),

@@ -939,8 +939,10 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_1)(
     cellgen_rows<const store> scale_rows,
     cellgen_rows<const store> lam_re_rows,
     cellgen_rows<const store> lam_im_rows,
-    cellgen_rows<const store> x_b_re_rows,
-    cellgen_rows<const store> x_b_im_rows,
+    cellgen_rows<const real> x_b_re_rows,
+    cellgen_rows<store> x_b_re_kept,
+    cellgen_rows<const real> x_b_im_rows,
+    cellgen_rows<store> x_b_im_kept,
     cellgen_rows<store> h_re_rows,
     cellgen_rows<store> h_im_rows)
 {
@@ -953,6 +955,8 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_1)(
     const real lam_im = cg_load(lam_im_rows, 0, unit);
     const real x_b_re = cg_load(x_b_re_rows, row, unit);
     const real x_b_im = cg_load(x_b_im_rows, row, unit);
+    cg_store_if(x_b_re_kept, row, unit, x_b_re);
+    cg_store_if(x_b_im_kept, row, unit, x_b_im);
     const real h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
     cg_store(h_re_rows, row, unit, h_re);
     const real h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
@@ -991,8 +995,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     store *scale_once,
     store *lam_re_once,
     store *lam_im_once,
-    store *forward_x_b_re,
-    store *forward_x_b_im,
+    real *forward_1_sums,
     real *forward_2_sums)
 {
     const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *const args = &call;
@@ -1012,22 +1015,11 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->b_re, nH), 0, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
+    way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nI, nH);
     store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(args->b_im, nH), 0, nH), 1, nH, nI, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nI);
-    store *const shared_3 = shared_2_end;
-    way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nI, nH);
-    store *const shared_4 = shared_3_end;
-    way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nH, shared_4);
-    __syncthreads();
+    way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nH, shared_2);
     for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [b_re] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
-        /* x @ [b_im] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
@@ -1037,8 +1029,10 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
             const cellgen_rows<const store> scale_rows = cg_in(scale_once, nH);
             const cellgen_rows<const store> lam_re_rows = cg_in(lam_re_once, nH);
             const cellgen_rows<const store> lam_im_rows = cg_in(lam_im_once, nH);
-            const cellgen_rows<const store> x_b_re_rows = cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH);
-            const cellgen_rows<const store> x_b_im_rows = cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH);
+            const cellgen_rows<const real> x_b_re_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<store> x_b_re_kept = cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> x_b_im_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> x_b_im_kept = cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_re_rows = cg_rows(args->h_re + step * h_re_step, h_re_row);
             const cellgen_rows<store> h_im_rows = cg_rows(args->h_im + step * h_im_step, h_im_row);
             const real h_re_prev = cg_load(h_re_prev_rows, row, unit);
@@ -1048,6 +1042,8 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
             const real lam_im = cg_load(lam_im_rows, 0, unit);
             const real x_b_re = cg_load(x_b_re_rows, row, unit);
             const real x_b_im = cg_load(x_b_im_rows, row, unit);
+            cg_store_if(x_b_re_kept, row, unit, x_b_re);
+            cg_store_if(x_b_im_kept, row, unit, x_b_im);
             const real h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
             cg_store(h_re_rows, row, unit, h_re);
             const real h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
@@ -1055,9 +1051,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
 }
         __syncthreads();
         /* h_re @ [c_re] */
-        way::template product<1>(top, rows, nI, nH, cg_in(args->h_re + step * h_re_step, h_re_row), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_re + step * h_re_step, h_re_row), shared_1, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
         /* h_im @ [c_im] */
-        way::template product<1>(top, rows, nI, nH, cg_in(args->h_im + step * h_im_step, h_im_row), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_im + step * h_im_step, h_im_row), shared_2, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
         for (typename way::walk my(rows, nI); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* y = x * d + h_re_c_re - h_im_c_im */
@@ -1083,6 +1079,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
@@ -1110,8 +1107,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(nB * (2 * nI), real);
 }
 
@@ -1178,10 +1175,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     store *const h_im_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
-    store *const forward_x_b_re = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
-    store *const forward_x_b_im = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    real *const forward_1_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
+    store *const forward_1_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), store);
     real *const forward_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (2 * nI), real);
     cellgen_run run;
@@ -1236,26 +1233,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
         cg_rows(lam_re_once, nH),
         cg_rows(sin_angle_once, nH),
         cg_rows(lam_im_once, nH));
+    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->b_re, nH));
+    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->b_im, nH));
+    /* x @ [b_re, b_im], all steps at once */
+    cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nI, nH) + cellgen_by_fragment::held(1, nI, nH), 6, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nH), nH * 1 * nI + nH * 1 * nI, cellgen_by_fragment::held(1, nI, nH) + cellgen_by_fragment::held(1, nI, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_1_sums, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_1_sums, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [b_re] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->b_re, nH, (args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH, 0);
-            /* x @ [b_im] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_1), nB, nH,
                 cg_in((guarded ? h_re_prev_before : step ? args->h_re + (step - 1) * h_re_step : args->h_re_prev), (guarded || step == 0 ? nH : h_re_row)),
                 cg_in((guarded ? h_im_prev_before : step ? args->h_im + (step - 1) * h_im_step : args->h_im_prev), (guarded || step == 0 ? nH : h_im_row)),
                 cg_in(scale_once, nH),
                 cg_in(lam_re_once, nH),
                 cg_in(lam_im_once, nH),
-                cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH),
-                cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : nullptr), nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : nullptr), nH),
                 cg_rows(args->h_re + step * h_re_step, h_re_row),
                 cg_rows(args->h_im + step * h_im_step, h_im_row));
             /* h_re @ [c_re] */

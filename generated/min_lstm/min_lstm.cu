@@ -458,7 +458,7 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps. */
+/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
 __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -477,36 +477,51 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* f = sigmoid(b_f + x_w_f)
-         * i = sigmoid(b_i + x_w_i)
-         * n = b_n + x_w_n
-         * h = h_prev * f / (f + i) + i * n / (f + i) */
-        const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
-        const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
-        const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
-        const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
-        const cellgen_rows<const real> x_w_i_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
-        const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-        const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
-        const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
-        const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
-        const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-        const real b_f = cg_load(b_f_rows, 0, unit);
-        const real b_i = cg_load(b_i_rows, 0, unit);
-        const real b_n = cg_load(b_n_rows, 0, unit);
-        const real x_w_f = cg_load(x_w_f_rows, row, unit);
-        const real x_w_i = cg_load(x_w_i_rows, row, unit);
-        const real x_w_n = cg_load(x_w_n_rows, row, unit);
-        const real f = cg_sigmoid(b_f + x_w_f);
-        cg_store_if(f_rows, row, unit, f);
-        const real i = cg_sigmoid(b_i + x_w_i);
-        cg_store_if(i_rows, row, unit, i);
-        const real n = b_n + x_w_n;
-        cg_store_if(n_rows, row, unit, n);
-        const real h = h_prev * f / (f + i) + i * n / (f + i);
-        cg_store(h_rows, row, unit, h);
-        h_prev = cg_as_stored<store>(h);
+    const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+    const real b_f = cg_load(b_f_rows, 0, unit);
+    const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+    const real b_i = cg_load(b_i_rows, 0, unit);
+    const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+    const real b_n = cg_load(b_n_rows, 0, unit);
+    for (int64_t past = 0; past < nT; past += 8) {
+        real x_w_f_ahead[8];
+        real x_w_i_ahead[8];
+        real x_w_n_ahead[8];
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+            const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            x_w_f_ahead[ahead] = cg_load(x_w_f_rows, row, unit);
+            const cellgen_rows<const real> x_w_i_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            x_w_i_ahead[ahead] = cg_load(x_w_i_rows, row, unit);
+            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            x_w_n_ahead[ahead] = cg_load(x_w_n_rows, row, unit);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            if (past + ahead >= nT) break;
+            const int64_t step = past + ahead;
+            /* f = sigmoid(b_f + x_w_f)
+             * i = sigmoid(b_i + x_w_i)
+             * n = b_n + x_w_n
+             * h = h_prev * f / (f + i) + i * n / (f + i) */
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
+            const real x_w_f = x_w_f_ahead[ahead];
+            const real x_w_i = x_w_i_ahead[ahead];
+            const real x_w_n = x_w_n_ahead[ahead];
+            const real f = cg_sigmoid(b_f + x_w_f);
+            cg_store_if(f_rows, row, unit, f);
+            const real i = cg_sigmoid(b_i + x_w_i);
+            cg_store_if(i_rows, row, unit, i);
+            const real n = b_n + x_w_n;
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * f / (f + i) + i * n / (f + i);
+            cg_store(h_rows, row, unit, h);
+            h_prev = cg_as_stored<store>(h);
+        }
     }
 }
 
@@ -737,7 +752,7 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps. */
+/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
 __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -759,38 +774,57 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        /* d_h_in = d_h + d_h_next
-         * d_n = d_h_in * i / (f + i)
-         * d_i = d_h_in * (n / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
-         * d_i_pre = d_i * (1 - i) * i
-         * d_f = d_h_in * (h_prev / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
-         * d_f_pre = d_f * (1 - f) * f
-         * d_h_prev = d_h_in * f / (f + i) */
-        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-        const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-        const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
-        const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
-        const cellgen_rows<store> d_n_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
-        const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
-        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-        const real h_prev = cg_load(h_prev_rows, row, unit);
-        const real f = cg_load(f_rows, row, unit);
-        const real i = cg_load(i_rows, row, unit);
-        const real n = cg_load(n_rows, row, unit);
-        const real d_h_in = d_h + d_h_next;
-        const real d_n = d_h_in * i / (f + i);
-        cg_store(d_n_rows, row, unit, d_n);
-        const real d_i = d_h_in * (n / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
-        const real d_i_pre = d_i * (1 - i) * i;
-        cg_store(d_i_pre_rows, row, unit, d_i_pre);
-        const real d_f = d_h_in * (h_prev / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
-        const real d_f_pre = d_f * (1 - f) * f;
-        cg_store(d_f_pre_rows, row, unit, d_f_pre);
-        const real d_h_prev = d_h_in * f / (f + i);
-        d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+    for (int64_t past = 0; past < nT; past += 4) {
+        real d_h_ahead[4];
+        real h_prev_ahead[4];
+        real f_ahead[4];
+        real i_ahead[4];
+        real n_ahead[4];
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
+            h_prev_ahead[ahead] = cg_load(h_prev_rows, row, unit);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            f_ahead[ahead] = cg_load(f_rows, row, unit);
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            i_ahead[ahead] = cg_load(i_rows, row, unit);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            n_ahead[ahead] = cg_load(n_rows, row, unit);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past + ahead >= nT) break;
+            const int64_t step = nT - 1 - (past + ahead);
+            /* d_h_in = d_h + d_h_next
+             * d_n = d_h_in * i / (f + i)
+             * d_i = d_h_in * (n / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
+             * d_i_pre = d_i * (1 - i) * i
+             * d_f = d_h_in * (h_prev / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
+             * d_f_pre = d_f * (1 - f) * f
+             * d_h_prev = d_h_in * f / (f + i) */
+            const cellgen_rows<store> d_n_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const real d_h = d_h_ahead[ahead];
+            const real h_prev = h_prev_ahead[ahead];
+            const real f = f_ahead[ahead];
+            const real i = i_ahead[ahead];
+            const real n = n_ahead[ahead];
+            const real d_h_in = d_h + d_h_next;
+            const real d_n = d_h_in * i / (f + i);
+            cg_store(d_n_rows, row, unit, d_n);
+            const real d_i = d_h_in * (n / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
+            const real d_i_pre = d_i * (1 - i) * i;
+            cg_store(d_i_pre_rows, row, unit, d_i_pre);
+            const real d_f = d_h_in * (h_prev / (f + i) - h_prev * f / ((f + i) * (f + i)) - i * n / ((f + i) * (f + i)));
+            const real d_f_pre = d_f * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+            const real d_h_prev = d_h_in * f / (f + i);
+            d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
 }

@@ -612,14 +612,18 @@ typedef struct {
 __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> x_w_m_rows,
-    cellgen_rows<const store> h_prev_u_m_rows,
+    cellgen_rows<const real> x_w_m_rows,
+    cellgen_rows<store> x_w_m_kept,
+    cellgen_rows<const real> h_prev_u_m_rows,
+    cellgen_rows<store> h_prev_u_m_kept,
     cellgen_rows<store> m_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real x_w_m = cg_load(x_w_m_rows, row, unit);
     const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+    cg_store_if(x_w_m_kept, row, unit, x_w_m);
+    cg_store_if(h_prev_u_m_kept, row, unit, h_prev_u_m);
     const real m = x_w_m * h_prev_u_m;
     cg_store(m_rows, row, unit, m);
 }
@@ -691,8 +695,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     int64_t nI,
     int64_t nH,
     CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) call,
-    store *forward_x_w_m,
-    store *forward_h_prev_u_m,
+    real *forward_1_sums,
     store *forward_m,
     real *forward_2_sums)
 {
@@ -701,8 +704,6 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -711,33 +712,32 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->w_m, nH), 0, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
+    way::hold(cg_panel(cg_in(args->u_m, nH), 0, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(args->u_m, nH), 0, nH), 1, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
-    store *const shared_3 = shared_2_end;
-    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nH, shared_3);
+    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w_m] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), nH, 0);
         /* h_prev @ [u_m] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* m = x_w_m * h_prev_u_m */
-            const cellgen_rows<const store> x_w_m_rows = cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH);
-            const cellgen_rows<const store> h_prev_u_m_rows = cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH);
+            const cellgen_rows<const real> x_w_m_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<store> x_w_m_kept = cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> h_prev_u_m_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> h_prev_u_m_kept = cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> m_rows = cg_rows(forward_m, nH);
             const real x_w_m = cg_load(x_w_m_rows, row, unit);
             const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+            cg_store_if(x_w_m_kept, row, unit, x_w_m);
+            cg_store_if(h_prev_u_m_kept, row, unit, h_prev_u_m);
             const real m = x_w_m * h_prev_u_m;
             cg_store(m_rows, row, unit, m);
 }
         __syncthreads();
         /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
-        way::template product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        way::template product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_2, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_0 + x_w_m_2_0
@@ -818,8 +818,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_for
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
 }
@@ -863,10 +862,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
-    store *const forward_x_w_m = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
-    store *const forward_h_prev_u_m = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    real *const forward_1_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_m = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     real *const forward_2_sums = (real *)(void *)memory;
@@ -897,29 +894,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
     const int64_t c_row = args->strides[5];
+    /* x @ [w_m], all steps at once */
+    cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_m, nH, forward_1_sums, (2 * nH), 0);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(4, nH, nH), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 4 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(4, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_m, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_m, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [w_m] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w_m, nH, (args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH, 0);
             /* h_prev @ [u_m] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u_m, nH, (args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u_m, nH, forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1), nB, nH,
-                cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH),
-                cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : nullptr), nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : nullptr), nH),
                 cg_rows(forward_m, nH));
             /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
             cg_gemm_nn(&run, nB, 4 * nH, nH, forward_m, nH, args->u, (4 * nH), forward_2_sums + step * nB * (4 * nH), (4 * nH), 1);

@@ -1703,8 +1703,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(on_lstm_cuda_sequence_forward_workspa
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (8 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (6 * nH), store)
-         + CELLGEN_CUDA_BYTES(nH * (4 * nH), store)
-         + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
+         + CELLGEN_CUDA_BYTES(nH * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
@@ -1782,9 +1781,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(on_lstm_cuda_sequence_forward)(
     store *const forward_1_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nI * (6 * nH), store);
     store *const forward_1_weights_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (4 * nH), store);
-    store *const forward_1_weights_3 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nH * (6 * nH), store);
     store *const forward_f = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     store *const forward_i = (store *)(void *)memory;
@@ -1857,19 +1854,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(on_lstm_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 3 * nH, 6 * nH), cg_in(args->w_i, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 4 * nH, 6 * nH), cg_in(args->w_o, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 5 * nH, 6 * nH), cg_in(args->w_c, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 4 * nH), cg_in(args->u_f, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 4 * nH), cg_in(args->u_i, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 2 * nH, 4 * nH), cg_in(args->u_o, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 3 * nH, 4 * nH), cg_in(args->u_c, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_3, 2 * nH), cg_in(args->u_mf, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_3 + nH, 2 * nH), cg_in(args->u_mi, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 6 * nH), cg_in(args->u_f, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 6 * nH), cg_in(args->u_i, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 2 * nH, 6 * nH), cg_in(args->u_o, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 3 * nH, 6 * nH), cg_in(args->u_c, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 4 * nH, 6 * nH), cg_in(args->u_mf, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 5 * nH, 6 * nH), cg_in(args->u_mi, nH));
+    cg_clear(&run, nT * nB, nH, cg_rows(forward_1_sums + 6 * nH, (8 * nH)));
+    cg_clear(&run, nT * nB, nH, cg_rows(forward_1_sums + 7 * nH, (8 * nH)));
     /* x @ [w_mf, w_mi, w_f, w_i, w_o, w_c], all steps at once */
     cg_gemm_nn(&run, nT * nB, 6 * nH, nI, args->x, nI, forward_1_weights_1, 6 * nH, forward_1_sums, (8 * nH), 0);
     for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_f, u_i, u_o, u_c] */
-        cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (8 * nH) + 2 * nH, (8 * nH), 1);
-        /* h_prev @ [u_mf, u_mi] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_3, 2 * nH, forward_1_sums + step * nB * (8 * nH) + 6 * nH, (8 * nH), 0);
+        /* h_prev @ [u_f, u_i, u_o, u_c, u_mf, u_mi] */
+        cg_gemm_nn(&run, nB, 6 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 6 * nH, forward_1_sums + step * nB * (8 * nH) + 2 * nH, (8 * nH), 1);
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(on_lstm_forward_1), nB, nH,
             cg_in(args->b_f, nH),
             cg_in(args->b_i, nH),

@@ -488,7 +488,8 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_1)(
     cellgen_rows<const store> b_f_rows,
     cellgen_rows<const real> x_w_i_h_prev_rows,
     cellgen_rows<const real> x_w_f_h_prev_rows,
-    cellgen_rows<const store> x_w_c_rows,
+    cellgen_rows<const real> x_w_c_rows,
+    cellgen_rows<store> x_w_c_kept,
     cellgen_rows<store> i_rows,
     cellgen_rows<store> f_rows,
     cellgen_rows<store> c_rows,
@@ -502,6 +503,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_1)(
     const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
     const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
     const real x_w_c = cg_load(x_w_c_rows, row, unit);
+    cg_store_if(x_w_c_kept, row, unit, x_w_c);
     const real i = cg_sigmoid(b_i + x_w_i_h_prev);
     cg_store_if(i_rows, row, unit, i);
     const real f = cg_sigmoid(b_f + x_w_f_h_prev);
@@ -522,16 +524,13 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
     int64_t nH,
     CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_args) call,
     real *forward_1_sums,
-    store *forward_x_w_c,
-    store *forward_1_weights_3)
+    store *forward_1_weights_2)
 {
     const CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_args) *const args = &call;
     (void)nT;
     (void)nB;
     (void)nI;
     (void)nH;
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -540,16 +539,11 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->w_c, nH), 0, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
-    store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(forward_1_weights_3, 2 * nH), 0, nH), 2, nH, nH, shared_2);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 2 * nH), 0, nH), 2, nH, nH, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w_c] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH), nH, 0);
         /* h_prev @ [u_i, u_f] */
-        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* i = sigmoid(b_i + x_w_i_h_prev)
@@ -559,9 +553,10 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
             const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
-            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
-            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            const cellgen_rows<const store> x_w_c_rows = cg_in((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH);
+            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<const real> x_w_c_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> x_w_c_kept = cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
@@ -572,6 +567,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
             const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
             const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
             const real x_w_c = cg_load(x_w_c_rows, row, unit);
+            cg_store_if(x_w_c_kept, row, unit, x_w_c);
             const real i = cg_sigmoid(b_i + x_w_i_h_prev);
             cg_store_if(i_rows, row, unit, i);
             const real f = cg_sigmoid(b_f + x_w_f_h_prev);
@@ -608,9 +604,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real)
+         + CELLGEN_CUDA_BYTES(nI * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
 }
 
@@ -656,12 +651,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_forward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
-    store *const forward_x_w_c = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real);
+    store *const forward_1_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (3 * nH), store);
     store *const forward_1_weights_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nI * (2 * nH), store);
-    store *const forward_1_weights_3 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
@@ -689,37 +682,35 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_forward)(
     }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    const int64_t x_step = args->strides[0];
-    const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
     const int64_t c_row = args->strides[5];
-    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->w_i, nH));
-    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->w_f, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_3, 2 * nH), cg_in(args->u_i, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_3 + nH, 2 * nH), cg_in(args->u_f, nH));
-    /* x @ [w_i, w_f], all steps at once */
-    cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_2, 2 * nH, forward_1_sums, (2 * nH), 0);
+    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->w_c, nH));
+    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->w_i, nH));
+    cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_f, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->u_i, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->u_f, nH));
+    /* x @ [w_c, w_i, w_f], all steps at once */
+    cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 2 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(2, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ran_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w_c, forward_1_weights_3);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ran_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ran_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w_c, forward_1_weights_3);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ran_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [w_c] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w_c, nH, (args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH, 0);
             /* h_prev @ [u_i, u_f] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_3, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_forward_1), nB, nH,
                 cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->b_i, nH),
                 cg_in(args->b_f, nH),
-                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-                cg_in((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : nullptr), nH),
                 cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows(args->c + step * c_step, c_row),

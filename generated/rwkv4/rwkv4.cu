@@ -1179,8 +1179,10 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_2)(
     cellgen_rows<const store> p_prev_rows,
     cellgen_rows<const store> u_rows,
     cellgen_rows<const real> r_rows,
-    cellgen_rows<const store> k_rows,
-    cellgen_rows<const store> v_rows,
+    cellgen_rows<const real> k_rows,
+    cellgen_rows<store> k_kept,
+    cellgen_rows<const real> v_rows,
+    cellgen_rows<store> v_kept,
     cellgen_rows<const real> fading_rows,
     cellgen_rows<store> p_rows,
     cellgen_rows<store> a_rows,
@@ -1198,6 +1200,8 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_2)(
     const real k = cg_load(k_rows, row, unit);
     const real v = cg_load(v_rows, row, unit);
     const real fading = cg_load(fading_rows, row, unit);
+    cg_store_if(k_kept, row, unit, k);
+    cg_store_if(v_kept, row, unit, v);
     const real q = cg_maximum(u + k, p_prev);
     const real e_old = cg_exp(p_prev - q);
     const real e_new = cg_exp(u + k - q);
@@ -1232,8 +1236,6 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
     store *forward_x_v,
     real *forward_fading,
     real *forward_2_sums,
-    store *forward_k,
-    store *forward_v,
     store *forward_wkv_sigmoid_r)
 {
     const CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward_args) *const args = &call;
@@ -1306,11 +1308,11 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
 }
         __syncthreads();
         /* x_r @ [w_r] */
-        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_r, nH), shared_1, cg_rows(forward_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_r, nH), shared_1, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
         /* x_k @ [w_k] */
-        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_k, nH), shared_2, cg_rows((args->k ? args->k + step * nB * nH : forward_k), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_k, nH), shared_2, cg_rows(forward_2_sums + nH, (3 * nH)), nH, 0);
         /* x_v @ [w_v] */
-        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_v, nH), shared_3, cg_rows((args->v ? args->v + step * nB * nH : forward_v), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_x_v, nH), shared_3, cg_rows(forward_2_sums + 2 * nH, (3 * nH)), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* q = maximum(u + k, p_prev)
@@ -1328,9 +1330,11 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
             const cellgen_rows<const store> b_prev_rows = cg_in((step ? args->b + (step - 1) * b_step : args->b_prev), (step == 0 ? nH : b_row));
             const cellgen_rows<const store> p_prev_rows = cg_in((step ? args->p + (step - 1) * p_step : args->p_prev), (step == 0 ? nH : p_row));
             const cellgen_rows<const store> u_rows = cg_in(args->u, nH);
-            const cellgen_rows<const real> r_rows = cg_in(forward_2_sums, nH);
-            const cellgen_rows<const store> k_rows = cg_in((args->k ? args->k + step * nB * nH : forward_k), nH);
-            const cellgen_rows<const store> v_rows = cg_in((args->v ? args->v + step * nB * nH : forward_v), nH);
+            const cellgen_rows<const real> r_rows = cg_in(forward_2_sums, (3 * nH));
+            const cellgen_rows<const real> k_rows = cg_in(forward_2_sums + nH, (3 * nH));
+            const cellgen_rows<store> k_kept = cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> v_rows = cg_in(forward_2_sums + 2 * nH, (3 * nH));
+            const cellgen_rows<store> v_kept = cg_rows((args->v ? args->v + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> fading_rows = cg_in(forward_fading, nH);
             const cellgen_rows<store> p_rows = cg_rows(args->p + step * p_step, p_row);
             const cellgen_rows<store> a_rows = cg_rows(args->a + step * a_step, a_row);
@@ -1345,6 +1349,8 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
             const real k = cg_load(k_rows, row, unit);
             const real v = cg_load(v_rows, row, unit);
             const real fading = cg_load(fading_rows, row, unit);
+            cg_store_if(k_kept, row, unit, k);
+            cg_store_if(v_kept, row, unit, v);
             const real q = cg_maximum(u + k, p_prev);
             const real e_old = cg_exp(p_prev - q);
             const real e_new = cg_exp(u + k - q);
@@ -1407,9 +1413,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward_workspace
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nB * (3 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * nH, store);
 }
 
@@ -1486,11 +1490,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     real *const forward_fading = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const forward_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    store *const forward_k = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
-    store *const forward_v = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    memory += CELLGEN_CUDA_BYTES(nB * (3 * nH), real);
     store *const forward_wkv_sigmoid_r = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     cellgen_run run;
@@ -1557,9 +1557,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 6, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nH, *args, exp_decay_once, forward_x_r, forward_x_k, forward_x_v, forward_fading, forward_2_sums, forward_k, forward_v, forward_wkv_sigmoid_r);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nH, *args, exp_decay_once, forward_x_r, forward_x_k, forward_x_v, forward_fading, forward_2_sums, forward_wkv_sigmoid_r);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_forward_block)<cellgen_by_thread>), blocks, nT, nB, nH, *args, exp_decay_once, forward_x_r, forward_x_k, forward_x_v, forward_fading, forward_2_sums, forward_k, forward_v, forward_wkv_sigmoid_r);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_forward_block)<cellgen_by_thread>), blocks, nT, nB, nH, *args, exp_decay_once, forward_x_r, forward_x_k, forward_x_v, forward_fading, forward_2_sums, forward_wkv_sigmoid_r);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(rwkv4_forward_1), nB, nH,
@@ -1576,19 +1576,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
                 cg_rows(forward_x_v, nH),
                 cg_rows(forward_fading, nH));
             /* x_r @ [w_r] */
-            cg_gemm_nn(&run, nB, nH, nH, forward_x_r, nH, args->w_r, nH, forward_2_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, forward_x_r, nH, args->w_r, nH, forward_2_sums, (3 * nH), 0);
             /* x_k @ [w_k] */
-            cg_gemm_nn(&run, nB, nH, nH, forward_x_k, nH, args->w_k, nH, (args->k ? args->k + step * nB * nH : forward_k), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, forward_x_k, nH, args->w_k, nH, forward_2_sums + nH, (3 * nH), 0);
             /* x_v @ [w_v] */
-            cg_gemm_nn(&run, nB, nH, nH, forward_x_v, nH, args->w_v, nH, (args->v ? args->v + step * nB * nH : forward_v), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, forward_x_v, nH, args->w_v, nH, forward_2_sums + 2 * nH, (3 * nH), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(rwkv4_forward_2), nB, nH,
                 cg_in((guarded ? a_prev_before : step ? args->a + (step - 1) * a_step : args->a_prev), (guarded || step == 0 ? nH : a_row)),
                 cg_in((guarded ? b_prev_before : step ? args->b + (step - 1) * b_step : args->b_prev), (guarded || step == 0 ? nH : b_row)),
                 cg_in((guarded ? p_prev_before : step ? args->p + (step - 1) * p_step : args->p_prev), (guarded || step == 0 ? nH : p_row)),
                 cg_in(args->u, nH),
-                cg_in(forward_2_sums, nH),
-                cg_in((args->k ? args->k + step * nB * nH : forward_k), nH),
-                cg_in((args->v ? args->v + step * nB * nH : forward_v), nH),
+                cg_in(forward_2_sums, (3 * nH)),
+                cg_in(forward_2_sums + nH, (3 * nH)),
+                cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH),
+                cg_in(forward_2_sums + 2 * nH, (3 * nH)),
+                cg_rows((args->v ? args->v + step * nB * nH : nullptr), nH),
                 cg_in(forward_fading, nH),
                 cg_rows(args->p + step * p_step, p_row),
                 cg_rows(args->a + step * a_step, a_row),

@@ -1101,8 +1101,10 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_1)(
     cellgen_rows<const store> a_im_rows,
     cellgen_rows<const store> g_re_rows,
     cellgen_rows<const store> g_im_rows,
-    cellgen_rows<const store> u_re_rows,
-    cellgen_rows<const store> u_im_rows,
+    cellgen_rows<const real> u_re_rows,
+    cellgen_rows<store> u_re_kept,
+    cellgen_rows<const real> u_im_rows,
+    cellgen_rows<store> u_im_kept,
     cellgen_rows<store> s_re_rows,
     cellgen_rows<store> s_im_rows)
 {
@@ -1116,6 +1118,8 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_1)(
     const real g_im = cg_load(g_im_rows, 0, unit);
     const real u_re = cg_load(u_re_rows, row, unit);
     const real u_im = cg_load(u_im_rows, row, unit);
+    cg_store_if(u_re_kept, row, unit, u_re);
+    cg_store_if(u_im_kept, row, unit, u_im);
     const real s_re = s_re_prev * a_re + g_re * u_re - s_im_prev * a_im - g_im * u_im;
     cg_store(s_re_rows, row, unit, s_re);
     const real s_im = s_re_prev * a_im + s_im_prev * a_re + g_re * u_im + g_im * u_re;
@@ -1155,8 +1159,7 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
     store *a_im_once,
     store *g_re_once,
     store *g_im_once,
-    store *forward_u_re,
-    store *forward_u_im,
+    real *forward_1_sums,
     real *forward_2_sums)
 {
     const CELLGEN_CUDA_NAME(s5_cuda_sequence_forward_args) *const args = &call;
@@ -1176,22 +1179,11 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->b_re, nP), 0, nP), 1, nP, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nP, nI);
+    way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nP, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nI, nP);
     store *const shared_2 = shared_1_end;
-    way::hold(cg_panel(cg_in(args->b_im, nP), 0, nP), 1, nP, nI, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nP, nI);
-    store *const shared_3 = shared_2_end;
-    way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nP, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nI, nP);
-    store *const shared_4 = shared_3_end;
-    way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nP, shared_4);
-    __syncthreads();
+    way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nP, shared_2);
     for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [b_re] */
-        way::template product<1>(top, rows, nP, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->u_re ? args->u_re + step * nB * nP : forward_u_re), nP), nP, 0);
-        /* x @ [b_im] */
-        way::template product<1>(top, rows, nP, nI, cg_in(args->x + step * x_step, x_row), shared_2, cg_rows((args->u_im ? args->u_im + step * nB * nP : forward_u_im), nP), nP, 0);
         for (typename way::walk my(rows, nP); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* s_re = s_re_prev * a_re + g_re * u_re - s_im_prev * a_im - g_im * u_im
@@ -1202,8 +1194,10 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
             const cellgen_rows<const store> a_im_rows = cg_in(a_im_once, nP);
             const cellgen_rows<const store> g_re_rows = cg_in(g_re_once, nP);
             const cellgen_rows<const store> g_im_rows = cg_in(g_im_once, nP);
-            const cellgen_rows<const store> u_re_rows = cg_in((args->u_re ? args->u_re + step * nB * nP : forward_u_re), nP);
-            const cellgen_rows<const store> u_im_rows = cg_in((args->u_im ? args->u_im + step * nB * nP : forward_u_im), nP);
+            const cellgen_rows<const real> u_re_rows = cg_in(forward_1_sums + step * nB * (2 * nP), (2 * nP));
+            const cellgen_rows<store> u_re_kept = cg_rows((args->u_re ? args->u_re + step * nB * nP : nullptr), nP);
+            const cellgen_rows<const real> u_im_rows = cg_in(forward_1_sums + step * nB * (2 * nP) + nP, (2 * nP));
+            const cellgen_rows<store> u_im_kept = cg_rows((args->u_im ? args->u_im + step * nB * nP : nullptr), nP);
             const cellgen_rows<store> s_re_rows = cg_rows(args->s_re + step * s_re_step, s_re_row);
             const cellgen_rows<store> s_im_rows = cg_rows(args->s_im + step * s_im_step, s_im_row);
             const real s_re_prev = cg_load(s_re_prev_rows, row, unit);
@@ -1214,6 +1208,8 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
             const real g_im = cg_load(g_im_rows, 0, unit);
             const real u_re = cg_load(u_re_rows, row, unit);
             const real u_im = cg_load(u_im_rows, row, unit);
+            cg_store_if(u_re_kept, row, unit, u_re);
+            cg_store_if(u_im_kept, row, unit, u_im);
             const real s_re = s_re_prev * a_re + g_re * u_re - s_im_prev * a_im - g_im * u_im;
             cg_store(s_re_rows, row, unit, s_re);
             const real s_im = s_re_prev * a_im + s_im_prev * a_re + g_re * u_im + g_im * u_re;
@@ -1221,9 +1217,9 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
 }
         __syncthreads();
         /* s_re @ [c_re] */
-        way::template product<1>(top, rows, nI, nP, cg_in(args->s_re + step * s_re_step, s_re_row), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nP, cg_in(args->s_re + step * s_re_step, s_re_row), shared_1, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
         /* s_im @ [c_im] */
-        way::template product<1>(top, rows, nI, nP, cg_in(args->s_im + step * s_im_step, s_im_row), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nP, cg_in(args->s_im + step * s_im_step, s_im_row), shared_2, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
         for (typename way::walk my(rows, nI); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* y = x * d + 2 * s_re_c_re - 2 * s_im_c_im */
@@ -1249,6 +1245,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(s5_cuda_sequence_forward_how)(
 {
     (void)nT, (void)nB, (void)nI, (void)nP;
     return cellgen_how(args->lengths, args->mask, args->reset, 4)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0);
@@ -1283,8 +1280,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(s5_cuda_sequence_forward_workspace_si
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nP), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store)
-         + CELLGEN_CUDA_BYTES(nB * nP, store)
-         + CELLGEN_CUDA_BYTES(nB * nP, store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nP), real)
+         + CELLGEN_CUDA_BYTES(nI * (2 * nP), store)
          + CELLGEN_CUDA_BYTES(nB * (2 * nI), real);
 }
 
@@ -1365,10 +1362,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store);
     store *const s_im_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store);
-    store *const forward_u_re = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nP, store);
-    store *const forward_u_im = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nP, store);
+    real *const forward_1_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nP), real);
+    store *const forward_1_weights_1 = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nP), store);
     real *const forward_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * (2 * nI), real);
     cellgen_run run;
@@ -1430,18 +1427,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
         cg_rows(square_once, nP),
         cg_rows(g_re_once, nP),
         cg_rows(g_im_once, nP));
+    cg_copy(&run, nI, nP, cg_rows(forward_1_weights_1, 2 * nP), cg_in(args->b_re, nP));
+    cg_copy(&run, nI, nP, cg_rows(forward_1_weights_1 + nP, 2 * nP), cg_in(args->b_im, nP));
+    /* x @ [b_re, b_im], all steps at once */
+    cg_gemm_nn(&run, nT * nB, 2 * nP, nI, args->x, nI, forward_1_weights_1, 2 * nP, forward_1_sums, (2 * nP), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nP), nI), nI * 1 * nP + nI * 1 * nP + nP * 1 * nI + nP * 1 * nI, cellgen_by_fragment::held(1, nP, nI) + cellgen_by_fragment::held(1, nP, nI) + cellgen_by_fragment::held(1, nI, nP) + cellgen_by_fragment::held(1, nI, nP), 6, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nP), nP * 1 * nI + nP * 1 * nI, cellgen_by_fragment::held(1, nI, nP) + cellgen_by_fragment::held(1, nI, nP), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, g_re_once, g_im_once, forward_u_re, forward_u_im, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, g_re_once, g_im_once, forward_1_sums, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, g_re_once, g_im_once, forward_u_re, forward_u_im, forward_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, g_re_once, g_im_once, forward_1_sums, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [b_re] */
-            cg_gemm_nn(&run, nB, nP, nI, args->x + step * x_step, x_row, args->b_re, nP, (args->u_re ? args->u_re + step * nB * nP : forward_u_re), nP, 0);
-            /* x @ [b_im] */
-            cg_gemm_nn(&run, nB, nP, nI, args->x + step * x_step, x_row, args->b_im, nP, (args->u_im ? args->u_im + step * nB * nP : forward_u_im), nP, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(s5_forward_1), nB, nP,
                 cg_in((guarded ? s_re_prev_before : step ? args->s_re + (step - 1) * s_re_step : args->s_re_prev), (guarded || step == 0 ? nP : s_re_row)),
                 cg_in((guarded ? s_im_prev_before : step ? args->s_im + (step - 1) * s_im_step : args->s_im_prev), (guarded || step == 0 ? nP : s_im_row)),
@@ -1449,8 +1446,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
                 cg_in(a_im_once, nP),
                 cg_in(g_re_once, nP),
                 cg_in(g_im_once, nP),
-                cg_in((args->u_re ? args->u_re + step * nB * nP : forward_u_re), nP),
-                cg_in((args->u_im ? args->u_im + step * nB * nP : forward_u_im), nP),
+                cg_in(forward_1_sums + step * nB * (2 * nP), (2 * nP)),
+                cg_rows((args->u_re ? args->u_re + step * nB * nP : nullptr), nP),
+                cg_in(forward_1_sums + step * nB * (2 * nP) + nP, (2 * nP)),
+                cg_rows((args->u_im ? args->u_im + step * nB * nP : nullptr), nP),
                 cg_rows(args->s_re + step * s_re_step, s_re_row),
                 cg_rows(args->s_im + step * s_im_step, s_im_row));
             /* s_re @ [c_re] */

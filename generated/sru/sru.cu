@@ -545,7 +545,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_1)(
     real alpha,
     cellgen_rows<const real> x_w_f_rows,
     cellgen_rows<const real> x_w_r_rows,
-    cellgen_rows<const store> x_w_rows,
+    cellgen_rows<const real> x_w_rows,
+    cellgen_rows<store> x_w_kept,
     cellgen_rows<store> f_rows,
     cellgen_rows<store> r_rows,
     cellgen_rows<store> c_rows,
@@ -562,6 +563,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_1)(
     const real x_w_f = cg_load(x_w_f_rows, row, unit);
     const real x_w_r = cg_load(x_w_r_rows, row, unit);
     const real x_w = cg_load(x_w_rows, row, unit);
+    cg_store_if(x_w_kept, row, unit, x_w);
     const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
     cg_store_if(f_rows, row, unit, f);
     const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
@@ -572,16 +574,13 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
-template <typename way>
-__global__ void CELLGEN_CUDA_NAME(sru_forward_block)(
-    int64_t block_rows,
+/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+__global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
     int64_t nT,
     int64_t nB,
     int64_t nH,
     CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) call,
-    real *forward_1_sums,
-    store *forward_x_w)
+    real *forward_1_sums)
 {
     const CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) *const args = &call;
     (void)nT;
@@ -593,44 +592,53 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_block)(
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
     const int64_t c_row = args->strides[5];
-    const int64_t top = blockIdx.x * block_rows;
-    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
-    CELLGEN_DYNAMIC_SHARED(store, shared);
-    store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nH, shared_1);
-    __syncthreads();
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w] */
-        way::template product<1>(top, rows, nH, nH, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real c_prev = cg_load(cg_in(args->c_prev, nH), row, unit);
+    const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
+    const real v_f = cg_load(v_f_rows, 0, unit);
+    const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
+    const real v_r = cg_load(v_r_rows, 0, unit);
+    const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+    const real b_f = cg_load(b_f_rows, 0, unit);
+    const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+    const real b_r = cg_load(b_r_rows, 0, unit);
+    for (int64_t past = 0; past < nT; past += 8) {
+        real x_ahead[8];
+        real x_w_f_ahead[8];
+        real x_w_r_ahead[8];
+        real x_w_ahead[8];
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+            const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
+            x_ahead[ahead] = cg_load(x_rows, row, unit);
+            const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            x_w_f_ahead[ahead] = cg_load(x_w_f_rows, row, unit);
+            const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            x_w_r_ahead[ahead] = cg_load(x_w_r_rows, row, unit);
+            const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            if (past + ahead >= nT) break;
+            const int64_t step = past + ahead;
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
              * r = sigmoid(c_prev * v_r + b_r + x_w_r)
              * c = c_prev * f + (1 - f) * x_w
              * h = x * alpha * (1 - r) + r * c */
-            const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
-            const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
-            const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
-            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
-            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
             const real alpha = args->alpha;
-            const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
-            const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            const cellgen_rows<const store> x_w_rows = cg_in((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH);
+            const cellgen_rows<store> x_w_kept = cg_rows((args->x_w ? args->x_w + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x = cg_load(x_rows, row, unit);
-            const real c_prev = cg_load(c_prev_rows, row, unit);
-            const real v_f = cg_load(v_f_rows, 0, unit);
-            const real v_r = cg_load(v_r_rows, 0, unit);
-            const real b_f = cg_load(b_f_rows, 0, unit);
-            const real b_r = cg_load(b_r_rows, 0, unit);
-            const real x_w_f = cg_load(x_w_f_rows, row, unit);
-            const real x_w_r = cg_load(x_w_r_rows, row, unit);
-            const real x_w = cg_load(x_w_rows, row, unit);
+            const real x = x_ahead[ahead];
+            const real x_w_f = x_w_f_ahead[ahead];
+            const real x_w_r = x_w_r_ahead[ahead];
+            const real x_w = x_w_ahead[ahead];
+            cg_store_if(x_w_kept, row, unit, x_w);
             const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
             cg_store_if(f_rows, row, unit, f);
             const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
@@ -639,8 +647,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_block)(
             cg_store(c_rows, row, unit, c);
             const real h = x * alpha * (1 - r) + r * c;
             cg_store(h_rows, row, unit, h);
-}
-        __syncthreads();
+            c_prev = cg_as_stored<store>(c);
+        }
     }
 }
 
@@ -667,9 +675,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
-         + CELLGEN_CUDA_BYTES(nB * nH, store);
+         + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real)
+         + CELLGEN_CUDA_BYTES(nH * (3 * nH), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
@@ -712,11 +719,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
-    store *const forward_x_w = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, store);
+    memory += CELLGEN_CUDA_BYTES(nH * (3 * nH), store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -748,20 +753,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
     const int64_t c_row = args->strides[5];
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_f, nH));
-    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_r, nH));
-    /* x @ [w_f, w_r], all steps at once */
-    cg_gemm_nn(&run, nT * nB, 2 * nH, nH, args->x, nH, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
-    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(sru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nH, *args, forward_1_sums, forward_x_w);
-    } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(sru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nH, *args, forward_1_sums, forward_x_w);
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->w_f, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->w_r, nH));
+    cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w, nH));
+    /* x @ [w_f, w_r, w], all steps at once */
+    cg_gemm_nn(&run, nT * nB, 3 * nH, nH, args->x, nH, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
+    if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_forward_stream), nB, nH, nT, nB, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
-            /* x @ [w] */
-            cg_gemm_nn(&run, nB, nH, nH, args->x + step * x_step, x_row, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_forward_1), nB, nH,
                 cg_in(args->x + step * x_step, x_row),
                 cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
@@ -770,9 +770,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
                 cg_in(args->b_f, nH),
                 cg_in(args->b_r, nH),
                 args->alpha,
-                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-                cg_in((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->x_w ? args->x_w + step * nB * nH : nullptr), nH),
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
                 cg_rows(args->c + step * c_step, c_row),
@@ -947,7 +948,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_deferred_5)(
     cg_store(d_x_rows, row, unit, d_x);
 }
 
-/* A thread takes one unit of one row through all steps. */
+/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
 __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -971,51 +972,76 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        /* d_c_in = d_c + d_c_next
-         * d_c_total = d_h * r + d_c_in
-         * d_x_w = d_c_total * (1 - f)
-         * d_r = d_h * (c - x * alpha)
-         * d_r_pre = d_r * (1 - r) * r
-         * d_f = d_c_total * (c_prev - x_w)
-         * d_f_pre = d_f * (1 - f) * f
-         * d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f */
-        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
-        const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
-        const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
-        const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
-        const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
-        const real alpha = args->alpha;
-        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-        const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-        const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
-        const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
-        const cellgen_rows<store> d_x_w_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
-        const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
-        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
-        const real d_c = cg_load_or_zero(d_c_rows, row, unit);
-        const real x = cg_load(x_rows, row, unit);
-        const real c_prev = cg_load(c_prev_rows, row, unit);
-        const real v_f = cg_load(v_f_rows, 0, unit);
-        const real v_r = cg_load(v_r_rows, 0, unit);
-        const real f = cg_load(f_rows, row, unit);
-        const real r = cg_load(r_rows, row, unit);
-        const real c = cg_load(c_rows, row, unit);
-        const real x_w = cg_load(x_w_rows, row, unit);
-        const real d_c_in = d_c + d_c_next;
-        const real d_c_total = d_h * r + d_c_in;
-        const real d_x_w = d_c_total * (1 - f);
-        cg_store(d_x_w_rows, row, unit, d_x_w);
-        const real d_r = d_h * (c - x * alpha);
-        const real d_r_pre = d_r * (1 - r) * r;
-        cg_store(d_r_pre_rows, row, unit, d_r_pre);
-        const real d_f = d_c_total * (c_prev - x_w);
-        const real d_f_pre = d_f * (1 - f) * f;
-        cg_store(d_f_pre_rows, row, unit, d_f_pre);
-        const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
-        d_c_next = cellgen_cuts(args->window, step) ? real(0) : d_c_prev;
+    const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
+    const real v_f = cg_load(v_f_rows, 0, unit);
+    const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
+    const real v_r = cg_load(v_r_rows, 0, unit);
+    for (int64_t past = 0; past < nT; past += 4) {
+        real d_h_ahead[4];
+        real d_c_ahead[4];
+        real x_ahead[4];
+        real c_prev_ahead[4];
+        real f_ahead[4];
+        real r_ahead[4];
+        real c_ahead[4];
+        real x_w_ahead[4];
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+            d_c_ahead[ahead] = cg_load_or_zero(d_c_rows, row, unit);
+            const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
+            x_ahead[ahead] = cg_load(x_rows, row, unit);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
+            c_prev_ahead[ahead] = cg_load(c_prev_rows, row, unit);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            f_ahead[ahead] = cg_load(f_rows, row, unit);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            r_ahead[ahead] = cg_load(r_rows, row, unit);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+            c_ahead[ahead] = cg_load(c_rows, row, unit);
+            const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
+            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past + ahead >= nT) break;
+            const int64_t step = nT - 1 - (past + ahead);
+            /* d_c_in = d_c + d_c_next
+             * d_c_total = d_h * r + d_c_in
+             * d_x_w = d_c_total * (1 - f)
+             * d_r = d_h * (c - x * alpha)
+             * d_r_pre = d_r * (1 - r) * r
+             * d_f = d_c_total * (c_prev - x_w)
+             * d_f_pre = d_f * (1 - f) * f
+             * d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f */
+            const real alpha = args->alpha;
+            const cellgen_rows<store> d_x_w_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const real d_h = d_h_ahead[ahead];
+            const real d_c = d_c_ahead[ahead];
+            const real x = x_ahead[ahead];
+            const real c_prev = c_prev_ahead[ahead];
+            const real f = f_ahead[ahead];
+            const real r = r_ahead[ahead];
+            const real c = c_ahead[ahead];
+            const real x_w = x_w_ahead[ahead];
+            const real d_c_in = d_c + d_c_next;
+            const real d_c_total = d_h * r + d_c_in;
+            const real d_x_w = d_c_total * (1 - f);
+            cg_store(d_x_w_rows, row, unit, d_x_w);
+            const real d_r = d_h * (c - x * alpha);
+            const real d_r_pre = d_r * (1 - r) * r;
+            cg_store(d_r_pre_rows, row, unit, d_r_pre);
+            const real d_f = d_c_total * (c_prev - x_w);
+            const real d_f_pre = d_f * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+            const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
+            d_c_next = cellgen_cuts(args->window, step) ? real(0) : d_c_prev;
+        }
     }
     cg_store(cg_rows(d_c_prev_pair, nH), row, unit, d_c_next);
 }

@@ -16,12 +16,10 @@ from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.stage import flat
-from cellgen.targets.cuda.kernels import (
-    DevicePlace,
-    KernelContext,
-)
+from cellgen.targets.cuda.kernels import KernelContext
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime
+from cellgen.targets.cuda.places import DevicePlace
 from cellgen.targets.cuda.plan import DeviceTimePlan
 from cellgen.targets.cuda.products import (
     WeightPanels,

@@ -7,66 +7,28 @@ sums have a fixed order and no atomics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from cellgen.errors import DerivationError
 from cellgen.language.names import Names
 from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import LOCALS
 from cellgen.schedule import Access, BufferKind, Load, Loop, Store
-from cellgen.schedule.stage import Buffer, Line, View, Walk
+from cellgen.schedule.stage import Line, View, Walk
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, read_lengths
-from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.targets.c.printer import c_axis, c_expression
 from cellgen.targets.cuda.nests import added_up, place_in_nest, places_of_axes
-
-
-class Over(Enum):
-    """How a place's rows go through time where one launch works on many steps."""
-
-    ROWS = "its own rows"
-    PREVIOUS = "the rows one step earlier; the initial state at the first"
-    BATCH = "the same rows at every step"
-
-
-@dataclass(frozen=True)
-class DevicePlace:
-    """Where a buffer lies when a launch runs, as C texts: its base, row stride and element type.
-
-    ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
-    where steps lie any number of elements apart. ``element`` is ``store`` or ``real``.
-    ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
-    ``initial`` is the other pointer of ``Over.PREVIOUS``. ``uses`` are the workspace arrays and the
-    strides that these texts name.
-    """
-
-    base: str
-    stride: str
-    element: str
-    rows: str = ""
-    steps: str = ""
-    column: str = ""
-    optional: bool = False
-    over: Over = Over.ROWS
-    initial: str = ""
-    uses: frozenset[str] = frozenset()
-
-    @staticmethod
-    def in_memory(
-        name: str, stride: str, element: str, *, rows: str = "", column: str = ""
-    ) -> DevicePlace:
-        """A place in an array of the workspace."""
-        return DevicePlace(name, stride, element, rows=rows, column=column, uses=frozenset({name}))
-
-    @property
-    def pointer(self) -> str:
-        """C text of the pointer to its first element."""
-        rows = f" + {self.rows} * {factor(self.stride)}" if self.rows else ""
-        rows = f" + {self.steps}" if self.steps else rows
-        column = f" + {self.column}" if self.column else ""
-        return f"{self.base}{rows}{column}"
+from cellgen.targets.cuda.places import (
+    AddMemory,
+    DevicePlace,
+    Over,
+    Places,
+    address,
+    moved,
+    offset_of,
+)
 
 
 @dataclass(frozen=True)
@@ -97,11 +59,6 @@ class Spelled:
     kernels: list[KernelContext]
     launches: list[str]
     uses: frozenset[str] = frozenset()
-
-
-Places = Callable[[Buffer], DevicePlace]
-AddMemory = Callable[[str, str, str], str]
-"""Reserves workspace: (name, element, count) to the C text of its address."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +117,26 @@ def spell_loop(
 
 
 @dataclass(frozen=True)
+class AheadLoad:
+    """A value that a step reads from memory, as C texts: where it lies, and how it is read.
+
+    ``rows`` names the parameter of its place; ``ahead`` an array of it for some steps.
+    """
+
+    name: str
+    rows: str
+    ahead: str
+    text: str
+    steady: bool
+    place: str = ""
+
+
+@dataclass(frozen=True)
 class ElementLines:
-    """What a loop does for one row and unit, for a kernel that declares its places itself."""
+    """What a loop does for one row and unit, for a kernel that declares its places itself.
+
+    ``reads`` are its loads as parts, ``others`` the places that are not theirs.
+    """
 
     comments: list[str]
     units: str
@@ -169,6 +144,8 @@ class ElementLines:
     loads: list[str]
     body: list[str]
     uses: frozenset[str]
+    reads: list[AheadLoad]
+    others: list[str]
 
 
 def elements_of(
@@ -180,13 +157,18 @@ def elements_of(
     writer.held, writer.unwritten = frozenset(held), frozenset(unwritten)
     kernel = writer.context()
     given = zip(writer.parameters, writer.arguments, strict=True)
+    declared = {p: f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"}
+    reads = [replace(read, place=declared[read.rows]) for read in writer.reads]
+    of_reads = {read.rows for read in reads}
     return ElementLines(
         comments=kernel.comments,
         units=c_axis(loop.space[-1]),
-        places=[f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"],
+        places=list(declared.values()),
         loads=[line for line in kernel.loads if line],
         body=kernel.body,
         uses=frozenset(writer.uses),
+        reads=reads,
+        others=[line for parameter, line in declared.items() if parameter not in of_reads],
     )
 
 
@@ -271,6 +253,8 @@ class _KernelWriter:
         self.parameters: list[str] = []
         self.arguments: list[str] = []
         self.uses: set[str] = set()
+        self.reads: list[AheadLoad] = []
+        self.stores: list[str] = []
 
     def _at(self, view: View) -> DevicePlace:
         """Where an operand lies, which the kernel's arguments name."""
@@ -301,7 +285,8 @@ class _KernelWriter:
         lengths |= {c_axis(d) for length in read_lengths(self.loop) for d in length.atoms(Dim)}
         for name in sorted(lengths):
             self._take(f"int64_t {name}", name)
-        body = [text for line in self.part.lines for text in self._line(line)]
+        lines = [text for line in self.part.lines for text in self._line(line)]
+        body = [*self.stores, *lines]
         if self.counts:
             table = self.names.fresh("counts")
             self._take(f"const unsigned char *{table}", self.counts)
@@ -409,7 +394,7 @@ class _KernelWriter:
         if view.buffer.kind is BufferKind.SCALAR:
             self._take(f"real {name}", place.pointer)
             return ""
-        offset = _offset(view, place)
+        offset = offset_of(view, place)
         row, unit = _INDICES[load.access] if load.walk is None else place_in_nest(load.walk)
         kind = f"cellgen_rows<const {place.element}>"
         if place.over is Over.PREVIOUS and row == "row":
@@ -419,9 +404,22 @@ class _KernelWriter:
             return f"const real {name} = cg_load_previous({before}, {rows}, row, {unit}, nB);"
         if place.over is Over.BATCH and row == "row":
             row = "row % nB"
-        self._take(f"{kind} {rows}", f"cg_in({_moved(place, offset)}, {place.stride})")
+        self._take(f"{kind} {rows}", f"cg_in({moved(place, offset)}, {place.stride})")
         routine = "cg_load_or_zero" if place.optional else "cg_load"
-        return f"const real {name} = {routine}({rows}, {row}, {unit});"
+        text, ahead = f"{routine}({rows}, {row}, {unit})", self.names.fresh(f"{name}_ahead")
+        self.reads.append(AheadLoad(name, f"{kind} {rows}", ahead, text, place.steady))
+        if place.kept is not None:
+            self._keep(load, place.kept)
+        return f"const real {name} = {text};"
+
+    def _keep(self, load: Load, place: DevicePlace) -> None:
+        """Store a value that is read, where somebody wants it."""
+        rows, name = self.names.fresh(f"{load.value.name}_kept"), str(load.value.name)
+        self.uses |= place.uses
+        self._take(
+            f"cellgen_rows<{place.element}> {rows}", f"cg_rows({place.pointer}, {place.stride})"
+        )
+        self.stores.append(f"cg_store_if({rows}, row, unit, {self._if_counted(name)});")
 
     def _line(self, line: Line) -> list[str]:
         name, value = str(line.statement.target.name), c_expression(line.statement.expression)
@@ -431,7 +429,7 @@ class _KernelWriter:
         if line in self._written:
             assert line.view is not None
             place, rows = self._at(line.view), self.rows[line.statement.target]
-            pointer = _moved(place, _offset(line.view, place))
+            pointer = moved(place, offset_of(line.view, place))
             self._take(
                 f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})"
             )
@@ -453,40 +451,6 @@ class _KernelWriter:
             return SumContext(name, rows)
         assert line.view is not None
         place = self._at(line.view)
-        pointer = _moved(place, _offset(line.view, place))
+        pointer = moved(place, offset_of(line.view, place))
         self._take(f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})")
         return SumContext(name, rows)
-
-
-def _moved(place: DevicePlace, offset: str) -> str:
-    """A pointer moved to a view's first element; NULL stays NULL."""
-    if not offset:
-        return place.pointer
-    if place.optional:
-        return f"{place.pointer} ? {place.pointer}{offset} : nullptr"
-    return f"{place.pointer}{offset}"
-
-
-def address(view: View, place: DevicePlace) -> str:
-    """The C text of the address of a view's first element."""
-    return f"{place.pointer}{_offset(view, place)}"
-
-
-def _offset(view: View, place: DevicePlace) -> str:
-    """How far a view's first element is from its buffer's: `` + nI * nH``, or nothing."""
-    if len(view.start) > 2:
-        raise DerivationError(
-            f"{view}: an array of {len(view.start)} axes is not rendered for CUDA yet",
-            code="cuda.loop",
-        )
-    offset = ""
-    if len(view.start) == 2 and view.start[0] != 0:
-        offset += f" + {c_factor(view.start[0])} * {factor(place.stride)}"
-    if view.start and view.start[-1] != 0:
-        offset += f" + {c_axis(view.start[-1])}"
-    return offset
-
-
-def factor(text: str) -> str:
-    """Bracket a C text where it is a factor."""
-    return f"({text})" if " " in text and not text.startswith("(") else text

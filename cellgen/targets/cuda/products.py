@@ -7,8 +7,8 @@ gates that lie side by side, and operands that lie side by side with their weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from sympy import Add, Expr, Integer
@@ -18,7 +18,7 @@ from cellgen.schedule import Product
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.stage import View
 from cellgen.targets.c.printer import c_axis, c_factor
-from cellgen.targets.cuda.kernels import AddMemory, DevicePlace, Over, Places, address, factor
+from cellgen.targets.cuda.places import AddMemory, DevicePlace, Over, Places, address, factor
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,34 @@ class Neighbours:
         return self.order.index(view) if view in self.order else -1
 
 
-def stack(group: Group, columns: Sequence[Column], neighbours: Neighbours) -> list[StackedProduct]:
-    """Make the runs of a group: as few products as the places of slots and operands allow."""
+def ordered_slots(group: Group, first: int) -> Group:
+    """Put the slots that only the first terms reach first, those that only others reach last.
+
+    So what either kind of term reaches are neighbours.
+    """
+    early = {weight.slot for term in group.terms[:first] for weight in term.weights}
+    late = {weight.slot for term in group.terms[first:] for weight in term.weights}
+    order = sorted(range(len(group.slots)), key=lambda slot: (slot in late) - (slot in early))
+    number = {slot: place for place, slot in enumerate(order)}
+    terms = tuple(
+        replace(term, weights=tuple(replace(w, slot=number[w.slot]) for w in term.weights))
+        for term in group.terms
+    )
+    return replace(group, slots=tuple(group.slots[slot] for slot in order), terms=terms)
+
+
+def stack(
+    group: Group,
+    columns: Sequence[Column],
+    neighbours: Neighbours,
+    begun: Iterable[int] = (),
+) -> list[StackedProduct]:
+    """Make the runs of a group: as few products as the places of slots and operands allow.
+
+    ``begun`` are slots that hold something already, to which products add.
+    """
     runs: list[StackedProduct] = []
-    formed: set[int] = set()
+    formed = set(begun)
     for terms in _merged(group.terms, neighbours):
         ordered = [sorted(term.weights, key=lambda weight: weight.slot) for term in terms]
         start = 0

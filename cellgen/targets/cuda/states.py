@@ -13,9 +13,7 @@ from cellgen.schedule.over_time import Part
 from cellgen.schedule.stage import View
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, row_width
-from cellgen.targets.cuda.kernels import (
-    DevicePlace,
-)
+from cellgen.targets.cuda.places import DevicePlace
 from cellgen.targets.cuda.products import (
     Neighbours,
 )

@@ -18,15 +18,9 @@ from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction, Product, Routine
 from cellgen.schedule.stage import describe
 from cellgen.targets.c.printer import c_axis, c_factor
-from cellgen.targets.cuda.kernels import (
-    DevicePlace,
-    KernelContext,
-    Places,
-    Spelled,
-    address,
-    spell_loop,
-)
+from cellgen.targets.cuda.kernels import KernelContext, Spelled, spell_loop
 from cellgen.targets.cuda.memory import DeviceWorkspace, MemoryContext
+from cellgen.targets.cuda.places import DevicePlace, Places, address
 from cellgen.targets.cuda.plan import DeviceTimePlan
 from cellgen.targets.cuda.products import whole_product
 from cellgen.targets.cuda.tiers import TierContext

@@ -7,6 +7,7 @@ launches of one step and in a kernel over all steps.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sympy import Integer
 
@@ -16,10 +17,10 @@ from cellgen.runtime.names import c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, Routine
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import View
+from cellgen.schedule.stage import Access, Load, Store, View
 from cellgen.targets.c.printer import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, nullable, operands_of_stages, row_width
-from cellgen.targets.cuda.kernels import DevicePlace
+from cellgen.targets.cuda.places import DevicePlace
 from cellgen.targets.cuda.products import Column
 from cellgen.targets.cuda.states import KeptOverTime, StateOverTime, saved_or
 from cellgen.targets.cuda.step import element_count, row_stride
@@ -47,6 +48,7 @@ class StepPlaces:
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[str, bool]] = {}
         self.own: dict[Buffer, DevicePlace] = {}
+        self.kept_sums: dict[Buffer, DevicePlace] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
             width = c_factor(row_width(link.passed))
             self.carries[link.passed] = host.memory.add(
@@ -58,7 +60,8 @@ class StepPlaces:
         if buffer.value in self.host.own:
             return self.host.own[buffer.value]
         if buffer in self.columns:
-            return self._sum_place(self.columns[buffer])
+            at = self._sum_place(self.columns[buffer])
+            return replace(at, kept=self.kept_sums.get(buffer))
         storage, stride = self.part.storage[buffer], row_stride(buffer)
         argument = f"args->{c_member(buffer.name)}"
         if storage is Storage.CARRY_IN or storage is Storage.CARRY_OUT:
@@ -69,7 +72,8 @@ class StepPlaces:
             return self._scratch(buffer)
         if storage is Storage.TIME:
             return self._time(buffer, argument, stride)
-        return DevicePlace(argument, stride, "store", optional=buffer.kind is BufferKind.OPTIONAL)
+        optional = buffer.kind is BufferKind.OPTIONAL
+        return DevicePlace(argument, stride, "store", optional=optional, steady=True)
 
     def place_in_tier(self, buffer: Buffer) -> DevicePlace:
         """The same in a kernel over all steps, which runs where every step counts."""
@@ -151,15 +155,21 @@ class StepPlaces:
         return next(k for k in self.host.schedule.programs.links if k.previous == state)
 
     def put_side_by_side(self, stem: str, group: Group, over_time: bool) -> None:
-        """Let the sums of a group lie side by side, where nothing fixes their place."""
-        chosen: list[Buffer] = []
-        for slot in group.slots:
-            buffer = slot.view.buffer
-            is_free = self.part.storage[buffer] is Storage.SCRATCH and buffer not in self.operands
-            if is_free and buffer not in chosen and buffer not in self.columns:
-                chosen.append(buffer)
+        """Let the sums of a group lie side by side, where nothing fixes their place.
+
+        Sums that the backward pass wants lie there too: the loop that reads them stores them.
+        """
+        chosen = list(dict.fromkeys(slot.view.buffer for slot in group.slots))
+        chosen = [buffer for buffer in chosen if buffer not in self.columns]
+        free = [b for b in chosen if self._is_scratch(b)]
+        kept = [b for b in chosen if self._is_kept(b, group)] if free or over_time else []
+        chosen = [buffer for buffer in chosen if buffer in (*free, *kept)]
         if not chosen:
             return
+        for buffer in kept:
+            argument = f"args->{c_member(buffer.name)}"
+            at = DevicePlace(argument, row_stride(buffer), "store", rows=STEP)
+            self.kept_sums[buffer] = nullable(argument, at)
         total = sum((b.shape[-1] for b in chosen[1:]), start=chosen[0].shape[-1])
         count = f"{'nT * ' if over_time else ''}nB * {c_factor(total)}"
         memory = self.host.memory.add(f"{stem}_sums", "real", count)
@@ -169,6 +179,26 @@ class StepPlaces:
             self.columns[buffer] = Column(memory, start, buffer.shape[-1])
             start = start + buffer.shape[-1]
 
+    def _is_scratch(self, buffer: Buffer) -> bool:
+        return self.part.storage[buffer] is Storage.SCRATCH and buffer not in self.operands
+
+    def _is_kept(self, buffer: Buffer, group: Group) -> bool:
+        """Whether a sum is saved for the backward pass, and one loop of the group reads it."""
+        programs = self.host.schedule.programs
+        fixed = {*programs.outputs, *self.states}
+        is_saved = self.name == "forward" and buffer.value in programs.saved
+        if not is_saved or buffer.value in fixed or buffer in self.operands:
+            return False
+        if group.heads is not None or self.part.storage[buffer] is not Storage.TIME:
+            return False
+        readers = [loop for loop in _loops(self.part.stages) if _loads_of(loop, buffer)]
+        if len(readers) != 1 or readers[0] not in group.loops or readers[0].is_nest:
+            return False
+        stores = {line.store for line in readers[0].lines}
+        loads = _loads_of(readers[0], buffer)
+        plain = all(x.access is Access.ELEMENT and x.view.shape == buffer.shape for x in loads)
+        return plain and stores <= {Store.LOCAL, Store.WRITE}
+
     def column(self, view: View) -> Column:
         """Where a slot lies: columns of a group's sums, or of its own buffer."""
         at = self.columns.get(view.buffer)
@@ -176,6 +206,16 @@ class StepPlaces:
         if at is None:
             return Column(view.buffer.name, start, width)
         return Column(at.memory, at.start + start, width)
+
+
+def _loops(stages: Iterable[GroupedStage]) -> list[Loop]:
+    """The loops of some stages."""
+    listed = [stage.loops if isinstance(stage, Group) else (stage,) for stage in stages]
+    return [loop for some in listed for loop in some if isinstance(loop, Loop)]
+
+
+def _loads_of(loop: Loop, buffer: Buffer) -> list[Load]:
+    return [load for load in loop.loads if load.view.buffer == buffer]
 
 
 def _read_by_stages(stages: Iterable[GroupedStage]) -> set[Buffer]:

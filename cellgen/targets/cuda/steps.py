@@ -17,17 +17,15 @@ from cellgen.targets.cuda.host import (
     row_width,
     term_comment,
 )
-from cellgen.targets.cuda.kernels import (
-    DevicePlace,
-    address,
-    factor,
-    spell_loop,
-)
+from cellgen.targets.cuda.kernels import spell_loop
+from cellgen.targets.cuda.places import DevicePlace, address, factor
 from cellgen.targets.cuda.products import (
+    Column,
     Neighbours,
     StackedProduct,
     gemm,
     gemm_heads,
+    ordered_slots,
     stack,
 )
 from cellgen.targets.cuda.step import (
@@ -162,20 +160,40 @@ class StepsWriter:
     def _group(self, stem: str, group: Group) -> tuple[list[str], list[str]]:
         """The products of a group: those for all steps at once, those of a step."""
         over_time = self.name == "forward" and any(self._is_input(t.operand) for t in group.terms)
-        self.places.put_side_by_side(stem, group, over_time)
-        columns = [self.places.column(slot.view) for slot in group.slots]
         inputs = [t for t in group.terms if over_time and self._is_input(t.operand)]
         others = [t for t in group.terms if t not in inputs]
-        ahead: list[str] = []
-        body: list[str] = []
-        ordered = replace(group, terms=(*inputs, *others))
-        covered: set[int] = set()
-        for number, run in enumerate(stack(ordered, columns, self.neighbours), start=1):
+        group = ordered_slots(replace(group, terms=(*inputs, *others)), len(inputs))
+        self.places.put_side_by_side(stem, group, over_time)
+        columns = [self.places.column(slot.view) for slot in group.slots]
+        cleared = self._cleared(group, len(inputs))
+        ahead, body = [self._clear(columns[slot]) for slot in sorted(cleared)], list[str]()
+        for number, run in enumerate(stack(group, columns, self.neighbours, cleared), start=1):
             hoisted = run.terms[0] in inputs and self._lies_over_time(group, run)
             line = self._product(f"{stem}_weights_{number}", group, run, hoisted)
             (ahead if hoisted else body).extend(line)
-            covered |= set(run.slots) if hoisted else set()
         return ahead, body
+
+    def _cleared(self, group: Group, inputs: int) -> set[int]:
+        """Slots that begin at zero, so that a step has one product for them and their neighbours.
+
+        Those beside slots that products of all steps begin, where one operand reaches both.
+        """
+        reached = [{weight.slot for weight in term.weights} for term in group.terms]
+        begun = {slot for slots in reached[:inputs] for slot in slots}
+        memories = {self.places.column(group.slots[slot].view).memory for slot in begun}
+        memories &= set(self.places.sums)
+        return {
+            slot
+            for slots in reached[inputs:]
+            for slot in slots - begun
+            if slots & begun and self.places.column(group.slots[slot].view).memory in memories
+        }
+
+    def _clear(self, column: Column) -> str:
+        """Clear columns of sums at all steps."""
+        stride, _ = self.places.sums[column.memory]
+        at = f"{column.memory} + {c_axis(column.start)}" if column.start != 0 else column.memory
+        return f"cg_clear(&run, nT * nB, {c_axis(column.width)}, cg_rows({at}, {stride}));"
 
     def _lies_over_time(self, group: Group, run: StackedProduct) -> bool:
         """Whether the columns that a run forms have a place of their own at every step."""

@@ -4,7 +4,8 @@ Input: what a part does in every step (products, loops). Output: ``TierContext``
 ``kernels.j2``. Two tiers stand above one launch per level and step:
 
 - ``stream``: no product and one loop in a step. A thread takes one unit of one row through all
-  steps, its state in a register: one pass over memory.
+  steps, its state in a register: one pass over memory. What some steps read does not wait for the
+  state: it is read for all of them at once, so that a step does not wait for memory.
 - ``block``: loops without sums between units. A block takes some rows through all steps, the
   recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
   read nothing of each other. Its products run thread by thread, or, of bfloat16, on matrix units:
@@ -24,11 +25,14 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.schedule import Loop, Routine, Store
 from cellgen.targets.c.printer import c_axis
-from cellgen.targets.cuda.kernels import Places, elements_of, factor
+from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.memory import MemoryContext
+from cellgen.targets.cuda.places import Places, factor
 
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
+MOST_AHEAD, DEEPEST = 32, 8
+"""Values that a thread of a stream reads ahead of their use, in registers, and of so many steps."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +102,6 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class TierLoop:
-    """A loop inside a kernel over time: where arrays lie in the step, and what an element does."""
-
-    comments: list[str]
-    units: str
-    places: list[str]
-    loads: list[str]
-    body: list[str]
-    uses: frozenset[str]
-
-
-@dataclass(frozen=True)
 class TierItem:
     """A stage of a kernel over time: ``product`` or ``loop`` is set.
 
@@ -117,7 +109,7 @@ class TierItem:
     """
 
     product: StepProduct | None = None
-    loop: TierLoop | None = None
+    loop: ElementLines | None = None
     barrier: bool = True
 
     @property
@@ -153,6 +145,18 @@ class TierContext:
     def products(self) -> list[StepProduct]:
         """The products, in order."""
         return [item.product for item in self.items if item.product is not None]
+
+    @property
+    def ahead(self) -> list[AheadLoad]:
+        """What a stream reads in every step."""
+        loops = [item.loop for item in self.items if item.loop is not None]
+        return [read for loop in loops for read in loop.reads if not read.steady]
+
+    @property
+    def depth(self) -> int:
+        """Of how many steps a stream reads at once: a power of two."""
+        fits = [d for d in (2, 4, 8) if d <= DEEPEST and d * len(self.ahead) <= MOST_AHEAD]
+        return max(fits, default=1)
 
     @property
     def shared(self) -> str:
@@ -324,17 +328,7 @@ def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Ca
         return TierItem(product=item)
     # A gradient that stays in its register needs no memory; a state is an output or saved.
     unwritten = {c.made for c in carried if held and not c.rounded}
-    spelled = elements_of(item.stem, item.loop, places, held, unwritten)
-    return TierItem(
-        loop=TierLoop(
-            spelled.comments,
-            spelled.units,
-            spelled.places,
-            spelled.loads,
-            spelled.body,
-            spelled.uses,
-        )
-    )
+    return TierItem(loop=elements_of(item.stem, item.loop, places, held, unwritten))
 
 
 def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]:
