@@ -71,17 +71,7 @@ def chosen(tiers: Sequence[Record]) -> Iterator[str]:
         figures = [f"{r[t]:.3f}" if t in r else "" for t in ("steps", "whole", "fragments", "auto")]
         head = [str(r["cell"]), str(r["pass"]), _shape(r), str(r["dtype"])]
         rows.append([*head, *figures, f"{r['regret']:.2f}"])
-    heads = (
-        "cell",
-        "pass",
-        "T, B, H",
-        "elements",
-        "steps",
-        "whole",
-        "fragments",
-        "auto",
-        "to best",
-    )
+    times = ("steps", "whole", "fragments", "auto", "to best")
     yield from table(("cell", "pass", "T, B, H", "elements", *times), rows)
 
 
