@@ -698,7 +698,8 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_sequence_backward_prologue_1
 
 /* d_h_in = d_h + d_h_next
  * d_tanh_tanh_pre = d_h_in * eps
- * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2) */
+ * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+ * d_h_prev = d_h_in - d_tanh_pre * gam */
 __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -706,8 +707,10 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1)(
     cellgen_rows<const real> d_h_next_rows,
     real eps,
     cellgen_rows<const store> tanh_tanh_pre_rows,
+    real gam,
     cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<store> d_tanh_pre_rows)
+    cellgen_rows<store> d_tanh_pre_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -719,24 +722,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1)(
     const real d_tanh_tanh_pre = d_h_in * eps;
     const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
     cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
-}
-
-/* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
-__global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const store> d_tanh_pre_rows,
-    cellgen_rows<const real> d_h_prev_1_rows,
-    real gam,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
-    const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-    const real d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
+    const real d_h_prev = d_h_in - d_tanh_pre * gam;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -800,8 +786,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
     store *a_once,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_in,
-    real *reverse_2_sums)
+    real *reverse_d_h_in)
 {
     const CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -820,13 +805,16 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_tanh_tanh_pre = d_h_in * eps
-             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2) */
+             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+             * d_h_prev = d_h_in - d_tanh_pre * gam */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const real eps = args->eps;
             const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nH, nH);
+            const real gam = args->gam;
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
@@ -835,24 +823,12 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
             const real d_tanh_tanh_pre = d_h_in * eps;
             const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
             cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+            const real d_h_prev = d_h_in - d_tanh_pre * gam;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_tanh_pre @ [a.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const store> d_tanh_pre_rows = cg_in(adjoints + step * nB * nH, nH);
-            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
-            const real gam = args->gam;
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
-            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-            const real d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -891,7 +867,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backw
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(nH * nH, real);
@@ -947,8 +922,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const antisymmetric_rnn_deferred_1_over_rows_d = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const epilogue_d_transposed_u = (real *)(void *)memory;
@@ -996,11 +969,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
         cg_rows(a_once, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1), nB, nH,
@@ -1008,16 +981,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 args->eps,
                 cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
-                cg_rows(reverse_d_h_in, nH),
-                cg_rows(adjoints + step * nB * nH, nH));
-            /* d_tanh_pre @ [a.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, a_once, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(adjoints + step * nB * nH, nH),
-                cg_in(reverse_2_sums, nH),
                 args->gam,
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_tanh_pre @ [a.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, a_once, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);

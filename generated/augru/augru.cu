@@ -576,7 +576,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_1)(
     const real x_w_u_h_prev = cg_load(x_w_u_h_prev_rows, row, unit);
     const real x_w_r_h_prev = cg_load(x_w_r_h_prev_rows, row, unit);
     const real x_w_n = cg_load(x_w_n_rows, row, unit);
-    const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+    const real h_prev_u_n = cg_as_stored<store>(cg_load(h_prev_u_n_rows, row, unit));
     cg_store_if(h_prev_u_n_kept, row, unit, h_prev_u_n);
     const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
     cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
@@ -648,7 +648,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
             const real x_w_u_h_prev = cg_load(x_w_u_h_prev_rows, row, unit);
             const real x_w_r_h_prev = cg_load(x_w_r_h_prev_rows, row, unit);
             const real x_w_n = cg_load(x_w_n_rows, row, unit);
-            const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+            const real h_prev_u_n = cg_as_stored<store>(cg_load(h_prev_u_n_rows, row, unit));
             cg_store_if(h_prev_u_n_kept, row, unit, h_prev_u_n);
             const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
             cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
@@ -868,7 +868,8 @@ typedef struct {
  * d_u = d_h_in * (n - h_prev)
  * d_a_terms = d_u * sigmoid_sigmoid_pre
  * d_sigmoid_sigmoid_pre = d_u * a
- * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
+ * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
+ * d_h_prev = d_h_in * (1 - u) */
 __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -886,7 +887,8 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
     cellgen_rows<store> d_h_prev_u_n_rows,
     cellgen_rows<store> d_r_pre_rows,
     cellgen_rows<store> d_a_terms_rows,
-    cellgen_rows<store> d_sigmoid_pre_rows)
+    cellgen_rows<store> d_sigmoid_pre_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -916,23 +918,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_1)(
     const real d_sigmoid_sigmoid_pre = d_u * a;
     const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
     cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
-}
-
-/* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
-__global__ void CELLGEN_CUDA_NAME(augru_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_h_prev_1_d_r_pre_d_sigmoid_pre_rows,
-    cellgen_rows<const real> u_rows,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_h_prev_1_d_r_pre_d_sigmoid_pre = cg_load(d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, row, unit);
-    const real u = cg_load(u_rows, row, unit);
-    const real d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+    const real d_h_prev = d_h_in * (1 - u);
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -999,7 +985,6 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
     real *d_h_prev_pair,
     real *reverse_d_h_in,
     real *reverse_u,
-    real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
     const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *const args = &call;
@@ -1034,7 +1019,8 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
              * d_u = d_h_in * (n - h_prev)
              * d_a_terms = d_u * sigmoid_sigmoid_pre
              * d_sigmoid_sigmoid_pre = d_u * a
-             * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
+             * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
+             * d_h_prev = d_h_in * (1 - u) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a + step * a_step, a_row);
@@ -1050,6 +1036,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
             const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
             const cellgen_rows<store> d_a_terms_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
             const cellgen_rows<store> d_sigmoid_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real a = cg_load(a_rows, row, 0);
@@ -1076,25 +1063,14 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
             const real d_sigmoid_sigmoid_pre = d_u * a;
             const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
             cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
+            const real d_h_prev = d_h_in * (1 - u);
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         /* d_sigmoid_pre @ [u_u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), nH, 1);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const real> d_h_prev_1_d_r_pre_d_sigmoid_pre_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> u_rows = cg_in(reverse_u, nH);
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_h_prev_1_d_r_pre_d_sigmoid_pre = cg_load(d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, row, unit);
-            const real u = cg_load(u_rows, row, unit);
-            const real d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -1134,7 +1110,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
@@ -1211,8 +1186,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_u = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
     real *const augru_deferred_1_over_rows_d_b_n_chunks = (real *)(void *)memory;
@@ -1281,11 +1254,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_1), nB, nH,
@@ -1303,16 +1276,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
                 cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
                 cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
-            /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (5 * nH) + nH, (5 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-            /* d_sigmoid_pre @ [u_u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u_u, nH, reverse_2_sums, nH, 1);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
-                cg_in(reverse_u, nH),
+                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (5 * nH) + nH, (5 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
+            /* d_sigmoid_pre @ [u_u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u_u, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);

@@ -696,7 +696,9 @@ typedef struct {
  * d_z_in = d_z + d_z_next
  * d_z_total = d_y_in * dt + d_z_in
  * d_force = d_z_total * dt
- * d_force_pre = d_force * (1 - force**2) */
+ * d_force_pre = d_force * (1 - force**2)
+ * d_z_prev = d_z_total * (1 - dt * eps)
+ * d_y_prev = d_y_in - d_z_total * dt * gam */
 __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -706,9 +708,13 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_1)(
     cellgen_rows<const real> d_z_next_rows,
     real dt,
     cellgen_rows<const store> force_rows,
+    real gam,
+    real eps,
     cellgen_rows<real> d_y_in_rows,
     cellgen_rows<real> d_z_total_rows,
-    cellgen_rows<store> d_force_pre_rows)
+    cellgen_rows<store> d_force_pre_rows,
+    cellgen_rows<real> d_z_prev_rows,
+    cellgen_rows<real> d_y_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -725,32 +731,9 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_1)(
     const real d_force = d_z_total * dt;
     const real d_force_pre = d_force * (1 - force * force);
     cg_store(d_force_pre_rows, row, unit, d_force_pre);
-}
-
-/* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
- * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
-__global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_y_in_rows,
-    cellgen_rows<const real> d_z_total_rows,
-    cellgen_rows<const real> d_z_prev_1_rows,
-    cellgen_rows<const real> d_y_prev_1_rows,
-    real dt,
-    real gam,
-    real eps,
-    cellgen_rows<real> d_z_prev_rows,
-    cellgen_rows<real> d_y_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_y_in = cg_load(d_y_in_rows, row, unit);
-    const real d_z_total = cg_load(d_z_total_rows, row, unit);
-    const real d_z_prev_1 = cg_load(d_z_prev_1_rows, row, unit);
-    const real d_y_prev_1 = cg_load(d_y_prev_1_rows, row, unit);
-    const real d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1;
+    const real d_z_prev = d_z_total * (1 - dt * eps);
     cg_store(d_z_prev_rows, row, unit, d_z_prev);
-    const real d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+    const real d_y_prev = d_y_in - d_z_total * dt * gam;
     cg_store(d_y_prev_rows, row, unit, d_y_prev);
 }
 
@@ -785,9 +768,7 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
     real *d_y_prev_pair,
     real *d_z_prev_pair,
     real *reverse_d_y_in,
-    real *reverse_d_z_total,
-    real *reverse_2_sums,
-    store *reverse_2_weights_1)
+    real *reverse_d_z_total)
 {
     const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -802,7 +783,10 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    way::hold(cg_panel(cg_in(reverse_2_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_1);
+    way::hold(cg_panel(cg_in(args->v, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_2 = shared_1_end;
+    way::hold(cg_panel(cg_in(args->w, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
@@ -810,16 +794,22 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
              * d_z_in = d_z + d_z_next
              * d_z_total = d_y_in * dt + d_z_in
              * d_force = d_z_total * dt
-             * d_force_pre = d_force * (1 - force**2) */
+             * d_force_pre = d_force * (1 - force**2)
+             * d_z_prev = d_z_total * (1 - dt * eps)
+             * d_y_prev = d_y_in - d_z_total * dt * gam */
             const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row);
             const cellgen_rows<const real> d_y_next_rows = cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> d_z_rows = cg_in((args->d_z ? args->d_z + step * d_z_step : nullptr), d_z_row);
             const cellgen_rows<const real> d_z_next_rows = cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const real dt = args->dt;
             const cellgen_rows<const store> force_rows = cg_in(args->force + step * nB * nH, nH);
+            const real gam = args->gam;
+            const real eps = args->eps;
             const cellgen_rows<real> d_y_in_rows = cg_rows(reverse_d_y_in, nH);
             const cellgen_rows<real> d_z_total_rows = cg_rows(reverse_d_z_total, nH);
             const cellgen_rows<store> d_force_pre_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const cellgen_rows<real> d_z_prev_rows = cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_y_prev_rows = cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH);
             const real d_y = cg_load_or_zero(d_y_rows, row, unit);
             const real d_y_next = cg_load(d_y_next_rows, row, unit);
             const real d_z = cg_load_or_zero(d_z_rows, row, unit);
@@ -833,32 +823,16 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
             const real d_force = d_z_total * dt;
             const real d_force_pre = d_force * (1 - force * force);
             cg_store(d_force_pre_rows, row, unit, d_force_pre);
-}
-        __syncthreads();
-        /* d_force_pre @ [v.T, w.T] */
-        way::template product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
-             * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
-            const cellgen_rows<const real> d_y_in_rows = cg_in(reverse_d_y_in, nH);
-            const cellgen_rows<const real> d_z_total_rows = cg_in(reverse_d_z_total, nH);
-            const cellgen_rows<const real> d_z_prev_1_rows = cg_in(reverse_2_sums, (2 * nH));
-            const cellgen_rows<const real> d_y_prev_1_rows = cg_in(reverse_2_sums + nH, (2 * nH));
-            const real dt = args->dt;
-            const real gam = args->gam;
-            const real eps = args->eps;
-            const cellgen_rows<real> d_z_prev_rows = cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH);
-            const cellgen_rows<real> d_y_prev_rows = cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH);
-            const real d_y_in = cg_load(d_y_in_rows, row, unit);
-            const real d_z_total = cg_load(d_z_total_rows, row, unit);
-            const real d_z_prev_1 = cg_load(d_z_prev_1_rows, row, unit);
-            const real d_y_prev_1 = cg_load(d_y_prev_1_rows, row, unit);
-            const real d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1;
+            const real d_z_prev = d_z_total * (1 - dt * eps);
             cg_store(d_z_prev_rows, row, unit, d_z_prev);
-            const real d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+            const real d_y_prev = d_y_in - d_z_total * dt * gam;
             cg_store(d_y_prev_rows, row, unit, d_y_prev);
 }
+        __syncthreads();
+        /* d_force_pre @ [v.T] */
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH), nH, 1);
+        /* d_force_pre @ [w.T] */
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_2, cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -908,8 +882,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspa
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
 }
 
@@ -974,10 +946,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_z_total = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * (2 * nH), real);
-    store *const reverse_2_weights_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
     real *const co_rnn_deferred_1_over_rows_d_b_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     cellgen_run run;
@@ -1034,16 +1002,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     const int64_t d_y_row = args->strides[7];
     const int64_t d_z_step = args->strides[8];
     const int64_t d_z_row = args->strides[9];
-    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->v, nH));
-    cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_1), nB, nH,
@@ -1053,21 +1019,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
                 cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 args->dt,
                 cg_in(args->force + step * nB * nH, nH),
-                cg_rows(reverse_d_y_in, nH),
-                cg_rows(reverse_d_z_total, nH),
-                cg_rows(adjoints + step * nB * nH, nH));
-            /* d_force_pre @ [v.T, w.T] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, adjoints + step * nB * nH, nH, reverse_2_weights_1, 2 * nH, reverse_2_sums, (2 * nH), 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_2), nB, nH,
-                cg_in(reverse_d_y_in, nH),
-                cg_in(reverse_d_z_total, nH),
-                cg_in(reverse_2_sums, (2 * nH)),
-                cg_in(reverse_2_sums + nH, (2 * nH)),
-                args->dt,
                 args->gam,
                 args->eps,
+                cg_rows(reverse_d_y_in, nH),
+                cg_rows(reverse_d_z_total, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
                 cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+            /* d_force_pre @ [v.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->v, nH, d_z_prev_pair + step % 2 * nB * nH, nH, 1);
+            /* d_force_pre @ [w.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->w, nH, d_y_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_masked_select_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);

@@ -1384,7 +1384,7 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_forward_2)(
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real x_w_v = cg_load(x_w_v_rows, row, unit);
+    const real x_w_v = cg_as_stored<store>(cg_load(x_w_v_rows, row, unit));
     cg_store_if(x_w_v_kept, row, unit, x_w_v);
     const real v = cg_sigmoid(x_w_v) * x_w_v;
     cg_store(v_rows, row, unit, v);

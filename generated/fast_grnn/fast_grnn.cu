@@ -904,7 +904,8 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_prologue_1)(
  * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
  * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
  * d_z_pre = d_z * (1 - z) * z
- * d_s = d_h_bar_pre + d_z_pre */
+ * d_s = d_h_bar_pre + d_z_pre
+ * d_h_prev = d_h_in * z */
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -920,7 +921,8 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     cellgen_rows<store> d_sigmoid_nu_terms_rows,
     cellgen_rows<store> d_h_bar_pre_rows,
     cellgen_rows<store> d_z_pre_rows,
-    cellgen_rows<store> d_s_rows)
+    cellgen_rows<store> d_s_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -945,23 +947,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_1)(
     cg_store(d_z_pre_rows, row, unit, d_z_pre);
     const real d_s = d_h_bar_pre + d_z_pre;
     cg_store(d_s_rows, row, unit, d_s);
-}
-
-/* d_h_prev = d_h_in * z + d_h_prev_1 */
-__global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_h_prev_1_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-    const real z = cg_load(z_rows, row, unit);
-    const real d_h_prev = d_h_in * z + d_h_prev_1;
+    const real d_h_prev = d_h_in * z;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -1066,8 +1052,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     store *sigmoid_nu_once,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_in,
-    real *reverse_2_sums)
+    real *reverse_d_h_in)
 {
     const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -1093,7 +1078,8 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
              * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
              * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
              * d_z_pre = d_z * (1 - z) * z
-             * d_s = d_h_bar_pre + d_z_pre */
+             * d_s = d_h_bar_pre + d_z_pre
+             * d_h_prev = d_h_in * z */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
@@ -1107,6 +1093,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
             const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
             const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
             const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1128,23 +1115,12 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
             cg_store(d_z_pre_rows, row, unit, d_z_pre);
             const real d_s = d_h_bar_pre + d_z_pre;
             cg_store(d_s_rows, row, unit, d_s);
+            const real d_h_prev = d_h_in * z;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_s @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in * z + d_h_prev_1 */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-            const real z = cg_load(z_rows, row, unit);
-            const real d_h_prev = d_h_in * z + d_h_prev_1;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -1185,7 +1161,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1257,8 +1232,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const fast_grnn_deferred_1_over_rows_d_sigmoid = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const fast_grnn_deferred_1_over_rows_d_sigmoid_2 = (real *)(void *)memory;
@@ -1321,11 +1294,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
         cg_rows(sigmoid_nu_once, 1));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_d_h_in);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
@@ -1341,14 +1314,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
                 cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
                 cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
-                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
-            /* d_s @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
-                cg_in(args->z + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_s @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);

@@ -883,7 +883,8 @@ typedef struct {
  * d_r = d_n_bar * s
  * d_z = d_h_in * (h_prev - n)
  * d_r_bar = d_r * (1 - r) * r
- * d_z_bar = d_z * (1 - z) * z */
+ * d_z_bar = d_z * (1 - z) * z
+ * d_h_prev = d_h_in * z */
 __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -898,7 +899,8 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     cellgen_rows<store> d_n_bar_rows,
     cellgen_rows<store> d_s_rows,
     cellgen_rows<store> d_r_bar_rows,
-    cellgen_rows<store> d_z_bar_rows)
+    cellgen_rows<store> d_z_bar_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -922,23 +924,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     cg_store(d_r_bar_rows, row, unit, d_r_bar);
     const real d_z_bar = d_z * (1 - z) * z;
     cg_store(d_z_bar_rows, row, unit, d_z_bar);
-}
-
-/* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
-__global__ void CELLGEN_CUDA_NAME(gru_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_h_prev_1_d_r_bar_d_z_bar_rows,
-    cellgen_rows<const store> z_rows,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_h_prev_1_d_r_bar_d_z_bar = cg_load(d_h_prev_1_d_r_bar_d_z_bar_rows, row, unit);
-    const real z = cg_load(z_rows, row, unit);
-    const real d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
+    const real d_h_prev = d_h_in * z;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -993,7 +979,6 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
     store *adjoints,
     real *d_h_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
     const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *const args = &call;
@@ -1020,7 +1005,8 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
              * d_r = d_n_bar * s
              * d_z = d_h_in * (h_prev - n)
              * d_r_bar = d_r * (1 - r) * r
-             * d_z_bar = d_z * (1 - z) * z */
+             * d_z_bar = d_z * (1 - z) * z
+             * d_h_prev = d_h_in * z */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
@@ -1033,6 +1019,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
             const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
             const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1053,23 +1040,12 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
             cg_store(d_r_bar_rows, row, unit, d_r_bar);
             const real d_z_bar = d_z * (1 - z) * z;
             cg_store(d_z_bar_rows, row, unit, d_z_bar);
+            const real d_h_prev = d_h_in * z;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const real> d_h_prev_1_d_r_bar_d_z_bar_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_h_prev_1_d_r_bar_d_z_bar = cg_load(d_h_prev_1_d_r_bar_d_z_bar_rows, row, unit);
-            const real z = cg_load(z_rows, row, unit);
-            const real d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -1106,7 +1082,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1178,8 +1153,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((3 * nH) * nH, store);
     real *const gru_deferred_1_over_rows_d_c_n_chunks = (real *)(void *)memory;
@@ -1242,11 +1215,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_2 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 3 * nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 3 * nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
@@ -1261,14 +1234,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
-            /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
-                cg_in(args->z + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);

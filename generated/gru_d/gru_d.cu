@@ -1219,7 +1219,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_2)(
     if (row >= rows || unit >= units) return;
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real b_gh = cg_load(b_gh_rows, 0, unit);
-    const real delta_w_gh = cg_load(delta_w_gh_rows, row, unit);
+    const real delta_w_gh = cg_as_stored<store>(cg_load(delta_w_gh_rows, row, unit));
     cg_store_if(delta_w_gh_kept, row, unit, delta_w_gh);
     const real gamma_h = cg_exp(-cg_relu(b_gh + delta_w_gh));
     const real h_hat = h_prev * gamma_h;
@@ -1368,7 +1368,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
             const cellgen_rows<store> h_hat_rows = cg_rows(forward_h_hat, nH);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_gh = cg_load(b_gh_rows, 0, unit);
-            const real delta_w_gh = cg_load(delta_w_gh_rows, row, unit);
+            const real delta_w_gh = cg_as_stored<store>(cg_load(delta_w_gh_rows, row, unit));
             cg_store_if(delta_w_gh_kept, row, unit, delta_w_gh);
             const real gamma_h = cg_exp(-cg_relu(b_gh + delta_w_gh));
             const real h_hat = h_prev * gamma_h;

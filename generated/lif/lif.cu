@@ -592,7 +592,8 @@ typedef struct {
  * d_s_in = d_s + d_s_next
  * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
  * d_v_total = d_v_in + d_s_pre
- * d_v_prev = d_v_total * decay */
+ * d_v_prev = d_v_total * decay
+ * d_s_prev = -d_v_total * threshold */
 __global__ void CELLGEN_CUDA_NAME(lif_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -604,7 +605,8 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_1)(
     real threshold,
     cellgen_rows<const store> v_rows,
     cellgen_rows<store> d_v_total_rows,
-    cellgen_rows<real> d_v_prev_rows)
+    cellgen_rows<real> d_v_prev_rows,
+    cellgen_rows<real> d_s_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -620,22 +622,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_1)(
     cg_store(d_v_total_rows, row, unit, d_v_total);
     const real d_v_prev = d_v_total * decay;
     cg_store(d_v_prev_rows, row, unit, d_v_prev);
-}
-
-/* d_s_prev = d_s_prev_1 - d_v_total * threshold */
-__global__ void CELLGEN_CUDA_NAME(lif_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_v_total_rows,
-    cellgen_rows<const real> d_s_prev_1_rows,
-    real threshold,
-    cellgen_rows<real> d_s_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_v_total = cg_load(d_v_total_rows, row, unit);
-    const real d_s_prev_1 = cg_load(d_s_prev_1_rows, row, unit);
-    const real d_s_prev = d_s_prev_1 - d_v_total * threshold;
+    const real d_s_prev = -d_v_total * threshold;
     cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
 
@@ -668,8 +655,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
     CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_v_prev_pair,
-    real *d_s_prev_pair,
-    real *reverse_2_sums)
+    real *d_s_prev_pair)
 {
     const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *const args = &call;
     (void)nT;
@@ -694,7 +680,8 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
              * d_s_in = d_s + d_s_next
              * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
              * d_v_total = d_v_in + d_s_pre
-             * d_v_prev = d_v_total * decay */
+             * d_v_prev = d_v_total * decay
+             * d_s_prev = -d_v_total * threshold */
             const cellgen_rows<const store> d_s_rows = cg_in((args->d_s ? args->d_s + step * d_s_step : nullptr), d_s_row);
             const cellgen_rows<const real> d_s_next_rows = cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> d_v_rows = cg_in((args->d_v ? args->d_v + step * d_v_step : nullptr), d_v_row);
@@ -704,6 +691,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
             const cellgen_rows<const store> v_rows = cg_in(args->v + step * v_step, v_row);
             const cellgen_rows<store> d_v_total_rows = cg_rows(adjoints + step * nB * nH, nH);
             const cellgen_rows<real> d_v_prev_rows = cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_s_prev_rows = cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH);
             const real d_s = cg_load_or_zero(d_s_rows, row, unit);
             const real d_s_next = cg_load(d_s_next_rows, row, unit);
             const real d_v = cg_load_or_zero(d_v_rows, row, unit);
@@ -716,22 +704,12 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
             cg_store(d_v_total_rows, row, unit, d_v_total);
             const real d_v_prev = d_v_total * decay;
             cg_store(d_v_prev_rows, row, unit, d_v_prev);
+            const real d_s_prev = -d_v_total * threshold;
+            cg_store(d_s_prev_rows, row, unit, d_s_prev);
 }
         __syncthreads();
         /* d_v_total @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
-            const cellgen_rows<const store> d_v_total_rows = cg_in(adjoints + step * nB * nH, nH);
-            const cellgen_rows<const real> d_s_prev_1_rows = cg_in(reverse_2_sums, nH);
-            const real threshold = args->threshold;
-            const cellgen_rows<real> d_s_prev_rows = cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH);
-            const real d_v_total = cg_load(d_v_total_rows, row, unit);
-            const real d_s_prev_1 = cg_load(d_s_prev_1_rows, row, unit);
-            const real d_s_prev = d_s_prev_1 - d_v_total * threshold;
-            cg_store(d_s_prev_rows, row, unit, d_s_prev);
-}
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -777,7 +755,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
 }
 
@@ -832,8 +809,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const d_s_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const lif_deferred_1_over_rows_d_b_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     cellgen_run run;
@@ -894,11 +869,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_1), nB, nH,
@@ -910,14 +885,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
                 args->threshold,
                 cg_in(args->v + step * v_step, v_row),
                 cg_rows(adjoints + step * nB * nH, nH),
-                cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH));
-            /* d_v_total @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_2), nB, nH,
-                cg_in(adjoints + step * nB * nH, nH),
-                cg_in(reverse_2_sums, nH),
-                args->threshold,
+                cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
+            /* d_v_total @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, d_s_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_masked_select_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);

@@ -953,8 +953,8 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_1)(
     const real scale = cg_load(scale_rows, 0, unit);
     const real lam_re = cg_load(lam_re_rows, 0, unit);
     const real lam_im = cg_load(lam_im_rows, 0, unit);
-    const real x_b_re = cg_load(x_b_re_rows, row, unit);
-    const real x_b_im = cg_load(x_b_im_rows, row, unit);
+    const real x_b_re = cg_as_stored<store>(cg_load(x_b_re_rows, row, unit));
+    const real x_b_im = cg_as_stored<store>(cg_load(x_b_im_rows, row, unit));
     cg_store_if(x_b_re_kept, row, unit, x_b_re);
     cg_store_if(x_b_im_kept, row, unit, x_b_im);
     const real h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
@@ -1040,8 +1040,8 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
             const real scale = cg_load(scale_rows, 0, unit);
             const real lam_re = cg_load(lam_re_rows, 0, unit);
             const real lam_im = cg_load(lam_im_rows, 0, unit);
-            const real x_b_re = cg_load(x_b_re_rows, row, unit);
-            const real x_b_im = cg_load(x_b_im_rows, row, unit);
+            const real x_b_re = cg_as_stored<store>(cg_load(x_b_re_rows, row, unit));
+            const real x_b_im = cg_as_stored<store>(cg_load(x_b_im_rows, row, unit));
             cg_store_if(x_b_re_kept, row, unit, x_b_re);
             cg_store_if(x_b_im_kept, row, unit, x_b_im);
             const real h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;

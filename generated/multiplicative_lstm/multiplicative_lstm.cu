@@ -620,8 +620,8 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1)(
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real x_w_m = cg_load(x_w_m_rows, row, unit);
-    const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+    const real x_w_m = cg_as_stored<store>(cg_load(x_w_m_rows, row, unit));
+    const real h_prev_u_m = cg_as_stored<store>(cg_load(h_prev_u_m_rows, row, unit));
     cg_store_if(x_w_m_kept, row, unit, x_w_m);
     cg_store_if(h_prev_u_m_kept, row, unit, h_prev_u_m);
     const real m = x_w_m * h_prev_u_m;
@@ -728,8 +728,8 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
             const cellgen_rows<const real> h_prev_u_m_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
             const cellgen_rows<store> h_prev_u_m_kept = cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> m_rows = cg_rows(forward_m, nH);
-            const real x_w_m = cg_load(x_w_m_rows, row, unit);
-            const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+            const real x_w_m = cg_as_stored<store>(cg_load(x_w_m_rows, row, unit));
+            const real h_prev_u_m = cg_as_stored<store>(cg_load(h_prev_u_m_rows, row, unit));
             cg_store_if(x_w_m_kept, row, unit, x_w_m);
             cg_store_if(h_prev_u_m_kept, row, unit, h_prev_u_m);
             const real m = x_w_m * h_prev_u_m;

@@ -1509,7 +1509,8 @@ typedef struct {
  * d_f_pre = d_f * (1 - f) * f
  * d_i = d_c_new * tanh_tanh_pre
  * d_i_pre = d_i * (1 - i) * i
- * d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i */
+ * d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i
+ * d_h_prev = d_h_in * (1 - k) */
 __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -1534,7 +1535,8 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_1)(
     cellgen_rows<store> d_tanh_pre_rows,
     cellgen_rows<store> d_f_pre_rows,
     cellgen_rows<store> d_i_pre_rows,
-    cellgen_rows<real> d_c_prev_rows)
+    cellgen_rows<real> d_c_prev_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1578,23 +1580,7 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_1)(
     cg_store(d_i_pre_rows, row, unit, d_i_pre);
     const real d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i;
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
-}
-
-/* d_h_prev = d_h_in * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre */
-__global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro,
-    cellgen_rows<const store> k_rows,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre = cg_load(d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, row, unit);
-    const real k = cg_load(k_rows, row, unit);
-    const real d_h_prev = d_h_in * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre;
+    const real d_h_prev = d_h_in * (1 - k);
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -1701,7 +1687,6 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_block)(
     real *d_h_prev_pair,
     real *d_c_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
     const CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward_args) *const args = &call;
@@ -1741,7 +1726,8 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_block)(
              * d_f_pre = d_f * (1 - f) * f
              * d_i = d_c_new * tanh_tanh_pre
              * d_i_pre = d_i * (1 - i) * i
-             * d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i */
+             * d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i
+             * d_h_prev = d_h_in * (1 - k) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
@@ -1764,6 +1750,7 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_block)(
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
             const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
             const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real d_c = cg_load_or_zero(d_c_rows, row, unit);
@@ -1804,23 +1791,12 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_reverse_block)(
             cg_store(d_i_pre_rows, row, unit, d_i_pre);
             const real d_c_prev = d_c_in * (1 - k) + d_c_new * f + d_f_pre * p_f + d_i_pre * p_i;
             cg_store(d_c_prev_rows, row, unit, d_c_prev);
+            const real d_h_prev = d_h_in * (1 - k);
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_o_pre @ [u_o.T]; d_tanh_pre @ [u_c.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-        way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const real> d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const store> k_rows = cg_in(args->k + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre = cg_load(d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre_ro, row, unit);
-            const real k = cg_load(k_rows, row, unit);
-            const real d_h_prev = d_h_in * (1 - k) + d_h_prev_1_d_tanh_pre_d_f_pre_d_i_pre;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -1870,7 +1846,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward_wo
          + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((4 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1977,8 +1952,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((4 * nH) * nH, store);
     real *const phased_lstm_deferred_1_over_rows_d_s_chu = (real *)(void *)memory;
@@ -2081,11 +2054,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(phased_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(phased_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(phased_lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(phased_lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(phased_lstm_reverse_1), nB, nH,
@@ -2110,14 +2083,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)),
-                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-            /* d_o_pre @ [u_o.T]; d_tanh_pre @ [u_c.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-            cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(phased_lstm_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
-                cg_in(args->k + step * nB * nH, nH),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_o_pre @ [u_o.T]; d_tanh_pre @ [u_c.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
+            cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);

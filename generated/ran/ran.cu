@@ -502,7 +502,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_1)(
     const real b_f = cg_load(b_f_rows, 0, unit);
     const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
     const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
-    const real x_w_c = cg_load(x_w_c_rows, row, unit);
+    const real x_w_c = cg_as_stored<store>(cg_load(x_w_c_rows, row, unit));
     cg_store_if(x_w_c_kept, row, unit, x_w_c);
     const real i = cg_sigmoid(b_i + x_w_i_h_prev);
     cg_store_if(i_rows, row, unit, i);
@@ -566,7 +566,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
             const real b_f = cg_load(b_f_rows, 0, unit);
             const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
             const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
-            const real x_w_c = cg_load(x_w_c_rows, row, unit);
+            const real x_w_c = cg_as_stored<store>(cg_load(x_w_c_rows, row, unit));
             cg_store_if(x_w_c_kept, row, unit, x_w_c);
             const real i = cg_sigmoid(b_i + x_w_i_h_prev);
             cg_store_if(i_rows, row, unit, i);

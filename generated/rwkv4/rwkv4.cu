@@ -1197,8 +1197,8 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_2)(
     const real p_prev = cg_load(p_prev_rows, row, unit);
     const real u = cg_load(u_rows, 0, unit);
     const real r = cg_load(r_rows, row, unit);
-    const real k = cg_load(k_rows, row, unit);
-    const real v = cg_load(v_rows, row, unit);
+    const real k = cg_as_stored<store>(cg_load(k_rows, row, unit));
+    const real v = cg_as_stored<store>(cg_load(v_rows, row, unit));
     const real fading = cg_load(fading_rows, row, unit);
     cg_store_if(k_kept, row, unit, k);
     cg_store_if(v_kept, row, unit, v);
@@ -1346,8 +1346,8 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
             const real p_prev = cg_load(p_prev_rows, row, unit);
             const real u = cg_load(u_rows, 0, unit);
             const real r = cg_load(r_rows, row, unit);
-            const real k = cg_load(k_rows, row, unit);
-            const real v = cg_load(v_rows, row, unit);
+            const real k = cg_as_stored<store>(cg_load(k_rows, row, unit));
+            const real v = cg_as_stored<store>(cg_load(v_rows, row, unit));
             const real fading = cg_load(fading_rows, row, unit);
             cg_store_if(k_kept, row, unit, k);
             cg_store_if(v_kept, row, unit, v);

@@ -1116,8 +1116,8 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_1)(
     const real a_im = cg_load(a_im_rows, 0, unit);
     const real g_re = cg_load(g_re_rows, 0, unit);
     const real g_im = cg_load(g_im_rows, 0, unit);
-    const real u_re = cg_load(u_re_rows, row, unit);
-    const real u_im = cg_load(u_im_rows, row, unit);
+    const real u_re = cg_as_stored<store>(cg_load(u_re_rows, row, unit));
+    const real u_im = cg_as_stored<store>(cg_load(u_im_rows, row, unit));
     cg_store_if(u_re_kept, row, unit, u_re);
     cg_store_if(u_im_kept, row, unit, u_im);
     const real s_re = s_re_prev * a_re + g_re * u_re - s_im_prev * a_im - g_im * u_im;
@@ -1206,8 +1206,8 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
             const real a_im = cg_load(a_im_rows, 0, unit);
             const real g_re = cg_load(g_re_rows, 0, unit);
             const real g_im = cg_load(g_im_rows, 0, unit);
-            const real u_re = cg_load(u_re_rows, row, unit);
-            const real u_im = cg_load(u_im_rows, row, unit);
+            const real u_re = cg_as_stored<store>(cg_load(u_re_rows, row, unit));
+            const real u_im = cg_as_stored<store>(cg_load(u_im_rows, row, unit));
             cg_store_if(u_re_kept, row, unit, u_re);
             cg_store_if(u_im_kept, row, unit, u_im);
             const real s_re = s_re_prev * a_re + g_re * u_re - s_im_prev * a_im - g_im * u_im;

@@ -562,7 +562,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_1)(
     const real b_r = cg_load(b_r_rows, 0, unit);
     const real x_w_f = cg_load(x_w_f_rows, row, unit);
     const real x_w_r = cg_load(x_w_r_rows, row, unit);
-    const real x_w = cg_load(x_w_rows, row, unit);
+    const real x_w = cg_as_stored<store>(cg_load(x_w_rows, row, unit));
     cg_store_if(x_w_kept, row, unit, x_w);
     const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
     cg_store_if(f_rows, row, unit, f);
@@ -618,7 +618,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
             const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
             x_w_r_ahead[ahead] = cg_load(x_w_r_rows, row, unit);
             const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+            x_w_ahead[ahead] = cg_as_stored<store>(cg_load(x_w_rows, row, unit));
         }
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {

@@ -662,7 +662,8 @@ typedef struct {
  * d_g = d_h_in * (h_prev - c)
  * d_g_pre = d_g * (1 - g) * g
  * d_c = d_h_in * (1 - g)
- * d_c_pre = d_c * (1 - c**2) */
+ * d_c_pre = d_c * (1 - c**2)
+ * d_h_prev = d_h_in * g */
 __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -673,7 +674,8 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_1)(
     cellgen_rows<const store> g_rows,
     cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_g_pre_rows,
-    cellgen_rows<store> d_c_pre_rows)
+    cellgen_rows<store> d_c_pre_rows,
+    cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -690,23 +692,7 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_1)(
     const real d_c = d_h_in * (1 - g);
     const real d_c_pre = d_c * (1 - c * c);
     cg_store(d_c_pre_rows, row, unit, d_c_pre);
-}
-
-/* d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre */
-__global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
-    cellgen_rows<const real> d_h_prev_1_d_c_pre_rows,
-    cellgen_rows<const store> g_rows,
-    cellgen_rows<real> d_h_prev_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
-    const real d_h_prev_1_d_c_pre = cg_load(d_h_prev_1_d_c_pre_rows, row, unit);
-    const real g = cg_load(g_rows, row, unit);
-    const real d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre;
+    const real d_h_prev = d_h_in * g;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -747,7 +733,6 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
     store *adjoints,
     real *d_h_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
     const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args) *const args = &call;
@@ -771,7 +756,8 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
              * d_g = d_h_in * (h_prev - c)
              * d_g_pre = d_g * (1 - g) * g
              * d_c = d_h_in * (1 - g)
-             * d_c_pre = d_c * (1 - c**2) */
+             * d_c_pre = d_c * (1 - c**2)
+             * d_h_prev = d_h_in * g */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
@@ -780,6 +766,7 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_g_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<store> d_c_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -793,23 +780,12 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
             const real d_c = d_h_in * (1 - g);
             const real d_c_pre = d_c * (1 - c * c);
             cg_store(d_c_pre_rows, row, unit, d_c_pre);
+            const real d_h_prev = d_h_in * g;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
         /* d_g_pre @ [u_g.T]; d_c_pre @ [u_c.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (typename way::walk my(rows, nH); my.more(); my.next()) {
-            const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
-            const cellgen_rows<const real> d_h_prev_1_d_c_pre_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
-            const real d_h_prev_1_d_c_pre = cg_load(d_h_prev_1_d_c_pre_rows, row, unit);
-            const real g = cg_load(g_rows, row, unit);
-            const real d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre;
-            cg_store(d_h_prev_rows, row, unit, d_h_prev);
-}
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 1);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nH); my.more(); my.next())
@@ -846,7 +822,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -908,8 +883,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_2_sums = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
     real *const ugrnn_deferred_1_over_rows_d_b_g_chunks = (real *)(void *)memory;
@@ -967,11 +940,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_c, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ugrnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ugrnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ugrnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ugrnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ugrnn_reverse_1), nB, nH,
@@ -982,14 +955,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
                 cg_in(args->g + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
-                cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
-            /* d_g_pre @ [u_g.T]; d_c_pre @ [u_c.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (2 * nH), (2 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ugrnn_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
-                cg_in(args->g + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            /* d_g_pre @ [u_g.T]; d_c_pre @ [u_c.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (2 * nH), (2 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_counts + step * nB);

@@ -407,9 +407,10 @@ class _KernelWriter:
         self._take(f"{kind} {rows}", f"cg_in({moved(place, offset)}, {place.stride})")
         routine = "cg_load_or_zero" if place.optional else "cg_load"
         text, ahead = f"{routine}({rows}, {row}, {unit})", self.names.fresh(f"{name}_ahead")
-        self.reads.append(AheadLoad(name, f"{kind} {rows}", ahead, text, place.steady))
-        if place.kept is not None:
+        if place.kept is not None:  # both passes go on with the same number
+            text = f"cg_as_stored<store>({text})"
             self._keep(load, place.kept)
+        self.reads.append(AheadLoad(name, f"{kind} {rows}", ahead, text, place.steady))
         return f"const real {name} = {text};"
 
     def _keep(self, load: Load, place: DevicePlace) -> None:

@@ -14,6 +14,7 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_member
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.targets.c.printer import c_factor
+from cellgen.targets.cuda.begun import begin_sums
 from cellgen.targets.cuda.deferred import DeferredWriter
 from cellgen.targets.cuda.host import HostFunction, row_width
 from cellgen.targets.cuda.launches import indented, loop_over_steps
@@ -88,9 +89,9 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionC
     }
     first = host.once(schedule.prologue)
     kept = KeptOverTime.plan(host)
-    places = StepPlaces(host, "reverse", schedule.reverse, states, kept)
-    neighbours = kept.neighbours(schedule.reverse)
-    reverse = StepsWriter(host, "reverse", schedule.reverse, places, neighbours)
+    part, begun = begin_sums(schedule.reverse)
+    places = StepPlaces(host, "reverse", part, states, kept)
+    reverse = StepsWriter(host, "reverse", part, places, kept.neighbours(part), begun)
     ahead, body = reverse.lines()
     begin = [reverse.carry_line(link, "begin") for link in programs.links]
     choice = reverse.choice()

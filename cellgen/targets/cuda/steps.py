@@ -55,8 +55,9 @@ class StepsWriter:
         part: Part,
         places: StepPlaces,
         neighbours: Neighbours,
+        begun: frozenset[Group] = frozenset(),
     ) -> None:
-        self.host, self.name, self.part = host, name, part
+        self.host, self.name, self.part, self.begun = host, name, part, begun
         self.places, self.neighbours = places, neighbours
         self.items: list[StepItem] = []
 
@@ -160,6 +161,7 @@ class StepsWriter:
     def _group(self, stem: str, group: Group) -> tuple[list[str], list[str]]:
         """The products of a group: those for all steps at once, those of a step."""
         over_time = self.name == "forward" and any(self._is_input(t.operand) for t in group.terms)
+        begun = set(range(len(group.slots))) if group in self.begun else set[int]()
         inputs = [t for t in group.terms if over_time and self._is_input(t.operand)]
         others = [t for t in group.terms if t not in inputs]
         group = ordered_slots(replace(group, terms=(*inputs, *others)), len(inputs))
@@ -167,7 +169,8 @@ class StepsWriter:
         columns = [self.places.column(slot.view) for slot in group.slots]
         cleared = self._cleared(group, len(inputs))
         ahead, body = [self._clear(columns[slot]) for slot in sorted(cleared)], list[str]()
-        for number, run in enumerate(stack(group, columns, self.neighbours, cleared), start=1):
+        runs = stack(group, columns, self.neighbours, cleared | begun)
+        for number, run in enumerate(runs, start=1):
             hoisted = run.terms[0] in inputs and self._lies_over_time(group, run)
             line = self._product(f"{stem}_weights_{number}", group, run, hoisted)
             (ahead if hoisted else body).extend(line)
