@@ -462,9 +462,10 @@ def tiers() -> list[Record]:
     return _with_torch(lambda _: importlib.import_module("device_tiers").tiers(_device(False)))
 
 
-def bench() -> list[Record]:
+def bench(options: argparse.Namespace) -> list[Record]:
     """Time forward, and forward with backward, against what others reach."""
-    return _with_torch(lambda speed: speed.bench(_device(False)))  # type: ignore[attr-defined]
+    cells = {"cells": options.cells.split(",")} if options.cells else {}
+    return _with_torch(lambda speed: speed.bench(_device(False), **cells))  # type: ignore[attr-defined]
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -512,7 +513,7 @@ def main() -> int:
         "streams": streams,
         "sanitize": lambda: sanitize(options),
         "tiers": tiers,
-        "bench": bench,
+        "bench": lambda: bench(options),
     }
     chosen = [options.only] if options.only else ["check"] if options.emulated else list(parts)
     report: dict[str, object] = {

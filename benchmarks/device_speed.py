@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 import device_cells
@@ -44,19 +44,23 @@ FINISHED = {
 }
 
 
-def bench(device: str) -> list[Record]:
-    """Time everything; one record for each side, shape and element type."""
+CELLS = ("lstm", "gru", "slstm_heads", "min_gru")
+
+
+def bench(device: str, cells: Sequence[str] = CELLS) -> list[Record]:
+    """Time some cells; one record for each side, shape and element type."""
     records: list[Record] = []
-    for record in _records(device):
+    for record in _records(device, cells):
         print(json.dumps(record), flush=True)
         records.append(record)
     return records
 
 
-def _records(device: str) -> Iterator[Record]:
-    for cell, shape, dtype in product(("lstm", "gru"), SHAPES, ("float32", "bfloat16")):
+def _records(device: str, cells: Sequence[str]) -> Iterator[Record]:
+    layers = [cell for cell in ("lstm", "gru") if cell in cells]
+    for cell, shape, dtype in product(layers, SHAPES, ("float32", "bfloat16")):
         yield from _both(cell, shape, dtype, device)
-    for cell, shape in product(("LSTM", "GRU"), SHAPES):
+    for cell, shape in product([cell.upper() for cell in layers], SHAPES):
         for dtype, tf32 in (
             ("float32", False),
             ("float32", True),
@@ -64,10 +68,11 @@ def _records(device: str) -> Iterator[Record]:
             ("bfloat16", False),
         ):
             yield _cudnn(cell, shape, dtype, tf32, device)
-    for dtype in ("float32", "bfloat16"):
-        yield from _both("slstm_heads", SLSTM_SHAPE, dtype, device)
-    yield from _flashrnn(device)
-    for dtype in ("float32", "bfloat16"):
+    if "slstm_heads" in cells:
+        for dtype in ("float32", "bfloat16"):
+            yield from _both("slstm_heads", SLSTM_SHAPE, dtype, device)
+        yield from _flashrnn(device)
+    for dtype in ("float32", "bfloat16") if "min_gru" in cells else ():
         yield from _scan(dtype, device)
 
 
