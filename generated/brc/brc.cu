@@ -436,7 +436,7 @@ __global__ void CELLGEN_CUDA_NAME(brc_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(brc_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -459,23 +459,23 @@ __global__ void CELLGEN_CUDA_NAME(brc_forward_stream)(
     const real u_c = cg_load(u_c_rows, 0, unit);
     const cellgen_rows<const store> u_a_rows = cg_in(args->u_a, nH);
     const real u_a = cg_load(u_a_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_w_c_ahead[8];
-        real x_w_a_ahead[8];
-        real x_w_ahead[8];
+    real x_w_c_ahead[2][4];
+    real x_w_a_ahead[2][4];
+    real x_w_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_c_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
-            x_w_c_ahead[ahead] = cg_load(x_w_c_rows, row, unit);
+            x_w_c_ahead[1][ahead] = cg_load(x_w_c_rows, row, unit);
             const cellgen_rows<const real> x_w_a_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
-            x_w_a_ahead[ahead] = cg_load(x_w_a_rows, row, unit);
+            x_w_a_ahead[1][ahead] = cg_load(x_w_a_rows, row, unit);
             const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+            x_w_ahead[1][ahead] = cg_load(x_w_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* c = sigmoid(h_prev * u_c + x_w_c)
              * tanh_tanh_pre = tanh(h_prev * u_a + x_w_a)
@@ -486,9 +486,9 @@ __global__ void CELLGEN_CUDA_NAME(brc_forward_stream)(
             const cellgen_rows<store> tanh_tanh_pre_rows = cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> tanh_tanh_pre_2_rows = cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_c = x_w_c_ahead[ahead];
-            const real x_w_a = x_w_a_ahead[ahead];
-            const real x_w = x_w_ahead[ahead];
+            const real x_w_c = x_w_c_ahead[0][ahead];
+            const real x_w_a = x_w_a_ahead[0][ahead];
+            const real x_w = x_w_ahead[0][ahead];
             const real c = cg_sigmoid(h_prev * u_c + x_w_c);
             cg_store_if(c_rows, row, unit, c);
             const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
@@ -499,6 +499,12 @@ __global__ void CELLGEN_CUDA_NAME(brc_forward_stream)(
             const real h = h_prev * c + (1 - c) * tanh_tanh_pre_2;
             cg_store(h_rows, row, unit, h);
             h_prev = cg_as_stored<store>(h);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            x_w_c_ahead[0][ahead] = x_w_c_ahead[1][ahead];
+            x_w_a_ahead[0][ahead] = x_w_a_ahead[1][ahead];
+            x_w_ahead[0][ahead] = x_w_ahead[1][ahead];
         }
     }
 }
@@ -734,7 +740,7 @@ __global__ void CELLGEN_CUDA_NAME(brc_deferred_1_over_rows)(
     cellgen_chunk_total(d_u_c, d_u_c_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(brc_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -760,29 +766,29 @@ __global__ void CELLGEN_CUDA_NAME(brc_reverse_stream)(
     const real u_c = cg_load(u_c_rows, 0, unit);
     const cellgen_rows<const store> u_a_rows = cg_in(args->u_a, nH);
     const real u_a = cg_load(u_a_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 4) {
-        real d_h_ahead[4];
-        real h_prev_ahead[4];
-        real c_ahead[4];
-        real tanh_tanh_pre_ahead[4];
-        real tanh_tanh_pre_2_ahead[4];
+    real d_h_ahead[2][2];
+    real h_prev_ahead[2][2];
+    real c_ahead[2][2];
+    real tanh_tanh_pre_ahead[2][2];
+    real tanh_tanh_pre_2_ahead[2][2];
+    for (int64_t past = -2; past < nT; past += 2) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 2 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-            h_prev_ahead[ahead] = cg_load(h_prev_rows, row, unit);
+            h_prev_ahead[1][ahead] = cg_load(h_prev_rows, row, unit);
             const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
-            c_ahead[ahead] = cg_load(c_rows, row, unit);
+            c_ahead[1][ahead] = cg_load(c_rows, row, unit);
             const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nH, nH);
-            tanh_tanh_pre_ahead[ahead] = cg_load(tanh_tanh_pre_rows, row, unit);
+            tanh_tanh_pre_ahead[1][ahead] = cg_load(tanh_tanh_pre_rows, row, unit);
             const cellgen_rows<const store> tanh_tanh_pre_2_rows = cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH);
-            tanh_tanh_pre_2_ahead[ahead] = cg_load(tanh_tanh_pre_2_rows, row, unit);
+            tanh_tanh_pre_2_ahead[1][ahead] = cg_load(tanh_tanh_pre_2_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_h_in = d_h + d_h_next
              * a = tanh_tanh_pre + 1
@@ -796,11 +802,11 @@ __global__ void CELLGEN_CUDA_NAME(brc_reverse_stream)(
             const cellgen_rows<store> d_tanh_pre_2_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const cellgen_rows<store> d_c_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real h_prev = h_prev_ahead[ahead];
-            const real c = c_ahead[ahead];
-            const real tanh_tanh_pre = tanh_tanh_pre_ahead[ahead];
-            const real tanh_tanh_pre_2 = tanh_tanh_pre_2_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real h_prev = h_prev_ahead[0][ahead];
+            const real c = c_ahead[0][ahead];
+            const real tanh_tanh_pre = tanh_tanh_pre_ahead[0][ahead];
+            const real tanh_tanh_pre_2 = tanh_tanh_pre_2_ahead[0][ahead];
             const real d_h_in = d_h + d_h_next;
             const real a = tanh_tanh_pre + 1;
             const real d_tanh_tanh_pre_2 = d_h_in * (1 - c);
@@ -814,6 +820,14 @@ __global__ void CELLGEN_CUDA_NAME(brc_reverse_stream)(
             cg_store(d_c_pre_rows, row, unit, d_c_pre);
             const real d_h_prev = d_h_in * c + d_tanh_pre_2 * a + d_tanh_pre * u_a + d_c_pre * u_c;
             d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            h_prev_ahead[0][ahead] = h_prev_ahead[1][ahead];
+            c_ahead[0][ahead] = c_ahead[1][ahead];
+            tanh_tanh_pre_ahead[0][ahead] = tanh_tanh_pre_ahead[1][ahead];
+            tanh_tanh_pre_2_ahead[0][ahead] = tanh_tanh_pre_2_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);

@@ -13,8 +13,10 @@
 #if defined(CELLGEN_EMULATED)
 #include "cellgen_cuda_emulation.h"
 #define CELLGEN_UNROLL
+#define CELLGEN_UNROLL_4
 #else
 #define CELLGEN_UNROLL _Pragma("unroll")
+#define CELLGEN_UNROLL_4 _Pragma("unroll 4")
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -352,6 +354,109 @@ __global__ void cellgen_gemm_tiles(
         cg_store(c, row, column, onto ? cg_load(c, row, column) + sum : sum);
 }
 
+inline __host__ __device__ int64_t cellgen_whole(int64_t count, int64_t tile)
+{
+    return (count + tile - 1) / tile * tile;
+}
+
+inline __device__ float cellgen_fma(float a, float b, float c) { return fmaf(a, b, c); }
+inline __device__ double cellgen_fma(double a, double b, double c) { return fma(a, b, c); }
+
+/* A step's product has few rows, and weights that lie in the second cache: what counts is how many
+ * loads are under way. A block takes 32 columns and `most` rows; each of its warps a share of the
+ * contracted index, a tile of `a` in shared memory at a time. Shares are added in order. */
+enum { CELLGEN_FEW_ROWS = 32, CELLGEN_FEW_WARPS = 8, CELLGEN_FEW_DEEP = 32, CELLGEN_FEW_AHEAD = 8 };
+
+template <typename E, typename C, typename R, int most, bool b_transposed>
+__global__ void cellgen_gemm_few_rows(
+    int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a, cellgen_rows<const E> b,
+    cellgen_rows<C> c, int onto)
+{
+    CELLGEN_SHARED(R, room, CELLGEN_FEW_WARPS * CELLGEN_FEW_DEEP * most);
+    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t column = (int64_t)blockIdx.x * 32 + lane, top = (int64_t)blockIdx.y * most;
+    const int64_t each = (inner + CELLGEN_FEW_WARPS - 1) / CELLGEN_FEW_WARPS;
+    const int64_t share = cellgen_whole(each, CELLGEN_FEW_AHEAD);
+    const int64_t end = (warp + 1) * share < inner ? (warp + 1) * share : inner;
+    R *const tile = room + warp * CELLGEN_FEW_DEEP * most;
+    R sum[most];
+    CELLGEN_UNROLL
+    for (int row = 0; row < most; ++row) sum[row] = 0;
+    for (int64_t first = warp * share; first < end; first += CELLGEN_FEW_DEEP) {
+        __syncwarp();
+        CELLGEN_UNROLL
+        for (int row = 0; row < most; ++row)
+            tile[lane * most + row] =
+                top + row < rows && first + lane < end ? cg_load(a, top + row, first + lane) : R(0);
+        __syncwarp();
+        for (int k = 0; k < CELLGEN_FEW_DEEP && first + k < end; k += CELLGEN_FEW_AHEAD) {
+            R weights[CELLGEN_FEW_AHEAD];
+            CELLGEN_UNROLL
+            for (int at = 0; at < CELLGEN_FEW_AHEAD; ++at) {
+                const int64_t factor = first + k + at;
+                weights[at] = column < columns && factor < end
+                    ? (b_transposed ? cg_load(b, column, factor) : cg_load(b, factor, column)) : R(0);
+            }
+            CELLGEN_UNROLL
+            for (int at = 0; at < CELLGEN_FEW_AHEAD; ++at)
+                CELLGEN_UNROLL
+                for (int row = 0; row < most; ++row)
+                    sum[row] = cellgen_fma(tile[(k + at) * most + row], weights[at], sum[row]);
+        }
+    }
+    __syncthreads(); /* the tiles make room for the shares */
+    CELLGEN_UNROLL
+    for (int row = 0; row < most; ++row) room[(warp * most + row) * 32 + lane] = sum[row];
+    __syncthreads();
+    for (unsigned row = warp; row < most; row += CELLGEN_FEW_WARPS) {
+        R total = 0;
+        for (int other = 0; other < CELLGEN_FEW_WARPS; ++other)
+            total += room[(other * most + row) * 32 + lane];
+        if (top + row < rows && column < columns)
+            cg_store(c, top + row, column, onto ? cg_load(c, top + row, column) + total : total);
+    }
+}
+
+template <int most, typename E, typename C>
+void cellgen_launch_few_rows(
+    cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a,
+    cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto)
+{
+    typedef decltype(cellgen_accumulator((const E *)nullptr)) R;
+    const dim3 grid((unsigned)((columns + 31) / 32), (unsigned)((rows + most - 1) / most));
+    const dim3 block(CELLGEN_FEW_WARPS * 32);
+    if (b_transposed)
+        CELLGEN_LAUNCH_BLOCKS(run, (cellgen_gemm_few_rows<E, C, R, most, true>), grid, block, rows, columns,
+                              inner, a, b, c, onto);
+    else
+        CELLGEN_LAUNCH_BLOCKS(run, (cellgen_gemm_few_rows<E, C, R, most, false>), grid, block, rows, columns,
+                              inner, a, b, c, onto);
+}
+
+/* Whether a product is of few rows and runs by itself, and so it does. Of bfloat16 none: matrix units
+ * are for those. */
+template <typename C>
+bool cellgen_few_rows(cellgen_run *, int64_t, int64_t, int64_t, cellgen_rows<const __nv_bfloat16>,
+    cellgen_rows<const __nv_bfloat16>, int, cellgen_rows<C>, int)
+{
+    return false;
+}
+
+template <typename E, typename C>
+bool cellgen_few_rows(
+    cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a,
+    cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto)
+{
+    if (rows > CELLGEN_FEW_ROWS) return false;
+    if (rows <= 4)
+        cellgen_launch_few_rows<4>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+    else if (rows <= 8)
+        cellgen_launch_few_rows<8>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+    else
+        cellgen_launch_few_rows<16>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+    return true;
+}
+
 /* c (+)= op(a) op(b), row-major: rows x columns, contracted over inner; as often as `batch` says. */
 template <typename E, typename C>
 void cellgen_gemm(
@@ -379,6 +484,10 @@ void cellgen_gemm(
             a_transposed, cg_in(b, b_stride), b_transposed, cg_rows(c, c_stride), onto, batch);
         return;
     }
+    if (!a_transposed && batch.slots == 1 && batch.heads == 1
+        && cellgen_few_rows(run, rows, columns, inner, cg_in(a, a_stride), cg_in(b, b_stride), b_transposed,
+                            cg_rows(c, c_stride), onto))
+        return;
     /* cuBLAS counts by columns: c' = b' a' */
     const R one = 1, scale = onto ? R(1) : R(0);
     const int b_op = b_transposed ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;

@@ -29,11 +29,6 @@ template <typename E, typename R> inline __device__ R cg_as_stored(R x)
     return cellgen_widen(stored);
 }
 
-inline __host__ __device__ int64_t cellgen_whole(int64_t count, int64_t tile)
-{
-    return (count + tile - 1) / tile * tile;
-}
-
 /* Weights of a product: those of (k, slot, unit) lie so many elements from the first. */
 template <typename E> struct cellgen_panel {
     const E *at;
@@ -102,14 +97,31 @@ struct cellgen_by_thread {
         const E *weights, cellgen_rows<C> sums, int64_t apart, int onto)
     {
         typedef decltype(cellgen_widen(E())) R;
+        enum { ahead = slots <= 4 ? 8 : 4 }; /* factors of so many, in registers */
         for (walk my(rows, units); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             R sum[slots];
             for (int slot = 0; slot < slots; ++slot) sum[slot] = 0;
-            for (int64_t k = 0; k < inner; ++k) {
+            const E *held = weights + unit;
+            int64_t k = 0;
+            for (; k + ahead <= inner; k += ahead) { /* loads first, which wait for no sum */
+                R x[ahead], w[ahead][slots];
+                CELLGEN_UNROLL
+                for (int at = 0; at < ahead; ++at) {
+                    x[at] = cg_load(operand, row, k + at);
+                    CELLGEN_UNROLL
+                    for (int slot = 0; slot < slots; ++slot, held += units)
+                        w[at][slot] = cellgen_widen(*held);
+                }
+                CELLGEN_UNROLL
+                for (int at = 0; at < ahead; ++at)
+                    CELLGEN_UNROLL
+                    for (int slot = 0; slot < slots; ++slot) sum[slot] += x[at] * w[at][slot];
+            }
+            for (; k < inner; ++k) {
                 const R x = cg_load(operand, row, k);
-                for (int slot = 0; slot < slots; ++slot)
-                    sum[slot] += x * cellgen_widen(weights[(k * slots + slot) * units + unit]);
+                for (int slot = 0; slot < slots; ++slot, held += units)
+                    sum[slot] += x * cellgen_widen(*held);
             }
             for (int slot = 0; slot < slots; ++slot) {
                 const int64_t column = slot * apart + unit;
@@ -222,6 +234,20 @@ struct cellgen_by_fragment {
         }
     };
 
+    /* Add the products of 16 factors, two slots at once. */
+    template <int slots>
+    static inline __device__ void add_tile(
+        float (&sum)[(slots + 1) / 2][4], const uint2 *held, const uint32_t (&b)[2])
+    {
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; slot += 2) {
+            const uint2 low = held[slot * 32];
+            const uint2 high = slot + 1 < slots ? held[(slot + 1) * 32] : uint2{0, 0};
+            const uint32_t a[4] = {low.x, high.x, low.y, high.y};
+            cellgen_mma(sum[slot / 2], a, b);
+        }
+    }
+
     /* sums[row][slot * apart + unit] (+)= operand[row] . weights[][slot][unit] */
     template <int slots, typename C>
     static inline __device__ void product(
@@ -241,18 +267,26 @@ struct cellgen_by_fragment {
             for (int pair = 0; pair < (slots + 1) / 2; ++pair)
                 for (int at = 0; at < 4; ++at) sum[pair][at] = 0;
             __syncwarp();
-            for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
-                const int64_t k = k_tile * CELLGEN_FRAGMENT_INNER + 2 * t;
-                const uint32_t b[2] = {
-                    cellgen_two(operand, top + column, k, inner, column < rows),
-                    cellgen_two(operand, top + column, k + 8, inner, column < rows),
-                };
-                for (int slot = 0; slot < slots; slot += 2) {
-                    const uint2 low = held[(k_tile * slots + slot) * 32];
-                    const uint2 high = slot + 1 < slots ? held[(k_tile * slots + slot + 1) * 32]
-                                                        : uint2{0, 0};
-                    const uint32_t a[4] = {low.x, high.x, low.y, high.y};
-                    cellgen_mma(sum[slot / 2], a, b);
+            const bool is_row = column < rows;
+            const __nv_bfloat16 *const factors = operand.at + (top + column) * operand.stride;
+            if (inner % CELLGEN_FRAGMENT_INNER == 0 && (uintptr_t)factors % 4 == 0) {
+                const uint32_t *const twos = (const uint32_t *)(const void *)factors + t;
+                CELLGEN_UNROLL_4
+                for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
+                    const uint32_t b[2] = {
+                        is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2)] : 0,
+                        is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2) + 4] : 0,
+                    };
+                    add_tile<slots>(sum, held + k_tile * slots * 32, b);
+                }
+            } else {
+                for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
+                    const int64_t k = k_tile * CELLGEN_FRAGMENT_INNER + 2 * t;
+                    const uint32_t b[2] = {
+                        cellgen_two(operand, top + column, k, inner, is_row),
+                        cellgen_two(operand, top + column, k + 8, inner, is_row),
+                    };
+                    add_tile<slots>(sum, held + k_tile * slots * 32, b);
                 }
             }
             for (int second = 0; second < 2; ++second) {

@@ -311,7 +311,7 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -334,26 +334,30 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_forward_stream)(
     const real u = cg_load(u_rows, 0, unit);
     const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
     const real b = cg_load(b_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_w_ahead[8];
+    real x_w_ahead[2][8];
+    for (int64_t past = -8; past < nT; past += 8) {
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+            const int64_t step = cellgen_earlier(past + 8 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * nH, nH);
-            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+            x_w_ahead[1][ahead] = cg_load(x_w_rows, row, unit);
         }
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* h_bar = h_prev * u + b + x_w
              * h = relu(h_bar) */
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w = x_w_ahead[ahead];
+            const real x_w = x_w_ahead[0][ahead];
             const real h_bar = h_prev * u + b + x_w;
             const real h = cg_relu(h_bar);
             cg_store(h_rows, row, unit, h);
             h_prev = cg_as_stored<store>(h);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            x_w_ahead[0][ahead] = x_w_ahead[1][ahead];
         }
     }
 }
@@ -542,7 +546,7 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_deferred_1_over_rows)(
     cellgen_chunk_total(d_u, d_u_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -566,32 +570,37 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_stream)(
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
     const cellgen_rows<const store> u_rows = cg_in(args->u, nH);
     const real u = cg_load(u_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real d_h_ahead[8];
-        real h_ahead[8];
+    real d_h_ahead[2][8];
+    real h_ahead[2][8];
+    for (int64_t past = -8; past < nT; past += 8) {
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+            const int64_t step = nT - 1 - cellgen_earlier(past + 8 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> h_rows = cg_in(args->h + step * h_step, h_row);
-            h_ahead[ahead] = cg_load(h_rows, row, unit);
+            h_ahead[1][ahead] = cg_load(h_rows, row, unit);
         }
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_h_in = d_h + d_h_next
              * d_h_bar = d_h_in * (h > 0)
              * d_h_prev = d_h_bar * u */
             const cellgen_rows<store> d_h_bar_rows = cg_rows(adjoints + step * nB * nH, nH);
-            const real d_h = d_h_ahead[ahead];
-            const real h = h_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real h = h_ahead[0][ahead];
             const real d_h_in = d_h + d_h_next;
             const real d_h_bar = d_h_in * cg_gt(h, 0);
             cg_store(d_h_bar_rows, row, unit, d_h_bar);
             const real d_h_prev = d_h_bar * u;
             d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            h_ahead[0][ahead] = h_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);

@@ -392,7 +392,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -415,20 +415,20 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_stream)(
     const real b_z = cg_load(b_z_rows, 0, unit);
     const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
     const real b_n = cg_load(b_n_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_w_z_ahead[8];
-        real x_w_n_ahead[8];
+    real x_w_z_ahead[2][8];
+    real x_w_n_ahead[2][8];
+    for (int64_t past = -8; past < nT; past += 8) {
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+            const int64_t step = cellgen_earlier(past + 8 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_z_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
-            x_w_z_ahead[ahead] = cg_load(x_w_z_rows, row, unit);
+            x_w_z_ahead[1][ahead] = cg_load(x_w_z_rows, row, unit);
             const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            x_w_n_ahead[ahead] = cg_load(x_w_n_rows, row, unit);
+            x_w_n_ahead[1][ahead] = cg_load(x_w_n_rows, row, unit);
         }
         CELLGEN_UNROLL
         for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* z = sigmoid(b_z + x_w_z)
              * n_bar = b_n + x_w_n
@@ -437,8 +437,8 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_stream)(
             const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> n_bar_rows = cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_z = x_w_z_ahead[ahead];
-            const real x_w_n = x_w_n_ahead[ahead];
+            const real x_w_z = x_w_z_ahead[0][ahead];
+            const real x_w_n = x_w_n_ahead[0][ahead];
             const real z = cg_sigmoid(b_z + x_w_z);
             cg_store_if(z_rows, row, unit, z);
             const real n_bar = b_n + x_w_n;
@@ -447,6 +447,11 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_stream)(
             const real h = h_prev + (n - h_prev) * z;
             cg_store(h_rows, row, unit, h);
             h_prev = cg_as_stored<store>(h);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 8; ++ahead) {
+            x_w_z_ahead[0][ahead] = x_w_z_ahead[1][ahead];
+            x_w_n_ahead[0][ahead] = x_w_n_ahead[1][ahead];
         }
     }
 }
@@ -660,7 +665,7 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -682,26 +687,26 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real d_h_ahead[8];
-        real h_prev_ahead[8];
-        real z_ahead[8];
-        real n_bar_ahead[8];
+    real d_h_ahead[2][4];
+    real h_prev_ahead[2][4];
+    real z_ahead[2][4];
+    real n_bar_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-            h_prev_ahead[ahead] = cg_load(h_prev_rows, row, unit);
+            h_prev_ahead[1][ahead] = cg_load(h_prev_rows, row, unit);
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-            z_ahead[ahead] = cg_load(z_rows, row, unit);
+            z_ahead[1][ahead] = cg_load(z_rows, row, unit);
             const cellgen_rows<const store> n_bar_rows = cg_in(args->n_bar + step * nB * nH, nH);
-            n_bar_ahead[ahead] = cg_load(n_bar_rows, row, unit);
+            n_bar_ahead[1][ahead] = cg_load(n_bar_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_h_in = d_h + d_h_next
              * n = where((n_bar >= 0), n_bar + 0.5, sigmoid_n_bar)
@@ -713,10 +718,10 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
              * d_h_prev = d_h_in * (1 - z) */
             const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real h_prev = h_prev_ahead[ahead];
-            const real z = z_ahead[ahead];
-            const real n_bar = n_bar_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real h_prev = h_prev_ahead[0][ahead];
+            const real z = z_ahead[0][ahead];
+            const real n_bar = n_bar_ahead[0][ahead];
             const real d_h_in = d_h + d_h_next;
             const real sigmoid_n_bar = cg_sigmoid(n_bar);
             const real n = cg_where(cg_ge(n_bar, 0), n_bar + (real)0.5, sigmoid_n_bar);
@@ -729,6 +734,13 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
             cg_store(d_z_pre_rows, row, unit, d_z_pre);
             const real d_h_prev = d_h_in * (1 - z);
             d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            h_prev_ahead[0][ahead] = h_prev_ahead[1][ahead];
+            z_ahead[0][ahead] = z_ahead[1][ahead];
+            n_bar_ahead[0][ahead] = n_bar_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);

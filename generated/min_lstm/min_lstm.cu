@@ -458,7 +458,7 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -483,23 +483,23 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
     const real b_i = cg_load(b_i_rows, 0, unit);
     const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
     const real b_n = cg_load(b_n_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_w_f_ahead[8];
-        real x_w_i_ahead[8];
-        real x_w_n_ahead[8];
+    real x_w_f_ahead[2][4];
+    real x_w_i_ahead[2][4];
+    real x_w_n_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
-            x_w_f_ahead[ahead] = cg_load(x_w_f_rows, row, unit);
+            x_w_f_ahead[1][ahead] = cg_load(x_w_f_rows, row, unit);
             const cellgen_rows<const real> x_w_i_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
-            x_w_i_ahead[ahead] = cg_load(x_w_i_rows, row, unit);
+            x_w_i_ahead[1][ahead] = cg_load(x_w_i_rows, row, unit);
             const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            x_w_n_ahead[ahead] = cg_load(x_w_n_rows, row, unit);
+            x_w_n_ahead[1][ahead] = cg_load(x_w_n_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* f = sigmoid(b_f + x_w_f)
              * i = sigmoid(b_i + x_w_i)
@@ -509,9 +509,9 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
             const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_f = x_w_f_ahead[ahead];
-            const real x_w_i = x_w_i_ahead[ahead];
-            const real x_w_n = x_w_n_ahead[ahead];
+            const real x_w_f = x_w_f_ahead[0][ahead];
+            const real x_w_i = x_w_i_ahead[0][ahead];
+            const real x_w_n = x_w_n_ahead[0][ahead];
             const real f = cg_sigmoid(b_f + x_w_f);
             cg_store_if(f_rows, row, unit, f);
             const real i = cg_sigmoid(b_i + x_w_i);
@@ -521,6 +521,12 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
             const real h = h_prev * f / (f + i) + i * n / (f + i);
             cg_store(h_rows, row, unit, h);
             h_prev = cg_as_stored<store>(h);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            x_w_f_ahead[0][ahead] = x_w_f_ahead[1][ahead];
+            x_w_i_ahead[0][ahead] = x_w_i_ahead[1][ahead];
+            x_w_n_ahead[0][ahead] = x_w_n_ahead[1][ahead];
         }
     }
 }
@@ -752,7 +758,7 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -774,29 +780,29 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t past = 0; past < nT; past += 4) {
-        real d_h_ahead[4];
-        real h_prev_ahead[4];
-        real f_ahead[4];
-        real i_ahead[4];
-        real n_ahead[4];
+    real d_h_ahead[2][2];
+    real h_prev_ahead[2][2];
+    real f_ahead[2][2];
+    real i_ahead[2][2];
+    real n_ahead[2][2];
+    for (int64_t past = -2; past < nT; past += 2) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 2 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
-            h_prev_ahead[ahead] = cg_load(h_prev_rows, row, unit);
+            h_prev_ahead[1][ahead] = cg_load(h_prev_rows, row, unit);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            f_ahead[ahead] = cg_load(f_rows, row, unit);
+            f_ahead[1][ahead] = cg_load(f_rows, row, unit);
             const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
-            i_ahead[ahead] = cg_load(i_rows, row, unit);
+            i_ahead[1][ahead] = cg_load(i_rows, row, unit);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
-            n_ahead[ahead] = cg_load(n_rows, row, unit);
+            n_ahead[1][ahead] = cg_load(n_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_h_in = d_h + d_h_next
              * d_n = d_h_in * i / (f + i)
@@ -808,11 +814,11 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
             const cellgen_rows<store> d_n_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real h_prev = h_prev_ahead[ahead];
-            const real f = f_ahead[ahead];
-            const real i = i_ahead[ahead];
-            const real n = n_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real h_prev = h_prev_ahead[0][ahead];
+            const real f = f_ahead[0][ahead];
+            const real i = i_ahead[0][ahead];
+            const real n = n_ahead[0][ahead];
             const real d_h_in = d_h + d_h_next;
             const real d_n = d_h_in * i / (f + i);
             cg_store(d_n_rows, row, unit, d_n);
@@ -824,6 +830,14 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
             cg_store(d_f_pre_rows, row, unit, d_f_pre);
             const real d_h_prev = d_h_in * f / (f + i);
             d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            h_prev_ahead[0][ahead] = h_prev_ahead[1][ahead];
+            f_ahead[0][ahead] = f_ahead[1][ahead];
+            i_ahead[0][ahead] = i_ahead[1][ahead];
+            n_ahead[0][ahead] = n_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);

@@ -505,7 +505,7 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(qrnn_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -532,23 +532,23 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_forward_stream)(
     const real b_f = cg_load(b_f_rows, 0, unit);
     const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
     const real b_o = cg_load(b_o_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_w_z_ahead[8];
-        real x_w_f_ahead[8];
-        real x_w_o_ahead[8];
+    real x_w_z_ahead[2][4];
+    real x_w_f_ahead[2][4];
+    real x_w_o_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_z_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
-            x_w_z_ahead[ahead] = cg_load(x_w_z_rows, row, unit);
+            x_w_z_ahead[1][ahead] = cg_load(x_w_z_rows, row, unit);
             const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
-            x_w_f_ahead[ahead] = cg_load(x_w_f_rows, row, unit);
+            x_w_f_ahead[1][ahead] = cg_load(x_w_f_rows, row, unit);
             const cellgen_rows<const real> x_w_o_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            x_w_o_ahead[ahead] = cg_load(x_w_o_rows, row, unit);
+            x_w_o_ahead[1][ahead] = cg_load(x_w_o_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* z = tanh(b_z + x_w_z)
              * f = sigmoid(b_f + x_w_f)
@@ -560,9 +560,9 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_forward_stream)(
             const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_z = x_w_z_ahead[ahead];
-            const real x_w_f = x_w_f_ahead[ahead];
-            const real x_w_o = x_w_o_ahead[ahead];
+            const real x_w_z = x_w_z_ahead[0][ahead];
+            const real x_w_f = x_w_f_ahead[0][ahead];
+            const real x_w_o = x_w_o_ahead[0][ahead];
             const real z = cg_tanh(b_z + x_w_z);
             cg_store_if(z_rows, row, unit, z);
             const real f = cg_sigmoid(b_f + x_w_f);
@@ -574,6 +574,12 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_forward_stream)(
             const real h = o * c;
             cg_store(h_rows, row, unit, h);
             c_prev = cg_as_stored<store>(c);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            x_w_z_ahead[0][ahead] = x_w_z_ahead[1][ahead];
+            x_w_f_ahead[0][ahead] = x_w_f_ahead[1][ahead];
+            x_w_o_ahead[0][ahead] = x_w_o_ahead[1][ahead];
         }
     }
 }
@@ -833,7 +839,7 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -857,35 +863,35 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t past = 0; past < nT; past += 4) {
-        real d_h_ahead[4];
-        real d_c_ahead[4];
-        real c_prev_ahead[4];
-        real z_ahead[4];
-        real f_ahead[4];
-        real o_ahead[4];
-        real c_ahead[4];
+    real d_h_ahead[2][2];
+    real d_c_ahead[2][2];
+    real c_prev_ahead[2][2];
+    real z_ahead[2][2];
+    real f_ahead[2][2];
+    real o_ahead[2][2];
+    real c_ahead[2][2];
+    for (int64_t past = -2; past < nT; past += 2) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 2 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
-            d_c_ahead[ahead] = cg_load_or_zero(d_c_rows, row, unit);
+            d_c_ahead[1][ahead] = cg_load_or_zero(d_c_rows, row, unit);
             const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
-            c_prev_ahead[ahead] = cg_load(c_prev_rows, row, unit);
+            c_prev_ahead[1][ahead] = cg_load(c_prev_rows, row, unit);
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-            z_ahead[ahead] = cg_load(z_rows, row, unit);
+            z_ahead[1][ahead] = cg_load(z_rows, row, unit);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            f_ahead[ahead] = cg_load(f_rows, row, unit);
+            f_ahead[1][ahead] = cg_load(f_rows, row, unit);
             const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-            o_ahead[ahead] = cg_load(o_rows, row, unit);
+            o_ahead[1][ahead] = cg_load(o_rows, row, unit);
             const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
-            c_ahead[ahead] = cg_load(c_rows, row, unit);
+            c_ahead[1][ahead] = cg_load(c_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_c_in = d_c + d_c_next
              * d_c_total = d_h * o + d_c_in
@@ -899,13 +905,13 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
             const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real d_c = d_c_ahead[ahead];
-            const real c_prev = c_prev_ahead[ahead];
-            const real z = z_ahead[ahead];
-            const real f = f_ahead[ahead];
-            const real o = o_ahead[ahead];
-            const real c = c_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real d_c = d_c_ahead[0][ahead];
+            const real c_prev = c_prev_ahead[0][ahead];
+            const real z = z_ahead[0][ahead];
+            const real f = f_ahead[0][ahead];
+            const real o = o_ahead[0][ahead];
+            const real c = c_ahead[0][ahead];
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h * o + d_c_in;
             const real d_o = d_h * c;
@@ -919,6 +925,16 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
             cg_store(d_z_pre_rows, row, unit, d_z_pre);
             const real d_c_prev = d_c_total * f;
             d_c_next = cellgen_cuts(args->window, step) ? real(0) : d_c_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            d_c_ahead[0][ahead] = d_c_ahead[1][ahead];
+            c_prev_ahead[0][ahead] = c_prev_ahead[1][ahead];
+            z_ahead[0][ahead] = z_ahead[1][ahead];
+            f_ahead[0][ahead] = f_ahead[1][ahead];
+            o_ahead[0][ahead] = o_ahead[1][ahead];
+            c_ahead[0][ahead] = c_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_c_prev_pair, nH), row, unit, d_c_next);

@@ -634,7 +634,7 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(rg_lru_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -658,26 +658,26 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_forward_stream)(
     const real b_a = cg_load(b_a_rows, 0, unit);
     const cellgen_rows<const store> b_x_rows = cg_in(args->b_x, nH);
     const real b_x = cg_load(b_x_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_ahead[8];
-        real x_w_a_ahead[8];
-        real x_w_x_ahead[8];
-        real softplus_lam_ahead[8];
+    real x_ahead[2][4];
+    real x_w_a_ahead[2][4];
+    real x_w_x_ahead[2][4];
+    real softplus_lam_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
-            x_ahead[ahead] = cg_load(x_rows, row, unit);
+            x_ahead[1][ahead] = cg_load(x_rows, row, unit);
             const cellgen_rows<const real> x_w_a_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
-            x_w_a_ahead[ahead] = cg_load(x_w_a_rows, row, unit);
+            x_w_a_ahead[1][ahead] = cg_load(x_w_a_rows, row, unit);
             const cellgen_rows<const real> x_w_x_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            x_w_x_ahead[ahead] = cg_load(x_w_x_rows, row, unit);
+            x_w_x_ahead[1][ahead] = cg_load(x_w_x_rows, row, unit);
             const cellgen_rows<const store> softplus_lam_rows = cg_in(softplus_lam_once, nH);
-            softplus_lam_ahead[ahead] = cg_load(softplus_lam_rows, 0, unit);
+            softplus_lam_ahead[1][ahead] = cg_load(softplus_lam_rows, 0, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* r = sigmoid(b_a + x_w_a)
              * i = sigmoid(b_x + x_w_x)
@@ -687,10 +687,10 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_forward_stream)(
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x = x_ahead[ahead];
-            const real x_w_a = x_w_a_ahead[ahead];
-            const real x_w_x = x_w_x_ahead[ahead];
-            const real softplus_lam = softplus_lam_ahead[ahead];
+            const real x = x_ahead[0][ahead];
+            const real x_w_a = x_w_a_ahead[0][ahead];
+            const real x_w_x = x_w_x_ahead[0][ahead];
+            const real softplus_lam = softplus_lam_ahead[0][ahead];
             const real r = cg_sigmoid(b_a + x_w_a);
             cg_store_if(r_rows, row, unit, r);
             const real i = cg_sigmoid(b_x + x_w_x);
@@ -700,6 +700,13 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_forward_stream)(
             const real h = x * i * cg_where(cg_gt(rest, 0), cg_sqrt(rest), 0) + h_prev * cg_exp(log_a);
             cg_store(h_rows, row, unit, h);
             h_prev = cg_as_stored<store>(h);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            x_ahead[0][ahead] = x_ahead[1][ahead];
+            x_w_a_ahead[0][ahead] = x_w_a_ahead[1][ahead];
+            x_w_x_ahead[0][ahead] = x_w_x_ahead[1][ahead];
+            softplus_lam_ahead[0][ahead] = softplus_lam_ahead[1][ahead];
         }
     }
 }
@@ -1074,7 +1081,7 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_sequence_backward_epilogue_1)(
     cg_store(d_lam_rows, row, unit, d_lam);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(rg_lru_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -1093,23 +1100,23 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_reverse_stream)(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real d_h_ahead[8];
-        real r_ahead[8];
-        real softplus_lam_ahead[8];
+    real d_h_ahead[2][4];
+    real r_ahead[2][4];
+    real softplus_lam_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-            r_ahead[ahead] = cg_load(r_rows, row, unit);
+            r_ahead[1][ahead] = cg_load(r_rows, row, unit);
             const cellgen_rows<const store> softplus_lam_rows = cg_in(softplus_lam_once, nH);
-            softplus_lam_ahead[ahead] = cg_load(softplus_lam_rows, 0, unit);
+            softplus_lam_ahead[1][ahead] = cg_load(softplus_lam_rows, 0, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_h_in = d_h + d_h_next
              * log_a = -8 * r * softplus_lam
@@ -1117,9 +1124,9 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_reverse_stream)(
              * d_h_prev = d_h_in * exp_log_a */
             const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<store> exp_log_a_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real r = r_ahead[ahead];
-            const real softplus_lam = softplus_lam_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real r = r_ahead[0][ahead];
+            const real softplus_lam = softplus_lam_ahead[0][ahead];
             const real d_h_in = d_h + d_h_next;
             cg_store(d_h_in_rows, row, unit, d_h_in);
             const real log_a = -8 * r * softplus_lam;
@@ -1127,6 +1134,12 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_reverse_stream)(
             cg_store(exp_log_a_rows, row, unit, exp_log_a);
             const real d_h_prev = d_h_in * exp_log_a;
             d_h_next = cellgen_cuts(args->window, step) ? real(0) : d_h_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            r_ahead[0][ahead] = r_ahead[1][ahead];
+            softplus_lam_ahead[0][ahead] = softplus_lam_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);

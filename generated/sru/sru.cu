@@ -574,7 +574,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
     int64_t nT,
     int64_t nB,
@@ -603,26 +603,26 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
     const real b_f = cg_load(b_f_rows, 0, unit);
     const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
     const real b_r = cg_load(b_r_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 8) {
-        real x_ahead[8];
-        real x_w_f_ahead[8];
-        real x_w_r_ahead[8];
-        real x_w_ahead[8];
+    real x_ahead[2][4];
+    real x_w_f_ahead[2][4];
+    real x_w_r_ahead[2][4];
+    real x_w_ahead[2][4];
+    for (int64_t past = -4; past < nT; past += 4) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            const int64_t step = cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
             const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
-            x_ahead[ahead] = cg_load(x_rows, row, unit);
+            x_ahead[1][ahead] = cg_load(x_rows, row, unit);
             const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
-            x_w_f_ahead[ahead] = cg_load(x_w_f_rows, row, unit);
+            x_w_f_ahead[1][ahead] = cg_load(x_w_f_rows, row, unit);
             const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
-            x_w_r_ahead[ahead] = cg_load(x_w_r_rows, row, unit);
+            x_w_r_ahead[1][ahead] = cg_load(x_w_r_rows, row, unit);
             const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            x_w_ahead[ahead] = cg_as_stored<store>(cg_load(x_w_rows, row, unit));
+            x_w_ahead[1][ahead] = cg_as_stored<store>(cg_load(x_w_rows, row, unit));
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 8; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
              * r = sigmoid(c_prev * v_r + b_r + x_w_r)
@@ -634,10 +634,10 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x = x_ahead[ahead];
-            const real x_w_f = x_w_f_ahead[ahead];
-            const real x_w_r = x_w_r_ahead[ahead];
-            const real x_w = x_w_ahead[ahead];
+            const real x = x_ahead[0][ahead];
+            const real x_w_f = x_w_f_ahead[0][ahead];
+            const real x_w_r = x_w_r_ahead[0][ahead];
+            const real x_w = x_w_ahead[0][ahead];
             cg_store_if(x_w_kept, row, unit, x_w);
             const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
             cg_store_if(f_rows, row, unit, f);
@@ -648,6 +648,13 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_stream)(
             const real h = x * alpha * (1 - r) + r * c;
             cg_store(h_rows, row, unit, h);
             c_prev = cg_as_stored<store>(c);
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 4; ++ahead) {
+            x_ahead[0][ahead] = x_ahead[1][ahead];
+            x_w_f_ahead[0][ahead] = x_w_f_ahead[1][ahead];
+            x_w_r_ahead[0][ahead] = x_w_r_ahead[1][ahead];
+            x_w_ahead[0][ahead] = x_w_ahead[1][ahead];
         }
     }
 }
@@ -948,7 +955,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_deferred_5)(
     cg_store(d_x_rows, row, unit, d_x);
 }
 
-/* A thread takes one unit of one row through all steps; of some steps it reads at once what waits for no state. */
+/* A thread takes one unit of one row through all steps; what the next ones read is under way meanwhile. */
 __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
     int64_t nT,
     int64_t nB,
@@ -976,38 +983,38 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
     const real v_f = cg_load(v_f_rows, 0, unit);
     const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
     const real v_r = cg_load(v_r_rows, 0, unit);
-    for (int64_t past = 0; past < nT; past += 4) {
-        real d_h_ahead[4];
-        real d_c_ahead[4];
-        real x_ahead[4];
-        real c_prev_ahead[4];
-        real f_ahead[4];
-        real r_ahead[4];
-        real c_ahead[4];
-        real x_w_ahead[4];
+    real d_h_ahead[2][2];
+    real d_c_ahead[2][2];
+    real x_ahead[2][2];
+    real c_prev_ahead[2][2];
+    real f_ahead[2][2];
+    real r_ahead[2][2];
+    real c_ahead[2][2];
+    real x_w_ahead[2][2];
+    for (int64_t past = -2; past < nT; past += 2) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            const int64_t step = nT - 1 - cellgen_earlier(past + ahead, nT - 1);
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            const int64_t step = nT - 1 - cellgen_earlier(past + 2 + ahead, nT - 1);
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
-            d_h_ahead[ahead] = cg_load_or_zero(d_h_rows, row, unit);
+            d_h_ahead[1][ahead] = cg_load_or_zero(d_h_rows, row, unit);
             const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
-            d_c_ahead[ahead] = cg_load_or_zero(d_c_rows, row, unit);
+            d_c_ahead[1][ahead] = cg_load_or_zero(d_c_rows, row, unit);
             const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
-            x_ahead[ahead] = cg_load(x_rows, row, unit);
+            x_ahead[1][ahead] = cg_load(x_rows, row, unit);
             const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
-            c_prev_ahead[ahead] = cg_load(c_prev_rows, row, unit);
+            c_prev_ahead[1][ahead] = cg_load(c_prev_rows, row, unit);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            f_ahead[ahead] = cg_load(f_rows, row, unit);
+            f_ahead[1][ahead] = cg_load(f_rows, row, unit);
             const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-            r_ahead[ahead] = cg_load(r_rows, row, unit);
+            r_ahead[1][ahead] = cg_load(r_rows, row, unit);
             const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
-            c_ahead[ahead] = cg_load(c_rows, row, unit);
+            c_ahead[1][ahead] = cg_load(c_rows, row, unit);
             const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
-            x_w_ahead[ahead] = cg_load(x_w_rows, row, unit);
+            x_w_ahead[1][ahead] = cg_load(x_w_rows, row, unit);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            if (past + ahead >= nT) break;
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            if (past < 0 || past + ahead >= nT) break;
             const int64_t step = nT - 1 - (past + ahead);
             /* d_c_in = d_c + d_c_next
              * d_c_total = d_h * r + d_c_in
@@ -1021,14 +1028,14 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
             const cellgen_rows<store> d_x_w_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            const real d_h = d_h_ahead[ahead];
-            const real d_c = d_c_ahead[ahead];
-            const real x = x_ahead[ahead];
-            const real c_prev = c_prev_ahead[ahead];
-            const real f = f_ahead[ahead];
-            const real r = r_ahead[ahead];
-            const real c = c_ahead[ahead];
-            const real x_w = x_w_ahead[ahead];
+            const real d_h = d_h_ahead[0][ahead];
+            const real d_c = d_c_ahead[0][ahead];
+            const real x = x_ahead[0][ahead];
+            const real c_prev = c_prev_ahead[0][ahead];
+            const real f = f_ahead[0][ahead];
+            const real r = r_ahead[0][ahead];
+            const real c = c_ahead[0][ahead];
+            const real x_w = x_w_ahead[0][ahead];
             const real d_c_in = d_c + d_c_next;
             const real d_c_total = d_h * r + d_c_in;
             const real d_x_w = d_c_total * (1 - f);
@@ -1041,6 +1048,17 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
             cg_store(d_f_pre_rows, row, unit, d_f_pre);
             const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
             d_c_next = cellgen_cuts(args->window, step) ? real(0) : d_c_prev;
+        }
+        CELLGEN_UNROLL
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            d_h_ahead[0][ahead] = d_h_ahead[1][ahead];
+            d_c_ahead[0][ahead] = d_c_ahead[1][ahead];
+            x_ahead[0][ahead] = x_ahead[1][ahead];
+            c_prev_ahead[0][ahead] = c_prev_ahead[1][ahead];
+            f_ahead[0][ahead] = f_ahead[1][ahead];
+            r_ahead[0][ahead] = r_ahead[1][ahead];
+            c_ahead[0][ahead] = c_ahead[1][ahead];
+            x_w_ahead[0][ahead] = x_w_ahead[1][ahead];
         }
     }
     cg_store(cg_rows(d_c_prev_pair, nH), row, unit, d_c_next);

@@ -349,10 +349,12 @@ def in_graph(layer: torch.nn.Module, x: Tensor) -> float:
 
 
 def step_in_graph(layer: torch.nn.Module, x: Tensor) -> float:
+    """A copy of the layer: no graph of autograd, made on another stream, holds its parameters."""
     static, other, kept = x.clone(), drawn(*x.shape, seed=9).cuda(), [x]
+    layer = copy.deepcopy(layer)
 
     def run() -> None:
-        kept[:] = trained(layer, static)
+        kept[:] = [found.detach() for found in trained(layer, static)]
 
     graph = captured(run)
     static.copy_(other)

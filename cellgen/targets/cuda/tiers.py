@@ -5,7 +5,7 @@ Input: what a part does in every step (products, loops). Output: ``TierContext``
 
 - ``stream``: no product and one loop in a step. A thread takes one unit of one row through all
   steps, its state in a register: one pass over memory. What some steps read does not wait for the
-  state: it is read for all of them at once, so that a step does not wait for memory.
+  state: it is read while the steps before them run, so that none waits for memory.
 - ``block``: loops without sums between units. A block takes some rows through all steps, the
   recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
   read nothing of each other. Its products run thread by thread, or, of bfloat16, on matrix units:
@@ -31,7 +31,7 @@ from cellgen.targets.cuda.places import Places, factor
 
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
-MOST_AHEAD, DEEPEST = 32, 8
+MOST_AHEAD, DEEPEST = 16, 8
 """Values that a thread of a stream reads ahead of their use, in registers, and of so many steps."""
 
 
