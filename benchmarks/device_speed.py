@@ -50,7 +50,7 @@ CELLS = ("lstm", "gru", "slstm_heads", "min_gru")
 def bench(device: str, cells: Sequence[str] = CELLS, rounds: int = ROUNDS) -> list[Record]:
     """Time some cells; one record for each side, shape and element type."""
     records: list[Record] = []
-    global ROUNDS  # noqa: PLW0603 - of the whole run
+    global ROUNDS
     ROUNDS = rounds
     for record in _records(device, cells):
         print(json.dumps(record), flush=True)
