@@ -848,12 +848,12 @@ int cublasGemmStridedBatchedEx_64(void *handle, int ta, int tb, N m, N n, N k, c
 def test_products_of_cublas_are_called_as_documented(
     cell: type[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of up to 32 rows in float32 or float64, a kernel of the runtime header runs instead."""
+    """Of 2 to 32 rows in float32 or float64, a kernel of the runtime header runs instead."""
     (tmp_path / "cublas.c").write_text(CUBLAS)
     command = ["gcc", "-shared", "-fPIC", "-O1", "cublas.c", "-o", "cublas.so"]
     subprocess.run(command, cwd=tmp_path, check=True)
     kernel = emulated(cell)
-    shapes = ((3, 4, 5, 7), (1, 7, 300, 33), (2, 17, 3, 40), (2, 35, 3, 5), (0, 2, 3, 4))
+    shapes = ((3, 4, 5, 7), (1, 7, 300, 33), (2, 1, 3, 5), (2, 17, 3, 40), (2, 35, 3, 5), (0, 2, 3, 4))
     own = [run(cell, kernel, shape, "float64") for shape in shapes]
     blas = open_blas(kernel.library(), str(tmp_path / "cublas.so"))
     assert blas != kernel.library().ffi.NULL

@@ -364,8 +364,11 @@ inline __device__ double cellgen_fma(double a, double b, double c) { return fma(
 
 /* A step's product has few rows, and weights that lie in the second cache: what counts is how many
  * loads are under way. A block takes 32 columns and `most` rows; each of its warps a share of the
- * contracted index, a tile of `a` in shared memory at a time. Shares are added in order. */
-enum { CELLGEN_FEW_ROWS = 32, CELLGEN_FEW_WARPS = 8, CELLGEN_FEW_DEEP = 32, CELLGEN_FEW_AHEAD = 8 };
+ * contracted index, a tile of `a` in shared memory at a time. Shares are added in order. On an H100
+ * it takes 6 to 12 us where cuBLAS takes up to 54, of 2 to 32 rows and so long an index; cuBLAS is
+ * ahead of it elsewhere (docs/lab/0014-cuda-on-a-device.md). */
+enum { CELLGEN_FEW_ROWS = 32, CELLGEN_FEW_INNER = 512 };
+enum { CELLGEN_FEW_WARPS = 8, CELLGEN_FEW_DEEP = 32, CELLGEN_FEW_AHEAD = 8 };
 
 template <typename E, typename C, typename R, int most, bool b_transposed>
 __global__ void cellgen_gemm_few_rows(
@@ -447,7 +450,7 @@ bool cellgen_few_rows(
     cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a,
     cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto)
 {
-    if (rows > CELLGEN_FEW_ROWS) return false;
+    if (rows < 2 || rows > CELLGEN_FEW_ROWS || inner > CELLGEN_FEW_INNER) return false;
     if (rows <= 4)
         cellgen_launch_few_rows<4>(run, rows, columns, inner, a, b, b_transposed, c, onto);
     else if (rows <= 8)

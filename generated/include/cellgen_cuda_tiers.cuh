@@ -1,16 +1,17 @@
 /* Kernels that run all steps in one launch: when the host chooses them.
  *
- * The model compares nanoseconds of a step. Its constants are taken from published anchors of
- * Hopper (docs/how-to/cuda.md names them) and are not fitted to a measurement:
- *     step by step          launches * 1300 + rows * products / 20000
- *     in blocks             stages * 300 + (rows of a block) * products * 4 / threads
- *     with matrix units     stages * 300 + (rows of a block, whole tiles) * (products, whole tiles) / 512
+ * The model compares nanoseconds of a step. Its constants are fitted to times of four cells on an H100
+ * (docs/lab/0014-cuda-on-a-device.md), where what it takes is compared with the best:
+ *     step by step          launches * 2000 + rows * products / 20000, and 2000 more of float and double,
+ *                           whose products need a second launch
+ *     in blocks             stages * 600 + (rows of a block) * products * 10 / threads
+ *     with matrix units     stages * 600 + (rows of a block, whole tiles) * (products, whole tiles) / 52,
+ *                           and 700 more of two rows or more, since a lane has the sums of two
  * where `products` counts multiply-adds of a row, of one head where there are several, and blocks of
  * all heads run at once or in as many turns as it takes. A block takes as many rows as it must for all
  * rows to run at once; its weights have to fit the shared memory that the device grants a block.
- * A thread takes 4 ns for a multiply-add whose weight comes from shared memory, and has units of its
- * own, up to 256 threads. Matrix units multiply bfloat16 only (cellgen_cuda_blocks.cuh); 512 is half of
- * what shared memory delivers, 512 bytes of weights in 4 clocks for 2048 multiply-adds. */
+ * A thread takes 10 ns for a multiply-add whose weight comes from shared memory, and has units of its
+ * own, up to 256 threads. Matrix units multiply bfloat16 only (cellgen_cuda_blocks.cuh). */
 #ifndef CELLGEN_CUDA_TIERS_CUH
 #define CELLGEN_CUDA_TIERS_CUH
 
@@ -24,12 +25,14 @@ enum {
 };
 enum { CELLGEN_TIER_DOES_NOT_FIT = 2998 };
 
-#define CELLGEN_NS_LAUNCH 1300.0
-#define CELLGEN_NS_STAGE 300.0
+#define CELLGEN_NS_LAUNCH 2000.0
+#define CELLGEN_NS_PLAIN_PRODUCT 2000.0
+#define CELLGEN_NS_STAGE 600.0
 #define CELLGEN_DEVICE_PRODUCTS_PER_NS 20000.0
-#define CELLGEN_THREAD_PRODUCTS_PER_NS 0.25
+#define CELLGEN_THREAD_PRODUCTS_PER_NS 0.1
 #define CELLGEN_BLOCK_THREADS 256 /* any kernel has registers for so many */
-#define CELLGEN_FRAGMENT_PRODUCTS_PER_NS 512.0
+#define CELLGEN_FRAGMENT_PRODUCTS_PER_NS 52.0
+#define CELLGEN_NS_SECOND_ROW 700.0
 
 /* A launch in blocks: how many for each head, their rows, threads and bytes of shared memory. */
 struct cellgen_blocks {
@@ -86,6 +89,7 @@ inline int cellgen_choose_blocks(
     const bool fragment_fits = has_units && fragments * (int64_t)sizeof(E) <= most;
     const int64_t whole_rows = cellgen_whole(blocks->rows, CELLGEN_FRAGMENT_ROWS);
     const double by_steps = (double)stages * CELLGEN_NS_LAUNCH
+        + (has_units ? 0.0 : CELLGEN_NS_PLAIN_PRODUCT)
         + (double)rows * (double)heads * (double)products / CELLGEN_DEVICE_PRODUCTS_PER_NS;
     double best = by_steps;
     const int64_t apart = cellgen_threads(blocks->rows * widest);
@@ -95,7 +99,8 @@ inline int cellgen_choose_blocks(
         *blocks, processors, stages, blocks->rows, products,
         (double)apart * CELLGEN_THREAD_PRODUCTS_PER_NS);
     const double by_fragment = cellgen_ns_in_blocks(
-        *blocks, processors, stages, whole_rows, fragments, CELLGEN_FRAGMENT_PRODUCTS_PER_NS);
+        *blocks, processors, stages, whole_rows, fragments, CELLGEN_FRAGMENT_PRODUCTS_PER_NS)
+        + (blocks->rows > 1 ? CELLGEN_NS_SECOND_ROW : 0.0);
     int way = CELLGEN_ONE_BY_ONE;
     if (thread_fits && (asked ? tier == CELLGEN_TIER_WHOLE : by_thread < best)) {
         way = CELLGEN_BY_THREAD;
