@@ -62,7 +62,7 @@ from cellgen.runtime.device.arrays import DeviceArray, DevicePart, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
 from cellgen.runtime.device.kernel import CudaKernel, open_blas
-from cellgen.runtime.device.model import DEVICES, choices
+from cellgen.runtime.device.model import DEVICES, WAYS, choices
 from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
@@ -853,7 +853,14 @@ def test_products_of_cublas_are_called_as_documented(
     command = ["gcc", "-shared", "-fPIC", "-O1", "cublas.c", "-o", "cublas.so"]
     subprocess.run(command, cwd=tmp_path, check=True)
     kernel = emulated(cell)
-    shapes = ((3, 4, 5, 7), (1, 7, 300, 33), (2, 1, 3, 5), (2, 17, 3, 40), (2, 35, 3, 5), (0, 2, 3, 4))
+    shapes = (
+        (3, 4, 5, 7),
+        (1, 7, 300, 33),
+        (2, 1, 3, 5),
+        (2, 17, 3, 40),
+        (2, 35, 3, 5),
+        (0, 2, 3, 4),
+    )
     own = [run(cell, kernel, shape, "float64") for shape in shapes]
     blas = open_blas(kernel.library(), str(tmp_path / "cublas.so"))
     assert blas != kernel.library().ffi.NULL
@@ -1831,6 +1838,25 @@ def test_explain_refuses_what_it_cannot_weigh(options: list[str], said: str) -> 
 # --- the device suite ----------------------------------------------------------------------------
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@with_cxx
+def test_the_cost_model_takes_a_good_way_on_the_record() -> None:
+    """Of 80 calls whose tiers were timed on an H100: never 1.3 times the best, 1.02 on average."""
+    report = json.loads((BENCHMARKS / "results" / "cuda_h100.json").read_text(encoding="utf-8"))
+    tiers = dict(zip(WAYS, ("steps", "whole", "fragments"), strict=True))
+    kernels = {name: api.load_cuda(name, emulated=True) for name in ("elman", "gru", "lstm")}
+    kernels["slstm_heads"] = api.load_cuda("slstm_heads", emulated=True)
+    regrets = []
+    for record in report["tiers"]:
+        (steps, rows, units), kernel = record["shape"], kernels[record["cell"]]
+        sizes = {"T": steps, "B": rows, "I": units, "H": units, "K": 4, "D": units // 4}
+        found = choices(kernel, sizes, record["dtype"], DEVICES["h100"])
+        taken = tiers[found[record["pass"] == "backward"].taken]
+        regrets.append(record[taken] / min(record[t] for t in tiers.values() if t in record))
+    assert len(regrets) == 80
+    assert max(regrets) < 1.3
+    assert np.mean(regrets) < 1.02
 
 
 @pytest.fixture
