@@ -572,14 +572,14 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_stream)(
     const real b_f = cg_load(b_f_rows, 0, unit);
     const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
     const real b_r = cg_load(b_r_rows, 0, unit);
-    real x_w_f_ahead[2][4];
-    real x_w_r_ahead[2][4];
-    real x_w_ahead[2][4];
-    real x_w_s_ahead[2][4];
-    for (int64_t past = -4; past < nT; past += 4) {
+    real x_w_f_ahead[2][2];
+    real x_w_r_ahead[2][2];
+    real x_w_ahead[2][2];
+    real x_w_s_ahead[2][2];
+    for (int64_t past = -2; past < nT; past += 2) {
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
-            const int64_t step = cellgen_earlier(past + 4 + ahead, nT - 1);
+        for (int ahead = 0; ahead < 2; ++ahead) {
+            const int64_t step = cellgen_earlier(past + 2 + ahead, nT - 1);
             const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
             x_w_f_ahead[1][ahead] = cg_load(x_w_f_rows, row, unit);
             const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
@@ -590,7 +590,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_stream)(
             x_w_s_ahead[1][ahead] = cg_as_stored<store>(cg_load(x_w_s_rows, row, unit));
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
+        for (int ahead = 0; ahead < 2; ++ahead) {
             if (past < 0 || past + ahead >= nT) break;
             const int64_t step = past + ahead;
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
@@ -620,7 +620,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_stream)(
             c_prev = cg_as_stored<store>(c);
         }
         CELLGEN_UNROLL
-        for (int ahead = 0; ahead < 4; ++ahead) {
+        for (int ahead = 0; ahead < 2; ++ahead) {
             x_w_f_ahead[0][ahead] = x_w_f_ahead[1][ahead];
             x_w_r_ahead[0][ahead] = x_w_r_ahead[1][ahead];
             x_w_ahead[0][ahead] = x_w_ahead[1][ahead];

@@ -31,8 +31,9 @@ from cellgen.targets.cuda.places import Places, factor
 
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
-MOST_AHEAD, DEEPEST = 16, 8
-"""Values that a thread of a stream reads ahead of their use, in registers, and of so many steps."""
+MOST_AHEAD, DEEPEST = 18, 8
+"""Values that a thread of a stream reads ahead of their use, in registers twice, with those that are
+the same at every step; and of so many steps."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,9 @@ class TierContext:
     @property
     def depth(self) -> int:
         """Of how many steps a stream reads at once: a power of two."""
-        fits = [d for d in (2, 4, 8) if d <= DEEPEST and d * len(self.ahead) <= MOST_AHEAD]
+        loops = [item.loop for item in self.items if item.loop is not None]
+        room = MOST_AHEAD - sum(read.steady for loop in loops for read in loop.reads)
+        fits = [d for d in (2, 4, 8) if d <= DEEPEST and d * len(self.ahead) <= room]
         return max(fits, default=1)
 
     @property
