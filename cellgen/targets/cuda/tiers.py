@@ -32,8 +32,8 @@ from cellgen.targets.cuda.places import Places, factor
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
 MOST_AHEAD, DEEPEST = 18, 8
-"""Values that a thread of a stream reads ahead of their use, in registers twice, with those that are
-the same at every step; and of so many steps."""
+"""Values that a thread of a stream reads ahead of their use, in registers twice, with what is the
+same at every step; and of so many steps."""
 
 
 @dataclass(frozen=True)
