@@ -202,3 +202,12 @@ def test_drop_ins_and_replace_know_the_devices(monkeypatch: pytest.MonkeyPatch) 
         assert "weight_ih_l0 is float16" in str(cellgen.torch.replace(half))
         far = torch.nn.GRU(3, 4, device="xpu")
         assert "is on xpu" in str(cellgen.torch.replace(far))
+
+
+def test_a_number_beyond_float32_is_infinite_as_in_c() -> None:
+    cell = function("lstm_block_cell")
+    tensors = {**drawn(cell, dtype=torch.float32, learns=False), "cell_clip": 1e300}
+    expected = cell(**tensors)
+    with emulated_device():
+        found = cell(**tensors)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-6)

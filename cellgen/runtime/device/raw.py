@@ -8,6 +8,7 @@ counterpart of ``call.raw``: nothing is checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from ctypes import c_float
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
@@ -95,7 +96,12 @@ class RawDeviceFunction:
         if not dims["B"]:  # then there are no steps either
             lengths = [0 if name == "T" else dims[name] for name in self._function.dims]
         blas = self._kernel.blas(device)
-        given = [words.get(item.name, 0) or (0.0 if item.is_scalar else 0) for item in self.members]
+        given = [
+            _in_element(float(words.get(item.name, 0)), element)
+            if item.is_scalar
+            else words.get(item.name, 0)
+            for item in self.members
+        ]
         chosen = [words.get(name, number) for name, number in _numbers(options)]
         lies = self._strides(dims, apart) if apart else [0] * (2 * (len(self._timed) + len(FLAGS)))
         packed = entry.pack(
@@ -155,6 +161,11 @@ class RawDeviceFunction:
         called = (getattr(lib, name) for name in (names.call, names.how, names.workspace_size))
         found = self._entries[element] = DeviceEntry(struct, packing.pack, *called)
         return found
+
+
+def _in_element(number: float, element: str) -> float:
+    """A number as the kernel's arithmetic has it: infinite beyond float32, as C converts it."""
+    return number if element == "float64" else c_float(number).value
 
 
 @lru_cache(maxsize=64)
