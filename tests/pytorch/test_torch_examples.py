@@ -29,5 +29,6 @@ def test_the_losses_of_the_example_are_those_of_torch(model: str) -> None:
 
 def test_the_code_of_the_page_runs() -> None:
     page = (ROOT / "docs/how-to/torch.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}  # a block goes on from those before it, as a reader does
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, {})
+        exec(block, names)
