@@ -1901,7 +1901,7 @@ def test_what_fails_or_is_missing_without_leave_fails_the_device_suite(
 @with_cxx
 def test_a_fault_fails_the_device_suite(benchmark: Callable[[str], ModuleType]) -> None:
     """Another cell's kernel, one that gives errors nowhere, one without functions over time."""
-    device = benchmark("device")
+    device = benchmark("device_proof")
     kernel, exact = emulated(Elman), api.load("elman")
     assert device._steps(kernel, exact, "float64", 0) < device.BARS["float64"]
     assert device._layouts(kernel, exact, "float64", 0) < device.BARS["float64"]
@@ -1919,7 +1919,7 @@ def test_a_single_entry_that_was_never_written_is_no_right_one(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
     """A sum may cancel; NaN is what memory was full of."""
-    error, exact = benchmark("device")._error, np.ones(1)
+    error, exact = benchmark("device_proof")._error, np.ones(1)
     assert error(np.zeros(1), exact, "bfloat16", {"y": exact}) == 0.0
     assert error(np.full(1, np.nan), exact, "bfloat16", {"y": exact}) == np.inf
     assert error(np.full(2, np.nan), np.ones(2), "float64", {"y": np.ones(2)}) == np.inf
@@ -1928,7 +1928,7 @@ def test_a_single_entry_that_was_never_written_is_no_right_one(
 def test_what_cancels_to_nothing_is_measured_by_the_largest_result(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
-    error, nothing = benchmark("device")._error, np.full(2, 1e-18)
+    error, nothing = benchmark("device_proof")._error, np.full(2, 1e-18)
     assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing, "d_x": np.ones(2)}) < 1e-8
     assert error(np.full(2, 1e-9), nothing, "float32", {"d_m": nothing}) > 1e8
 
