@@ -39,9 +39,11 @@ from cellgen import (
     tanh,
 )
 from cellgen.cells import (
+    GRU,
     LRU,
     LSTM,
     LTC,
+    RAN,
     SHIPPED,
     Elman,
     GRUResetBefore,
@@ -1850,6 +1852,34 @@ def test_explain_refuses_what_it_cannot_weigh(options: list[str], said: str) -> 
 # --- the device suite ----------------------------------------------------------------------------
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [(GRU, [2, 2]), (LSTM, [2, 2]), (RAN, [2, 2]), (LRU, [4, 5])],
+    ids=["gru", "lstm", "ran", "lru"],
+)
+def test_a_step_has_few_launches(cell: type[Cell], expected: list[int]) -> None:
+    """A product for all gates and a loop, forward and backward; LRU has no product of its input."""
+
+    def launches(steps: int) -> list[int]:
+        sizes = {"T": steps, "B": 3, "I": 4, "H": 5}
+        found = choices(emulated(cell), sizes, "float32", DEVICES["h100"])
+        return [choice.stepwise for choice in found]
+
+    one, other = launches(4), launches(5)
+    assert [more - less for less, more in zip(one, other, strict=True)] == expected
+
+
+@with_cxx
+def test_a_stream_reads_as_many_steps_ahead_as_registers_hold() -> None:
+    """minGRU reads two values a step forward, four backward; each twice, eight bytes at most."""
+    text = generate(MinGRU).text(".cu")
+    assert re.findall(r"real (\w+)_ahead\[2\]\[(\d)\]", text) == [
+        *(("x_w_z", "8"), ("x_w_n", "8")),
+        *(("d_h", "4"), ("h_prev", "4"), ("z", "4"), ("n_bar", "4")),
+    ]
 
 
 @with_cxx
