@@ -22,7 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cellgen
-from benchmarks import figures, plans, where
+from benchmarks import figures, plans, two_checkouts, where
 from cellgen.bench import measure as measuring
 from cellgen.bench import memory
 from cellgen.bench.claims import between
@@ -499,3 +499,26 @@ def test_every_plan_that_a_call_can_follow_is_timed_by_the_chosen_one():
         lines = list(plans.rows_of("elman", TINY, call, rounds=2))
         assert len(lines) == len(found) - 1
         assert all(line.count("|") == plans.HEAD.count("|") for line in lines)
+
+
+def test_two_checkouts_take_turns_and_ratios_are_summed_up_by_shape(monkeypatch):
+    asked: list[tuple[int, object]] = []
+
+    class Clock:
+        def __init__(self, which: int, seconds: float) -> None:
+            self.which, self.seconds = which, seconds
+
+        def ask(self, what: object) -> float:
+            asked.append((self.which, what))
+            return self.seconds * (what if isinstance(what, int) else 1)
+
+    monkeypatch.setattr(two_checkouts, "LEAST_ROUNDS", 2)
+    case = two_checkouts.Case("gru", "W6", "forward", 1)
+    clocks = [Clock(0, 2.0), Clock(1, 3.0)]
+    assert two_checkouts.entry(clocks, case) == (2.0, 3.0)
+    assert asked == [(0, vars(case)), (1, vars(case)), (1, 1), (0, 1), (0, 1), (1, 1)]
+    both = two_checkouts.Case("gru", "W6", "forward+backward", 1)
+    other = two_checkouts.Case("lstm", "W6", "forward", 1)
+    *_, row, total = two_checkouts.table({case: 1.5, other: 1.0, both: 0.9})
+    assert row == "| W6 | 1 | 1.250, 1.500 | 0.900, 0.900 |"
+    assert total == "3 entries, median 1.000"
