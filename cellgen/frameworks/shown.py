@@ -18,9 +18,21 @@ from cellgen.frameworks.layout import CHECKPOINTS, STEPS_SHOWN, TensorLayout
 from cellgen.runtime.abi import Argument, axis_terms
 from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
-from cellgen.runtime.options import BF16, ROWS, Options
+from cellgen.runtime.call.stored import BFLOAT16
+from cellgen.runtime.options import BF16, FULL, ROWS, Options
 
 Kind = TypeVar("Kind", bound=TensorLayout)
+
+PRODUCTS = ("", FULL, BF16)
+"""What a call says of its products, by number; the first: nothing, so that the type of its arrays
+tells."""
+AS_ARRAYS, IN_FULL, IN_BF16 = range(len(PRODUCTS))
+
+
+def is_in_bf16(products: int, element: str) -> bool:
+    """Whether products over time have operands in bfloat16, of arrays of a type."""
+    return products == IN_BF16 or (products == AS_ARRAYS and element == BFLOAT16)
+
 
 AT_CHECKPOINTS = " at checkpoints"
 """What follows a name where checkpoints hold the value."""
@@ -43,6 +55,9 @@ class Shown:
 
 
 USUAL = (Shown(), Shown(skips=True))
+FLOAT_BYTES = 4
+"""Of an element of checkpoints, and of what runs from one to the next, where arrays have 16 bits.
+"""
 
 
 def showing(layout: Kind, shown: Shown) -> Kind:
@@ -100,6 +115,7 @@ class Request:
 
     ``names`` are the outputs over time that are wanted. ``hidden`` has a bit for each output that
     is not formed: those, and of the last step alone states, whose final ones tell the same.
+    ``products`` is a number of ``PRODUCTS``.
     """
 
     names: tuple[str, ...]
@@ -107,7 +123,7 @@ class Request:
     last: bool = False
     checkpoint: int = 0
     limit: int | None = None
-    in_bf16: bool = False
+    products: int = AS_ARRAYS
     hidden: int = 0
 
 
@@ -127,7 +143,7 @@ def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
         accept.flag(where, "last_only", given.get("last_only", False)),
         as_steps(where, "checkpoint", given.get("checkpoint", 0), checkpoint.least),
         None if limit is None else limit_bytes(where, limit),
-        _is_in_bf16(where, given.get("products", ROWS["products"].default)),
+        _products(where, given["products"]) if "products" in given else AS_ARRAYS,
     )
     if found.last and found.every != 1:
         raise ArgumentError(
@@ -170,10 +186,10 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     )
 
 
-def _is_in_bf16(where: str, products: object) -> bool:
+def _products(where: str, products: object) -> int:
     row = ROWS["products"]
-    if products in row.choices and isinstance(products, str):
-        return products == BF16
+    if isinstance(products, str) and products in row.choices:
+        return PRODUCTS.index(products)
     known = ", ".join(map(repr, row.choices))
     raise ArgumentError(f"{where}: products is {accept.shown(products)}, expected one of {known}")
 
@@ -187,7 +203,8 @@ def looked_at(
 ) -> Request:
     """Look at options by name, and choose checkpoints for a limit of memory if there is one.
 
-    ``sizes`` are the dimensions of the call, then needed. Raises ArgumentError.
+    ``sizes`` are the dimensions of the call, then needed, ``itemsize`` the bytes of an element of
+    its arrays. Raises ArgumentError.
     """
     found = asked(layout, dict(given))
     if found.limit is None:
@@ -204,13 +221,14 @@ def _segment(
     Raises ArgumentError where nothing fits.
     """
     in_full = found.names if found.every == 1 and not found.last else ()
+    held = max(itemsize, FLOAT_BYTES)
     forward = [item for item in layout.forward.results if item.shape[:1] == ("T",)]
     seen = showing(layout, Shown(checkpoint=1, skips=skips))
     known = {**sizes, CHECKPOINTS: 1}
 
-    def count(items: Collection[Argument]) -> int:
-        return sum(itemsize * math.prod(seen.shape(i.name, known)[1:]) for i in items)
+    def count(items: Collection[Argument], size: int) -> int:
+        return sum(size * math.prod(seen.shape(i.name, known)[1:]) for i in items)
 
     saved = [item for item in forward if item.saved or item.name not in in_full]
-    held = StepBytes(sizes["T"], count(saved), count(forward), count(seen.saved))
-    return segment_steps(layout.where, held, found.limit)
+    kept = count(saved, itemsize), count(forward, held), count(seen.saved, held)
+    return segment_steps(layout.where, StepBytes(sizes["T"], *kept), found.limit)

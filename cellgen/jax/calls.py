@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from cellgen.frameworks.layout import TensorLayout, row_axis
-from cellgen.frameworks.shown import Shown, showing
+from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
@@ -38,9 +38,9 @@ the function does not read; as in ``handler.c``."""
 class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
-    Operands are its tables, its ``values``, then for the backward pass what was ``kept``. What
-    follows ``in_bf16`` is as in ``cellgen.frameworks.shown``; a call that saves has it with a
-    ``checkpoint`` alone, and ``last`` never.
+    Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
+    ``products`` and what follows is as in ``cellgen.frameworks.shown``; a call that saves has the
+    latter with a ``checkpoint`` alone, and ``last`` never.
     """
 
     text: str
@@ -50,7 +50,7 @@ class JaxCall:
     window: int = 0
     flush_denormals: bool = False
     threads: int = 0
-    in_bf16: bool = False
+    products: int = AS_ARRAYS
     checkpoint: int = 0
     every: int = 1
     hidden: int = 0
@@ -116,21 +116,21 @@ class JaxCall:
         first: list[int | None] = [TABLES[name].index("B") for name in self.tables]
         return [*first, *(row_axis(item) for item in items)]
 
-    def options(self) -> dict[str, Any]:
-        """The options as attributes."""
+    def options(self, element: str) -> dict[str, Any]:
+        """The options as attributes, for arrays of a type."""
         return {
             "reverse": np.int64(self.reverse),
             "zero_output_for_mask": np.int64(self.zero_output_for_mask),
             "window": np.int64(self.window),
             "flush_denormals": np.int64(self.flush_denormals),
             "threads": np.int64(self.threads),
-            **{name: np.int64(number) for name, number in self._rare().items() if number},
+            **{name: np.int64(number) for name, number in self._rare(element).items() if number},
         }
 
-    def _rare(self) -> dict[str, int]:
+    def _rare(self, element: str) -> dict[str, int]:
         """Options that say what is shown and kept, by their names in C; 0: as usual."""
         return {
-            "products": int(self.in_bf16),
+            "products": int(is_in_bf16(self.products, element)),
             "checkpoint": self.checkpoint,
             "every": self.every if self.every != 1 else 0,
             "partial": int(self.hidden != 0),
@@ -180,7 +180,7 @@ def run(
         operands=np.array([number for number, _, _ in read], np.int32),
         results=np.array([numbers[item.name] for item in results], np.int32),
         per_row=np.int64(per_row),
-        **call.options(),
+        **call.options(dtype.name),
         **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
     return list(made)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED, Request, looked_at
+from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values
@@ -31,7 +31,7 @@ SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
 OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads", *ASKED)
 """What a call takes beside arrays and scalars of the cell."""
 
-REQUESTED = ("in_bf16", "checkpoint", "every", "hidden", "last")
+REQUESTED = ("products", "checkpoint", "every", "hidden", "last")
 """What a ``Request`` says of a ``JaxCall``."""
 
 ELSEWHERE = {
@@ -172,7 +172,7 @@ class CellFunction:
                         f"expected a number; pass checkpoint= in its place"
                     )
         found = looked_at(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
-        if found.in_bf16 and dtype.name != "float32":
+        if found.products == IN_BF16 and dtype.name != "float32":
             raise ArrayError(
                 f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
                 f"expected float32 arrays; pass those, or leave products out"

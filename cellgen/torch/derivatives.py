@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import Shown, showing
+from cellgen.frameworks.shown import AS_ARRAYS, Shown, showing
 from cellgen.runtime.abi import Argument
 from cellgen.torch.batches import fold, one_by_one, unfold
 from cellgen.torch.devices import PLACES
@@ -50,8 +50,8 @@ TABLE_AXES = (0, 1, 1)
 class Call:
     """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all.
 
-    What follows ``in_bf16`` is as in ``cellgen.frameworks.shown``; a call that saves has it with a
-    ``checkpoint`` alone.
+    ``products`` and what follows is as in ``cellgen.frameworks.shown``; a call that saves has the
+    latter with a ``checkpoint`` alone.
     """
 
     known: Known
@@ -60,7 +60,7 @@ class Call:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
-    in_bf16: bool = False
+    products: int = AS_ARRAYS
     checkpoint: int = 0
     every: int = 1
     hidden: int = 0
@@ -68,11 +68,11 @@ class Call:
     wanted: int = -1
 
     @property
-    def options(self) -> tuple[bool, bool, int, bool, bool, int, int, int, bool]:
+    def options(self) -> tuple[bool, bool, int, bool, int, int, int, int, bool]:
         """What follows the tables in both operators."""
         return (
             *(self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals),
-            *(self.in_bf16, self.checkpoint, self.every, self.hidden, self.last),
+            *(self.products, self.checkpoint, self.every, self.hidden, self.last),
         )
 
     @cached_property
@@ -455,7 +455,7 @@ def backward_by_row(
         call.zero_output_for_mask,
         call.window,
         call.flush_denormals,
-        call.in_bf16,
+        call.products,
         call.checkpoint,
         call.every,
         call.hidden,

@@ -17,7 +17,9 @@ class TensorPlace:
     ``target`` compiles the kernels; ``emulated``: on the CPU, to prove what a device computes.
     ``reads``: contents of tensors may be looked at, which on a device would wait for it.
     ``per_row``: gradients of weights can be formed row by row. ``parts``: outputs can be formed of
-    some steps alone, or left out; where not, all are formed, and a part is shown.
+    some steps alone, or left out; where not, all are formed, and a part is shown. ``widens``:
+    numbers of 16 bits are computed in float32, so that gates are kept in float16 and checkpoints in
+    float32.
     """
 
     target: str
@@ -26,6 +28,7 @@ class TensorPlace:
     reads: bool = False
     per_row: bool = False
     parts: bool = False
+    widens: bool = False
 
     @property
     def kinds(self) -> str:
@@ -34,8 +37,16 @@ class TensorPlace:
         return f"{', '.join(others)} or {last}"
 
 
-CPU = TensorPlace("c", (torch.float32, torch.float64), reads=True, per_row=True, parts=True)
-CUDA = TensorPlace("cuda", (torch.float32, torch.float64, torch.bfloat16))
+WIDE = torch.float32, torch.float64
+CPU = TensorPlace(
+    "c",
+    (*WIDE, torch.bfloat16, torch.float16),
+    reads=True,
+    per_row=True,
+    parts=True,
+    widens=True,
+)
+CUDA = TensorPlace("cuda", (*WIDE, torch.bfloat16))
 
 PLACES: dict[str, TensorPlace] = {"cpu": CPU, "meta": CPU, "cuda": CUDA}
 """By torch's name of the type of device. Tests put the emulation in the place of the CPU."""

@@ -34,7 +34,8 @@ def draw(
         shape = (rows, steps, *units)
     if not training:
         return like.new_full(shape, p if mask.kind is Kind.KEEP else 1.0)
-    hit = torch.rand(shape, dtype=like.dtype, device=like.device) < p
+    drawn = torch.promote_types(like.dtype, torch.float32)  # 16 bits are too few for a rate
+    hit = torch.rand(shape, dtype=drawn, device=like.device) < p
     if mask.kind is Kind.KEEP:
         return hit.to(like.dtype)
     return hit.logical_not().to(like.dtype) * (1 / (1 - p) if p < 1 else 0.0)

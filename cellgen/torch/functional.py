@@ -18,7 +18,7 @@ from torch import Tensor
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED, Request, looked_at
+from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
@@ -274,7 +274,7 @@ class CellFunction:
         Raises TensorError, KindError.
         """
         sizes = self.layout.check(theta)
-        if call.in_bf16 and theta[0].dtype == torch.float64:
+        if call.products == IN_BF16 and theta[0].dtype == torch.float64:
             raise TensorError(
                 f"{self.layout.where}: products is 'bf16' and the tensors are float64, expected "
                 f"float32 tensors; pass those, or leave products out"

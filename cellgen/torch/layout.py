@@ -17,6 +17,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
+from cellgen.torch.narrow import saved_dtype
 
 
 class Layout(frameworks.TensorLayout):
@@ -46,6 +47,16 @@ class Layout(frameworks.TensorLayout):
                 if length != expected:
                     raise TensorError(self.wrong_shape(item, tensor.shape, sizes))
         return sizes
+
+    def dtypes(self, like: Tensor, *, save: bool) -> list[torch.dtype]:
+        """The types of what a forward pass gives: of outputs, and of what it keeps if it does."""
+        own = [like.dtype] * len(self.outputs)
+        if not save:
+            return own
+        if not PLACES[like.device.type].widens:
+            return own + [like.dtype] * len(self.saved)
+        kept = self.checkpoint != 0
+        return own + [saved_dtype(item, like.dtype, checkpoint=kept) for item in self.saved]
 
     def _place(self, first: Tensor) -> TensorPlace:
         """What there is for the device of the first tensor. Raises TensorError, KindError."""

@@ -103,7 +103,10 @@ def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout
         *(len(layout.upstream), len(layout.gradients), len(layout.told)),
     )
     tells = [n for told in layout.told for n in (numbers[told.dim], told.tensor, told.axis)]
-    code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names, _numbers(tells))
+    gates = [int(item.saved and item.bounded) for item in kept]
+    code: int = shared.cellgen_torch_add(
+        text, cell, _numbers(counts), *names, _numbers(tells), _numbers(gates)
+    )
     return code
 
 

@@ -63,7 +63,10 @@ def _forward_shapes(
     sizes = layout.check(theta)
     layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
+    return [
+        theta[0].new_empty(layout.shape(item.name, sizes), dtype=dtype)
+        for item, dtype in zip(formed, layout.dtypes(theta[0], save=save), strict=True)
+    ]
 
 
 def _backward_shapes(

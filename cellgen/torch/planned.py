@@ -63,7 +63,7 @@ def planned(call: Call, wanted: Request | None) -> Planned:
     """Say what a call becomes; ``call`` has none of what is asked."""
     if wanted is None:
         return Planned(call, call)
-    call = replace(call, in_bf16=wanted.in_bf16)
+    call = replace(call, products=wanted.products)
     hidden = wanted.hidden
     plain = replace(call, every=wanted.every, hidden=hidden, last=wanted.last)
     saving = call

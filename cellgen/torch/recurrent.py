@@ -3,8 +3,8 @@
 Same constructors, parameters, layouts, results within rounding, same errors; the arithmetic is
 cellgen's.
 
-What cellgen has no kernel for (devices other than the CPU and those of CUDA, float16, bfloat16 on
-the CPU, arguments that torch refuses) goes the way of ``torch.nn``, which computes it or raises its
+What cellgen has no kernel for (devices other than the CPU and those of CUDA, float16 on those of
+CUDA, arguments that torch refuses) goes the way of ``torch.nn``, which computes it or raises its
 own error.
 """
 
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
 from cellgen.torch.devices import PLACES
-from cellgen.torch.functional import CellFunction, function
+from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, run_layers
 
@@ -157,7 +157,7 @@ def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
     if kind not in PLACES:
         return False
     if kind != "meta" and torch.is_autocast_enabled(kind):
-        return bool(weight.dtype == torch.float32)
+        return tensor.dtype in CAST and weight.dtype in CAST
     return bool(tensor.dtype in PLACES[kind].dtypes and tensor.dtype == weight.dtype)
 
 

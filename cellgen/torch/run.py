@@ -14,20 +14,23 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import Shown, showing
+from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
 from cellgen.torch.layout import Layout, has_dense_units
+from cellgen.torch.narrow import STORED, stored_of, widened
 
-NUMPY_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+NUMPY_NAMES = {torch.float64: "float64"} | dict.fromkeys((torch.float32, *STORED), "float32")
+"""What kernels compute in, by the type of tensors."""
 
 
 @dataclass(frozen=True)
 class Steps:
     """Which steps of a call count, and how it runs; as in ``cellgen.runtime.call.over_time``.
 
-    ``per_row``: gradients that are sums over rows are formed row by row, (B, ...).
+    ``products`` is a number of ``cellgen.frameworks.shown.PRODUCTS``. ``per_row``: gradients that
+    are sums over rows are formed row by row, (B, ...).
     """
 
     lengths: Tensor | None = None
@@ -37,7 +40,7 @@ class Steps:
     zero_output_for_mask: bool = False
     window: int = 0
     flush_denormals: bool = False
-    in_bf16: bool = False
+    products: int = AS_ARRAYS
     checkpoint: int = 0
     every: int = 1
     hidden: int = 0
@@ -101,7 +104,11 @@ class Runner(ABC):
         arrays = self._given(layout.theta, theta)
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
         make = theta[0].new_zeros if steps.last else theta[0].new_empty
-        results = [make(layout.shape(item.name, sizes)) for item in formed]
+        dtypes = layout.dtypes(theta[0], save=save)
+        results = [
+            make(layout.shape(item.name, sizes), dtype=dtype)
+            for item, dtype in zip(formed, dtypes, strict=True)
+        ]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
         states = results[len(layout.outputs) :] if steps.checkpoint and save else []
         made = Given(theta[0], sizes, arrays, scalars, states)
@@ -182,15 +189,25 @@ class HostRunner(Runner):
     def call(self, name: str, given: Given, steps: Steps) -> None:
         """Run a function by the addresses of its arrays."""
         raw = self.raw(name, given.like.dtype)
+        is_narrow = given.like.dtype in STORED
+        wide = None
+        if is_narrow:
+            read = {i.name: i for i in (*self.layout.theta, *raw.function.struct_members)}
+            wide = widened(given.arrays, [*read.values()], raw.function.results, last=steps.last)
+            given = replace(given, arrays=wide.arrays)
         words, apart = self._words(raw, given)
         strides = self._strides(raw, given) if apart else None
         options, held = None, _tables(steps, strides)
+        if is_narrow:
+            held["stored"] = stored_of(given.arrays, raw.members)
         if held or not steps.is_usual:
             keep: list[object] = []
             named = {} if not given.states else self._checkpoints(raw, given, steps, keep)
-            options = _options(raw, steps, held, named)
+            options = _options(raw, steps, held, named, given.like.dtype)
         dims = [given.sizes[dim] for dim in raw.function.dims]
         raw(dims, words, options, torch.get_num_threads())
+        if wide is not None:
+            wide.round()
 
     def _words(self, raw: RawFunction, given: Given) -> tuple[list[int | float], bool]:
         """The words of a struct's members, and whether arrays over time have gaps."""
@@ -221,8 +238,10 @@ class HostRunner(Runner):
         own = replace(given, arrays={n: a for n, a in given.arrays.items() if n in theta})
         words, apart = self._words(again, own)
         held = _tables(steps, self._strides(again, own) if apart else None)
+        if given.like.dtype in STORED:
+            held["stored"] = stored_of(own.arrays, again.members)
         once_more = replace(steps, window=0, every=1, hidden=0, checkpoint=0, per_row=False)
-        options = _options(again, once_more, held, {})
+        options = _options(again, once_more, held, {}, given.like.dtype)
         struct = ctypes.create_string_buffer(again.struct(words, options))
         keep += (options, held, struct)
         return named | {"forward": ctypes.addressof(struct)}
@@ -254,9 +273,13 @@ def _tables(steps: Steps, strides: Tensor | None) -> dict[str, Tensor]:
 
 
 def _options(
-    raw: RawFunction, steps: Steps, held: dict[str, Tensor], addresses: dict[str, int]
+    raw: RawFunction,
+    steps: Steps,
+    held: dict[str, Tensor],
+    addresses: dict[str, int],
+    dtype: torch.dtype,
 ) -> object:
-    """Make the options of a call."""
+    """Make the options of a call on tensors of a type."""
     return raw.options(
         **{name: table.data_ptr() for name, table in held.items()},
         **addresses,
@@ -264,7 +287,7 @@ def _options(
         hold=int(not steps.zero_output_for_mask),
         window=steps.window,
         flush=int(steps.flush_denormals),
-        products=int(steps.in_bf16),
+        products=int(is_in_bf16(steps.products, str(dtype).removeprefix("torch."))),
         checkpoint=steps.checkpoint,
         every=steps.every,
         partial=int(steps.hidden != 0),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cellgen.errors import DeviceError
+from cellgen.frameworks.shown import IN_BF16
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.options import BACKWARD, Options
@@ -89,16 +90,17 @@ class DeviceRunner(Runner):
         """Raise TensorError for options that kernels of CUDA do not have here."""
         reasons = {
             "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
-            "in_bf16": "whose kernels have no products='bf16'",
             "checkpoint": "whose kernels keep what every step saves",
             "hidden": "whose kernels form all outputs",
             "last": "whose kernels form all outputs",
         }
         found = [name for name in reasons if getattr(steps, name)]
+        if steps.products == IN_BF16:
+            found, reasons = ["products"], {"products": "whose kernels have no products='bf16'"}
         if steps.every != 1:
             found, reasons = ["every"], {"every": "whose kernels form the outputs of all steps"}
         if found:
-            option = {"hidden": "outputs", "in_bf16": "products"}.get(found[0], found[0])
+            option = "outputs" if found[0] == "hidden" else found[0]
             raise TensorError(
                 f"{self.layout.where}: {option} is given, and tensors are on {like.device}, "
                 f"{reasons[found[0]]}; leave it out"

@@ -3,9 +3,12 @@
  *
  * cellgen::forward(str cell, Tensor[] theta, float[] scalars, bool save, Tensor[] tables, int given,
  *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals,
- *                  bool in_bf16, int checkpoint, int every, int hidden, bool last_only) -> Tensor[]
+ *                  int products, int checkpoint, int every, int hidden, bool last_only) -> Tensor[]
  * cellgen::backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream,
  *                   int present, int wanted, Tensor[] tables, int given, ...as above) -> Tensor[]
+ *
+ * Tensors of 16 bits: those that have steps go to the kernel as they are (`stored` of the options), all
+ * others are widened to float32 before the call and results rounded after it.
  *
  * Everything of a call is checked here, in few words: who calls from Python finds the long ones. */
 #include <pthread.h>
@@ -44,10 +47,14 @@ Error torch_string_c_str(void *, const char **);
 Error torch_delete_string(void *);
 Error torch_get_num_threads(uint32_t *);
 int32_t aoti_torch_dtype_float32(void), aoti_torch_dtype_float64(void), aoti_torch_dtype_int64(void);
+int32_t aoti_torch_dtype_bfloat16(void), aoti_torch_dtype_float16(void);
 int32_t aoti_torch_dtype_bool(void), aoti_torch_device_type_cpu(void);
 void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* of libstdc++ */
 
 enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };
+
+/* `products` of a call. */
+enum { AS_TENSORS = 0, IN_FULL = 1, IN_BF16 = 2 };
 
 /* Where the word of a struct's member comes from. */
 enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
@@ -78,6 +85,7 @@ typedef struct Cell {
     const cellgen_value **shape; /* of theta; NULL where no function reads one */
     const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
     int states, held;
+    int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
     int *output_of; /* for each upstream gradient the number of its output */
     Tells *tells;
     Function forward, backward;
@@ -97,6 +105,9 @@ typedef struct {
     int64_t dims[DIMS];
     int32_t dtype;
     int is_double, is_apart;
+    int narrow;                      /* cellgen_stored: of tensors of 16 bits */
+    unsigned char stored[MOST];      /* of each member */
+    unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
     Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
     Tensor checkpoint[MOST];
     int checkpoints;
@@ -114,6 +125,7 @@ typedef struct {
 typedef struct {
     void *word[MOST + 4];
     int64_t strides[2 * MOST + 4];
+    unsigned char stored[MOST];
     cellgen_options options;
 } Again;
 
@@ -200,7 +212,7 @@ static void own(Run *run, Tensor tensor)
         aoti_torch_delete_tensor_object(tensor);
 }
 
-static Tensor make(Run *run, int64_t rank, const int64_t *sizes)
+static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
 {
     int64_t strides[AXES], dense = 1;
     Tensor made = NULL;
@@ -208,7 +220,7 @@ static Tensor make(Run *run, int64_t rank, const int64_t *sizes)
         strides[k] = dense;
         dense *= sizes[k] > 0 ? sizes[k] : 1;
     }
-    if (aoti_torch_empty_strided(rank, sizes, strides, run->dtype, aoti_torch_device_type_cpu(), 0, &made))
+    if (aoti_torch_empty_strided(rank, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &made))
         fail(run, "cellgen: no memory for a result");
     return made;
 }
@@ -238,16 +250,60 @@ static int64_t shown_length(const Run *run, const cellgen_value *value, int64_t 
     return is_shown && axis == 0 && (value->flags & CELLGEN_VALUE_OVER_TIME) ? found / run->every : found;
 }
 
-/* The address of a tensor that a kernel can read; what it cannot is copied first. */
-static void *address(Run *run, Tensor tensor, const cellgen_value *value, int is_shown)
+/* Whether an array has a row for each step, saved ones too. */
+static int has_steps(const Run *run, const cellgen_value *value)
 {
+    if (value->flags & CELLGEN_VALUE_OVER_TIME)
+        return 1;
+    if (!(value->flags & CELLGEN_VALUE_SAVED) || value->axes == 0 || value->axis[0]->terms != 1)
+        return 0;
+    const cellgen_term *term = value->axis[0]->term;
+    return term->factor == 1 && term->dim[1] < 0 && term->dim[0] >= 0 &&
+           strcmp(run->cell->cell->dim[term->dim[0]], "T") == 0;
+}
+
+/* What the 16 bits of an array with steps hold (cellgen_stored). */
+static int kind_of(const Run *run, const Member *member)
+{
+    const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
+    return run->narrow && is_kept && run->cell->is_gate[member->number] ? CELLGEN_STORED_F16 : run->narrow;
+}
+
+/* The type of a tensor that stands for a member. */
+static int32_t dtype_of(const Run *run, const Member *member)
+{
+    const cellgen_value *value = member->value;
+    if (!run->narrow)
+        return run->dtype;
+    if (has_steps(run, value))
+        return kind_of(run, member) == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
+    return member->source == THETA || value->flags & CELLGEN_VALUE_SAVED ? aoti_torch_dtype_float32() : run->dtype;
+}
+
+/* Another tensor with the numbers of one, without gaps. */
+static Tensor copied(Run *run, Tensor tensor, int64_t rank, const int64_t *sizes, int32_t dtype)
+{
+    Tensor copy = make(run, rank, sizes, dtype);
+    if (copy == NULL)
+        return NULL;
+    own(run, copy);
+    if (aoti_torch_copy_(copy, tensor, 0))
+        fail(run, "cellgen: a tensor cannot be copied");
+    return copy;
+}
+
+/* The address of a tensor that a kernel can read; what it cannot is copied first. */
+static void *address(Run *run, Tensor tensor, const Member *member)
+{
+    const cellgen_value *value = member->value;
+    const int is_shown = member->source == UPSTREAM;
     int64_t rank = 0, *sizes = NULL, *strides = NULL;
     int32_t dtype = -1, device = -1;
     _Bool dense = 0;
     void *found = NULL;
     aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
     aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
-    if (rank != value->axes || dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
+    if (rank != value->axes || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: a tensor has another rank, dtype or device");
         return NULL;
     }
@@ -257,8 +313,9 @@ static void *address(Run *run, Tensor tensor, const cellgen_value *value, int is
             return NULL;
         }
     const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
+    const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value);
     aoti_torch_is_contiguous(tensor, &dense);
-    if (!dense) {
+    if (!dense || is_widened) {
         aoti_torch_get_strides(tensor, &strides);
         if (timed && has_dense_units(rank, sizes, strides)) {
             run->is_apart = 1;
@@ -266,13 +323,9 @@ static void *address(Run *run, Tensor tensor, const cellgen_value *value, int is
             aoti_torch_get_data_ptr(tensor, &found);
             return found;
         }
-        Tensor copy = make(run, rank, sizes);
-        if (copy == NULL)
+        tensor = copied(run, tensor, rank, sizes, is_widened ? aoti_torch_dtype_float32() : dtype);
+        if (tensor == NULL)
             return NULL;
-        own(run, copy);
-        if (aoti_torch_copy_(copy, tensor, 0))
-            fail(run, "cellgen: a tensor cannot be copied");
-        tensor = copy;
     }
     aoti_torch_get_data_ptr(tensor, &found);
     return found;
@@ -340,6 +393,42 @@ static void take_cell(Run *run, Value value)
     torch_delete_string((void *)value);
 }
 
+/* What tensors hold; 0: no kernel has it. */
+static int take_dtype(Run *run)
+{
+    aoti_torch_get_dtype(run->theta[0], &run->dtype);
+    run->is_double = run->dtype == aoti_torch_dtype_float64();
+    run->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
+                  : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
+                                                             : CELLGEN_STORED_REAL;
+    return run->is_double || run->narrow || run->dtype == aoti_torch_dtype_float32();
+}
+
+/* Widen the tensors of a call that have no steps. */
+static void widen_theta(Run *run)
+{
+    for (int k = 0; k < run->cell->theta && run->fault == NULL; ++k) {
+        int64_t rank = 0, *sizes = NULL;
+        int32_t dtype = -1, device = -1;
+        const cellgen_value *value = run->cell->shape[k];
+        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME)
+            continue;
+        aoti_torch_get_dtype(run->theta[k], &dtype), aoti_torch_get_device_type(run->theta[k], &device);
+        if (dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
+            fail(run, "cellgen: a tensor has another dtype or device");
+            return;
+        }
+        aoti_torch_get_dim(run->theta[k], &rank), aoti_torch_get_sizes(run->theta[k], &sizes);
+        if (rank != value->axes) {
+            fail(run, "cellgen: a tensor has another rank");
+            return;
+        }
+        Tensor wide = copied(run, run->theta[k], rank, sizes, aoti_torch_dtype_float32());
+        if (wide != NULL)
+            run->theta[k] = wide;
+    }
+}
+
 static void take_theta(Run *run, Value value)
 {
     const int count = take_tensors(run, value, run->theta);
@@ -350,10 +439,8 @@ static void take_theta(Run *run, Value value)
         fail(run, "cellgen: another number of tensors");
         return;
     }
-    aoti_torch_get_dtype(run->theta[0], &run->dtype);
-    run->is_double = run->dtype == aoti_torch_dtype_float64();
-    if (!run->is_double && run->dtype != aoti_torch_dtype_float32()) {
-        fail(run, "cellgen: tensors are neither float32 nor float64");
+    if (!take_dtype(run)) {
+        fail(run, "cellgen: tensors are none of float32, float64, bfloat16 and float16");
         return;
     }
     for (int k = 0; k < cell->told; ++k) {
@@ -370,6 +457,8 @@ static void take_theta(Run *run, Value value)
         if (run->dims[tells.dim] < 0)
             fail(run, "cellgen: shapes do not agree");
     }
+    if (run->narrow)
+        widen_theta(run);
 }
 
 /* Lengths (B), mask and reset (T, B), as `given` says which there are. */
@@ -399,15 +488,9 @@ static void take_tables(Run *run, Value list, int64_t given, void **addresses)
             return;
         }
         if (!dense) {
-            const int32_t own_dtype = run->dtype;
-            run->dtype = dtype;
-            Tensor copy = make(run, rank, sizes);
-            run->dtype = own_dtype;
-            if (copy == NULL)
+            table = copied(run, table, rank, sizes, dtype);
+            if (table == NULL)
                 return;
-            own(run, copy);
-            aoti_torch_copy_(copy, table, 0);
-            table = copy;
         }
         aoti_torch_get_data_ptr(table, &addresses[k]);
     }
@@ -425,8 +508,8 @@ static void *scalar_word(const Run *run, Tensor tensor)
     return word;
 }
 
-/* A result: its address, NULL where it is not formed. Of the last step alone, (B, ...), it starts at zero. */
-static void *make_result(Run *run, const Member *member, int saves)
+/* A result: its address, NULL where it is not formed, and what it holds (cellgen_stored). Of the last step alone, (B, ...), it starts at zero. */
+static void *make_result(Run *run, const Member *member, int saves, unsigned char *stored)
 {
     const cellgen_value *value = member->value;
     const int is_wanted = run->wanted < 0 || (run->wanted >> member->number & 1);
@@ -438,10 +521,12 @@ static void *make_result(Run *run, const Member *member, int saves)
     if (is_wanted ? is_saved && (!saves || run->segment) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
         return NULL;
     const int64_t first = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    const int is_timed = has_steps(run, value) && !first;
+    const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
     int64_t sizes[AXES], count = run->is_double ? sizeof(double) : sizeof(float);
     for (int64_t k = first; k < value->axes; ++k)
         count *= sizes[k - first] = shown_length(run, value, k, is_output);
-    Tensor made = make(run, value->axes - first, sizes);
+    Tensor made = make(run, value->axes - first, sizes, dtype);
     if (made == NULL)
         return NULL;
     aoti_torch_get_data_ptr(made, &word);
@@ -450,7 +535,28 @@ static void *make_result(Run *run, const Member *member, int saves)
     if (!is_wanted)
         own(run, made);
     run->result[member->number] = is_wanted ? made : NULL;
+    run->is_wide[member->number] = run->narrow && !is_timed && !is_saved;
+    *stored = (unsigned char)(is_timed ? kind_of(run, member) : CELLGEN_STORED_REAL);
     return word;
+}
+
+/* Round results that have no steps. */
+static void round_results(Run *run)
+{
+    for (int k = 0; k < run->function->results && run->fault == NULL; ++k) {
+        int64_t rank = 0, *sizes = NULL;
+        const Tensor wide = run->result[k];
+        if (wide == NULL || !run->is_wide[k])
+            continue;
+        aoti_torch_get_dim(wide, &rank), aoti_torch_get_sizes(wide, &sizes);
+        Tensor made = make(run, rank, sizes, run->dtype);
+        if (made == NULL)
+            return;
+        if (aoti_torch_copy_(made, wide, 0))
+            fail(run, "cellgen: a result cannot be rounded");
+        own(run, wide);
+        run->result[k] = made;
+    }
 }
 
 static void fill(Run *run, int saves)
@@ -462,17 +568,18 @@ static void fill(Run *run, int saves)
         const int before = run->spans;
         void *word = NULL;
         Tensor tensor = NULL;
+        run->stored[m] = CELLGEN_STORED_REAL;
         switch (member->source) {
         case THETA: tensor = run->theta[member->number]; break;
         case KEPT: tensor = run->segment ? NULL : run->kept[member->number]; break;
         case UPSTREAM: tensor = run->upstream[member->number]; break;
         case SCALAR: memcpy(&word, &run->scalar[member->number], sizeof word); break;
-        case RESULT: word = make_result(run, member, saves); break;
+        case RESULT: word = make_result(run, member, saves, &run->stored[m]); break;
         }
-        if (tensor != NULL)
-            word = value->role == CELLGEN_ROLE_SCALAR
-                       ? scalar_word(run, tensor)
-                       : address(run, tensor, value, member->source == UPSTREAM);
+        if (tensor != NULL) {
+            word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor) : address(run, tensor, member);
+            run->stored[m] = (unsigned char)(has_steps(run, value) ? kind_of(run, member) : CELLGEN_STORED_REAL);
+        }
         if ((value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, value);
         run->word[m] = word;
@@ -503,9 +610,10 @@ static void place_checkpoints(Run *run, Tensor *given, int count)
     for (int k = 0; k < wanted && run->fault == NULL; ++k) {
         int64_t sizes[AXES + 1], rank = 0, *found = NULL;
         const int64_t axes = shape_of_checkpoint(run, k, sizes);
+        const int32_t own_dtype = run->narrow ? aoti_torch_dtype_float32() : run->dtype;
         int32_t dtype = -1;
         _Bool dense = 1;
-        Tensor at = given == NULL ? make(run, axes, sizes) : given[k];
+        Tensor at = given == NULL ? make(run, axes, sizes, own_dtype) : given[k];
         if (at == NULL)
             return;
         if (given == NULL) {
@@ -513,18 +621,13 @@ static void place_checkpoints(Run *run, Tensor *given, int count)
         } else {
             aoti_torch_get_dim(at, &rank), aoti_torch_get_sizes(at, &found);
             aoti_torch_get_dtype(at, &dtype), aoti_torch_is_contiguous(at, &dense);
-            if (rank != axes || dtype != run->dtype || memcmp(found, sizes, (size_t)axes * sizeof *sizes)) {
+            if (rank != axes || dtype != own_dtype || memcmp(found, sizes, (size_t)axes * sizeof *sizes)) {
                 fail(run, "cellgen: checkpoints have other shapes");
                 return;
             }
-            Tensor copy = dense ? at : make(run, axes, sizes);
-            if (copy == NULL)
+            at = dense ? at : copied(run, at, axes, sizes, dtype);
+            if (at == NULL)
                 return;
-            if (!dense) {
-                own(run, copy);
-                aoti_torch_copy_(copy, at, 0);
-            }
-            at = copy;
         }
         aoti_torch_get_data_ptr(at, &run->checkpoint_at[k]);
     }
@@ -551,7 +654,8 @@ static Again *fill_again(Run *run, const cellgen_options *options)
             memcpy(&word, &run->scalar[member->number], sizeof word);
         else if (is_theta)
             word = member->value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
-                                                              : address(run, tensor, member->value, 0);
+                                                              : address(run, tensor, member);
+        again->stored[m] = (unsigned char)(is_theta && has_steps(run, member->value) ? run->narrow : CELLGEN_STORED_REAL);
         if ((member->value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, member->value);
         again->word[m] = word;
@@ -561,6 +665,7 @@ static Again *fill_again(Run *run, const cellgen_options *options)
     again->options.window = again->options.checkpoint = again->options.every = again->options.partial = 0;
     again->options.checkpoints = NULL;
     again->options.strides = run->is_apart ? again->strides : NULL;
+    again->options.stored = run->narrow ? again->stored : NULL;
     void *const tail[] = {NULL, NULL, NULL, &again->options};
     memcpy(again->word + function->members, tail, sizeof tail);
     run->function = own, run->strides = run->own_strides, run->spans = spans, run->is_apart = is_apart;
@@ -590,7 +695,8 @@ static void call(Run *run, cellgen_options *options, int is_usual)
     uint32_t threads = 1;
     span(run, run->dims[1], 1), span(run, run->dims[1], 1); /* of mask and reset */
     options->strides = run->is_apart ? run->strides : NULL;
-    const cellgen_options *given = is_usual && !run->is_apart ? NULL : options;
+    options->stored = run->narrow ? run->stored : NULL;
+    const cellgen_options *given = is_usual && !run->is_apart && !run->narrow ? NULL : options;
     for (int64_t k = 0; k < function->signature->dims; ++k)
         dims[k] = run->dims[function->signature->dim[k]];
     bytes = entry->size(dims, given);
@@ -611,6 +717,8 @@ static void call(Run *run, cellgen_options *options, int is_usual)
         fail_length(run, options->lengths);
     else if (code)
         fail(run, "cellgen: the kernel refused the call");
+    else if (run->narrow)
+        round_results(run);
 }
 
 static void finish(Run *run, Value *stack)
@@ -645,7 +753,8 @@ static void take_numbers(Run *run, const Value *rest, cellgen_options *options)
     options->hold = !(_Bool)rest[3];
     options->window = (int64_t)rest[4];
     options->flush = (_Bool)rest[5];
-    options->products = (_Bool)rest[6];
+    const int64_t products = (int64_t)rest[6];
+    options->products = products == IN_BF16 || (products == AS_TENSORS && run->narrow == CELLGEN_STORED_BF16);
     options->checkpoint = run->segment = (int64_t)rest[7];
     options->every = run->every = (int64_t)rest[8];
     options->partial = (int64_t)rest[9] != 0;
@@ -689,7 +798,7 @@ static Run *begin(const Value *stack)
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = run->checkpoints = 0;
+    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->checkpoints = 0;
     run->strides = run->own_strides;
     run->wanted = -1;
     take_cell(run, stack[0]);
@@ -846,10 +955,12 @@ static int note_states(Cell *cell)
 }
 
 /* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
- * which dimension. Returns 0, or what is wrong. */
+ * which dimension; `gates` says of each that is kept whether 16 bits of it are float16. Returns 0, or
+ * what is wrong. */
 int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
                       const char *const *theta, const char *const *scalars, const char *const *kept,
-                      const char *const *upstream, const char *const *gradients, const int64_t *tells)
+                      const char *const *upstream, const char *const *gradients, const int64_t *tells,
+                      const int64_t *gates)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
@@ -870,6 +981,12 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
     if (!code)
         code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
                         gradients, (int)counts[5]);
+    cell->is_gate = calloc((size_t)all + 1, sizeof *cell->is_gate);
+    for (int k = 0; k < all && !code; ++k) {
+        code = cell->is_gate == NULL ? 2 : 0;
+        if (!code)
+            cell->is_gate[k] = gates[k] != 0;
+    }
     cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
     for (int k = 0; k < cell->upstream && !code; ++k) {
         code = cell->output_of == NULL ? 2 : 0;

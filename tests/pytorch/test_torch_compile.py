@@ -26,8 +26,8 @@ pytestmark = [
 ]
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
-NOTHING = (False, 0, 1, 0, False)
-"""What follows the options: in_bf16, checkpoint, every, hidden, last."""
+NOTHING = (0, 0, 1, 0, False)
+"""What follows the options: products, checkpoint, every, hidden, last."""
 USUAL = ([], 0, False, False, 0, False, *NOTHING)
 
 
@@ -226,14 +226,12 @@ def test_tensors_without_memory_have_shapes() -> None:
         assert fake(torch.randn(5, 2, 3))[0].shape == (5, 2, 4)
 
 
-def test_autocast_runs_in_float32_and_says_so() -> None:
-    cellgen.torch.functional._say_precision.cache_clear()
+def test_autocast_runs_a_model_in_bfloat16() -> None:
     model = Tagger()
     x = torch.randn(6, 2, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        with pytest.warns(UserWarning, match="compute in float32 under autocast"):
-            y, _ = model.layer(model.read(x))
-        assert y.dtype == torch.float32
+        y, _ = model.layer(model.read(x))
+        assert y.dtype == torch.bfloat16
         assert model(x).dtype == torch.bfloat16
         gradients(model, model, x)
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -289,7 +287,7 @@ def wrong(name: str) -> tuple[dict[str, torch.Tensor], type[Exception], str]:
             RuntimeError,
             "w_z is float64, expected float32",
         ),
-        "half": ({"x": tensors["x"].half()}, RuntimeError, "x is float16, expected float32 or"),
+        "integers": ({"x": tensors["x"].int()}, RuntimeError, "x is int32, expected float32, "),
         "rank": ({"x": tensors["x"][0]}, RuntimeError, "x has 2 axes, shape (2, 2), expected 3"),
         "shape": ({"b_n": torch.zeros(4)}, RuntimeError, "b_n has shape (4,), expected (H) = (3,)"),
         "device": ({"u_r": tensors["u_r"].to("meta")}, RuntimeError, "u_r is on meta, but x is on"),
@@ -306,7 +304,7 @@ def wrong(name: str) -> tuple[dict[str, torch.Tensor], type[Exception], str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["dtype", "half", "rank", "shape", "device", "layout", "lengths", "mask"]
+    "name", ["dtype", "integers", "rank", "shape", "device", "layout", "lengths", "mask"]
 )
 def test_a_wrong_tensor_is_named_eager_and_compiled_alike(name: str) -> None:
     cell = function("gru")

@@ -21,8 +21,8 @@ from cellgen.torch.run import Steps  # noqa: E402
 
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
-NOTHING = (False, 0, 1, 0, False)
-"""What follows the options: in_bf16, checkpoint, every, hidden, last."""
+NOTHING = (0, 0, 1, 0, False)
+"""What follows the options: products, checkpoint, every, hidden, last."""
 ROOT = Path(__file__).parent.parent.parent
 
 
