@@ -29,6 +29,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.jax.calls import JaxCall
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
+from cellgen.jax.pairs import Own, pair
 from cellgen.jax.primitives import backward, backward_p, forward, forward_p, row_by_row
 from cellgen.jax.shown import show
 
@@ -51,11 +52,38 @@ def _named(call: JaxCall, arrays: Arrays) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Push:
-    """The derivative of forward: constants are tables, values and what was kept."""
+    """The derivative of forward: constants are tables, values and what was kept.
+
+    As a pair with ``forward`` itself it has no use for what was kept, and saves if that does.
+    """
 
     call: JaxCall
     moves: Names
     outputs: Which
+    save: bool = False
+
+    def own(self) -> Own:
+        """The forward pass."""
+        return Own(forward_p, {"call": self.call, "save": self.save})
+
+    def both(self, constants: Arrays, arrays: Arrays) -> tuple[list[Any], list[Any]]:
+        """Give what the forward pass does and its derivative, from one call."""
+        moved = dict(zip(self.moves, arrays, strict=True))
+        tangent = Tangent(self.call, constants, moved, save=self.save)
+        saved = forward(self.call, True, constants)[len(self.outputs) :] if self.save else []
+        own = [tangent.formed[item.name] for item in self.call.layout.outputs]
+        return [*own, *saved], list(compress(tangent.outputs(), self.outputs))
+
+    def begun(self, constants: Arrays) -> tuple[list[Any], list[Any]]:
+        """Give what the forward pass does, and constants with what it kept."""
+        formed = forward(self.call, True, constants)
+        named = {item.name: array for item, array in zip(self.call.formed, formed, strict=True)}
+        kept = [named[item.name] for item in self.call.kept]
+        return formed if self.save else formed[: len(self.outputs)], [*constants, *kept]
+
+    def alone(self) -> Push:
+        """Give the derivative by itself."""
+        return replace(self, save=False)
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
         """Give the results, linear in ``arrays``."""
@@ -106,7 +134,8 @@ class Pull:
 class Turn:
     """The derivative of the backward pass along ``moves`` and some of the upstream gradients.
 
-    Constants are all of its operands, results the gradients of ``names``.
+    Constants are all of its operands, results the gradients of ``names``. As a pair with the
+    backward pass, names are those of what moves.
     """
 
     call: JaxCall
@@ -115,17 +144,49 @@ class Turn:
     upstream: Which
     names: Names
 
+    def own(self) -> Own:
+        """The backward pass."""
+        learn = (self.call.layout.theta[place].name for place in self.call.layout.learns)
+        wanted = tuple(name in self.names for name in learn)
+        how = {"call": self.call, "present": self.present, "wanted": wanted, "per_row": False}
+        return Own(backward_p, how)
+
+    def both(self, constants: Arrays, arrays: Arrays) -> tuple[list[Any], list[Any]]:
+        """Give gradients and their derivatives, from one call: those of directions are the first.
+
+        What a tangent gives for outputs' directions is linear in its own, by the cell's Jacobian.
+        """
+        tangent, upstream, own = self._turned(constants, arrays)
+        names = [tangent.call.known.directions[name] for name in self.names]
+        found = tangent.gradients(upstream, own, (*names, *self.names))
+        return [found[name] for name in names], [found[name] for name in self.names]
+
+    def begun(self, constants: Arrays) -> tuple[list[Any], list[Any]]:
+        """Give the gradients, and the same constants."""
+        own = self.own()
+        return list(own.primitive.bind(*constants, **own.parameters)), list(constants)
+
+    def alone(self) -> Turn:
+        """Give the derivative by itself."""
+        return self
+
+    def _turned(self, constants: Arrays, arrays: Arrays) -> tuple[Tangent, list[Any], list[Any]]:
+        """The tangent along what moves, then what is upstream of outputs and of directions."""
+        count = len(self.moves)
+        moved = dict(zip(self.moves, arrays[:count], strict=True))
+        upstream = _spread(_within(self.present, self.upstream), arrays[count:])
+        own = _spread(self.present, _upstream(constants, self.present))
+        return Tangent(self.call, constants, moved), upstream, own
+
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
         """Give the results, linear in ``arrays``."""
-        count = len(self.moves)
-        if not count:  # linear in the upstream gradients
+        if not self.moves:  # linear in the upstream gradients
             own = constants[: len(constants) - sum(self.present)]
             present = _within(self.present, self.upstream)
             found = backward(self.call, present, (*own, *arrays), self.names)
             return [found[name] for name in self.names]
-        tangent = Tangent(self.call, constants, dict(zip(self.moves, arrays[:count], strict=True)))
-        given = _spread(_within(self.present, self.upstream), arrays[count:])
-        found = tangent.gradients(given, _spread(self.present, _upstream(constants, self.present)))
+        tangent, upstream, own = self._turned(constants, arrays)
+        found = tangent.gradients(upstream, own, self.names)
         return [found[name] for name in self.names]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
@@ -164,7 +225,7 @@ class TurnBack:
         if self.moves:
             nothing = [None] * len(self.present)
             own = _spread(self.present, _upstream(constants, self.present))
-            found = tangent.gradients(nothing, own)
+            found = tangent.gradients(nothing, own, self.moves)
             of_theta = [found[name] for name in self.moves]
         outputs = tangent.outputs()
         return [*of_theta, *compress(outputs, _within(self.present, self.upstream))]
@@ -239,8 +300,10 @@ class Tangent:
             for item in self.own.layout.outputs
         ]
 
-    def gradients(self, upstream: Sequence[Any], of_directions: Sequence[Any]) -> dict[str, Any]:
-        """The gradients of theta, given those of outputs and of their directions, None for zero."""
+    def gradients(
+        self, upstream: Sequence[Any], of_directions: Sequence[Any], wanted: Names
+    ) -> dict[str, Any]:
+        """Some gradients, given those of outputs and of their directions, None for zero."""
         names = [item.name for item in self.own.layout.outputs]
         given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
         along = zip(names, of_directions, strict=True)
@@ -249,9 +312,11 @@ class Tangent:
         present = tuple(u is not None for u in ordered)
         kept = [self.formed[item.name] for item in self.call.kept]
         operands = (*self.arrays, *kept, *(u for u in ordered if u is not None))
-        found = backward(self.call, present, operands, tuple(self.named))
-        zeros = {name: jnp.zeros_like(array) for name, array in self.named.items()}
-        return {name: found.get(name, zeros[name]) for name in self.named}
+        found = backward(self.call, present, operands, wanted)
+        return {
+            name: found[name] if name in found else jnp.zeros_like(self.named[name])
+            for name in wanted
+        }
 
 
 def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
@@ -285,16 +350,13 @@ def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, save: bool) -> 
         results = forward(call, save, arrays)
         return results, [zero(result) for result in results]
     saving = call.saving
-    formed = forward(saving, True, arrays)
-    named = {item.name: array for item, array in zip(saving.formed, formed, strict=True)}
     outputs = len(saving.layout.outputs)
-    push = Push(saving, tuple(moves), (True,) * outputs)
-    kept = [named[item.name] for item in saving.kept]
-    found = linear(push, (*arrays, *kept), list(moves.values()))
+    push = Push(saving, tuple(moves), (True,) * outputs, save)
+    formed, found = pair(push, arrays, list(moves.values()))
     if save:
         return formed, [*found, *(zero(array) for array in formed[outputs:])]
     tables, _, _ = call.split(arrays)
-    return show(call, tables, formed[:outputs]), show(call, tables, found)
+    return show(call, tables, formed), show(call, tables, found)
 
 
 def _backward_jvp(
@@ -302,16 +364,18 @@ def _backward_jvp(
 ) -> Any:
     if per_row:
         return _along_rows(arrays, dots, call=call, present=present, wanted=wanted)
-    gradients = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
     _, own, others = call.split(dots)
     moves, upstream = _moves(call, own), others[len(call.kept) :]
     moved = [dot for dot in upstream if not is_zero(dot)]
-    if not moves and not moved:
-        return gradients, [zero(gradient) for gradient in gradients]
     learn = (call.layout.theta[place].name for place in call.layout.learns)
     names = tuple(compress(learn, wanted))
     marked = tuple(not is_zero(dot) for dot in upstream)
     turn = Turn(call, present, tuple(moves), marked, names)
+    if moves and {*names} <= {*of_tangent(call, tuple(moves)).known.directions}:
+        return pair(turn, arrays, [*moves.values(), *moved])
+    gradients = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
+    if not moves and not moved:
+        return gradients, [zero(gradient) for gradient in gradients]
     return gradients, linear(turn, arrays, [*moves.values(), *moved])
 
 

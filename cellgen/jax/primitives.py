@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching
+from jax.interpreters import partial_eval as pe
 
 from cellgen.frameworks.layout import row_axis
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
@@ -140,7 +141,40 @@ def row_by_row(arrays: Arrays, *, call: JaxCall, present: Which, wanted: Which) 
     )
 
 
+def _forward_read(read: Sequence[bool], equation: Any) -> Any:
+    """Save nothing where nobody reads what is saved."""
+    call, save = equation.params["call"], equation.params["save"]
+    if not any(read):
+        return [False] * len(equation.invars), None
+    outputs = len(call.layout.outputs)
+    if save and not any(read[outputs:]):
+        equation = equation.replace(
+            outvars=equation.outvars[:outputs], params={"call": call, "save": False}
+        )
+    return [True] * len(equation.invars), equation
+
+
+def _backward_read(read: Sequence[bool], equation: Any) -> Any:
+    """Form the gradients that somebody reads, and those that others follow from."""
+    if not any(read):
+        return [False] * len(equation.invars), None
+    call, wanted = equation.params["call"], equation.params["wanted"]
+    places = list(compress(range(len(wanted)), wanted))
+    formed = [
+        is_read or not call.layout.gradients[place].optional
+        for place, is_read in zip(places, read, strict=True)
+    ]
+    left = set(compress(places, formed))
+    equation = equation.replace(
+        outvars=list(compress(equation.outvars, formed)),
+        params=equation.params | {"wanted": tuple(place in left for place in range(len(wanted)))},
+    )
+    return [True] * len(equation.invars), equation
+
+
 state(forward_p, _forward_shapes, _forward_lowered)
 state(backward_p, _backward_shapes, _backward_lowered)
 batching.primitive_batchers[forward_p] = _forward_batch
 batching.primitive_batchers[backward_p] = _backward_batch
+pe.dce_rules[forward_p] = _forward_read
+pe.dce_rules[backward_p] = _backward_read
