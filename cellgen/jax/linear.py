@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -109,25 +110,20 @@ def _lowered(*arrays: Any, map: LinearMap, constants: int) -> list[Any]:
 
 
 def _jvp(arrays: Arrays, dots: Arrays, *, map: LinearMap, constants: int) -> Any:
-    own, some = arrays[:constants], arrays[constants:]
-    results = linear(map, own, some)
-    found = [zero(result) for result in results]
-    moved = tuple(not is_zero(dot) for dot in dots[constants:])
-    if any(moved):
-        found = linear(map.along(moved), own, [d for d in dots[constants:] if not is_zero(d)])
-    places = [place for place, dot in enumerate(dots[:constants]) if not is_zero(dot)]
-    if places:
+    own, moved = arrays[:constants], tuple(not is_zero(dot) for dot in dots[constants:])
+    if all(is_zero(dot) for dot in dots[:constants]):
+        results = linear(map, own, arrays[constants:])
+        along = linear(map.along(moved), own, list(compress(dots[constants:], moved)))
+        return results, along
+    places = [place for place, dot in enumerate(dots) if not is_zero(dot)]
 
-        def of_constants(*values: Any) -> tuple[Any, ...]:
-            whole = list(own)
-            for place, value in zip(places, values, strict=True):
-                whole[place] = value
-            return tuple(map.apply(whole, some))
+    def apply(*values: Any) -> list[Any]:
+        whole = list(arrays)
+        for place, value in zip(places, values, strict=True):
+            whole[place] = value
+        return map.apply(whole[:constants], whole[constants:])
 
-        given = [own[place] for place in places]
-        _, more = jax.jvp(of_constants, given, [dots[place] for place in places])
-        found = [ad.add_tangents(one, other) for one, other in zip(found, more, strict=True)]
-    return results, found
+    return jax.jvp(apply, [arrays[place] for place in places], [dots[place] for place in places])
 
 
 def _transposed(cotangents: Arrays, *arrays: Any, map: LinearMap, constants: int) -> list[Any]:

@@ -67,6 +67,13 @@ def third(p: Problem) -> object:
     return jax.jit(jax.grad(lambda b: (jax.hessian(f)(b) ** 2).sum()))(b)
 
 
+def remade(p: Problem) -> object:
+    """The gradient of a Hessian-vector product whose values are computed once more."""
+    f, (b,) = p.of(p.weights[2])
+    product = jax.checkpoint(lambda b: jax.jvp(jax.grad(f), (b,), (jnp.cos(b),))[1])
+    return jax.grad(lambda b: (product(b) ** 2).sum())(b)
+
+
 def weights(p: Problem) -> object:
     many, x = jax.tree.map(lambda a: jnp.stack([a, 2 * a]), p.given()), p.given()["x"]
     return jax.vmap(lambda own: p.run(own | {"x": x}))(many)
@@ -143,6 +150,7 @@ CASES: dict[str, Callable[[Problem], object]] = {
     "grad of vmap": of_vmap,
     "vmap of Hessian-vector products": vmap_of_hvp,
     "third derivatives": third,
+    "checkpoint of Hessian-vector products": remade,
 }
 STATED = ("alif", "izhikevich", "lif", "phased_lstm")
 """Cells whose derivatives are stated, or that have steps: differences tell another story."""
@@ -214,6 +222,33 @@ def test_gradients_that_nobody_wants_are_not_formed() -> None:
     assert len(wanted) < 5
     assert len(backward.rpartition("->")[2].split("tensor<")) - 1 == len(wanted)
     close(jax.grad(loss)(arrays["u_f"]), jax.grad(lambda a: call(cell, a).h.sum())(arrays)["u_f"])
+
+
+def kernels(run: Callable[[jax.Array], object], x: jax.Array) -> list[str]:
+    """The cell and function of each kernel that a compiled program calls."""
+    lines = jax.jit(run).lower(x).compile().as_text().splitlines()
+    calls = [line for line in lines if 'custom_call_target="cellgen_call"' in line]
+    of = lambda line, name: line.partition(f'{name} = "')[2].partition('"')[0]
+    return [f"{of(line, 'cell')} {of(line, 'function')}" for line in calls]
+
+
+def test_forward_mode_computes_outputs_and_gradients_with_their_derivatives() -> None:
+    cell, arrays = function("elman"), given(name="elman")
+    loss = lambda x: (call(cell, arrays | {"x": x}).h ** 2).sum()
+    grad = jax.grad(loss)
+    forward, backward = "elman/by:x sequence_forward", "elman/by:x sequence_backward"
+    x = arrays["x"]
+    assert kernels(lambda x: jax.jvp(loss, (x,), (x,)), x) == [forward]
+    assert kernels(lambda x: jax.jvp(grad, (x,), (x,)), x) == [forward, backward]
+    assert kernels(lambda x: jax.linearize(loss, x)[0], x) == ["elman sequence_forward"]
+
+
+def test_forward_mode_saves_nothing_that_only_gradients_read() -> None:
+    cell, arrays = function("gru"), given()
+    lowered = jax.jit(lambda x: jax.jvp(lambda x: call(cell, arrays | {"x": x}), (x,), (x,)))
+    text = lowered.lower(arrays["x"]).as_text()
+    line = next(line for line in text.splitlines() if "@cellgen_call" in line)
+    assert len(line.rpartition("->")[2].split("tensor<")) - 1 == 4  # h, h_last, directions of both
 
 
 def test_a_gradient_needs_no_tangent_and_a_penalty_one_along_inputs() -> None:
