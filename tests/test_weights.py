@@ -17,8 +17,9 @@ from cellgen import weights
 from cellgen.cli.main import app
 from cellgen.errors import ArgumentError
 from cellgen.weights import Dialect, convert, dialect, semantics
-from cellgen.weights.dialects import CELLS, ROWS
+from cellgen.weights.dialects import ROWS
 from cellgen.weights.grids import Array, Arrays, read_blocks
+from cellgen.weights.layouts import CELLS, PackedWeight
 
 ROOT = Path(__file__).parent
 MADE = sorted((ROOT / "golden" / "weights").glob("*.npz"))
@@ -200,7 +201,7 @@ def test_a_wrong_row_of_the_table_fails_the_proof(monkeypatch: pytest.MonkeyPatc
     def swapped() -> Dialect:
         known = real()
         at = next(i for i, array in enumerate(known.arrays) if array.name == "b_ru")
-        wrong = weights.dialects.PackedWeight("b_ru", (("b_z", "b_r"),))
+        wrong = PackedWeight("b_ru", (("b_z", "b_r"),))
         arrays = (*known.arrays[:at], wrong, *known.arrays[at + 1 :])
         return Dialect(known.name, known.function, arrays)
 

@@ -6,7 +6,8 @@ The names of dialects and their options: docs/reference/weights.md, ``cellgen.we
 """
 
 from cellgen.weights.convert import Converted, convert
-from cellgen.weights.dialects import ROWS, Dialect, dialect
+from cellgen.weights.dialects import ROWS, dialect
 from cellgen.weights.files import load, save
+from cellgen.weights.layouts import Dialect
 
 __all__ = ["ROWS", "Converted", "Dialect", "convert", "dialect", "load", "save"]

@@ -10,9 +10,10 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.weights.dialects import CELLS, ROWS, SUFFIXES, Dialect, dialect
+from cellgen.weights.dialects import ROWS, dialect
 from cellgen.weights.grids import Array, Arrays, Blocks, read_blocks, write_blocks
 from cellgen.weights.heads import read_heads, write_heads
+from cellgen.weights.layouts import CELLS, SUFFIXES, Dialect
 from cellgen.weights.semantics import largest_difference
 
 LISTED = 4

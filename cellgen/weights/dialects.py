@@ -1,13 +1,8 @@
 """The table of dialects: how each library stacks what a cell declares one by one.
 
-A dialect's array is a grid of blocks, each of them a weight of the cell: ``w_<gate>`` (I, H) of the
-input, ``u_<gate>`` (H, H) of the previous state, ``b_<gate>`` (H,) the bias, ``c_<gate>`` (H,) a
-second one, beside the recurrent product, ``p_<gate>`` (H,) a peephole. Blocks of a row stand side
-by side in the last axis, rows one under the other. Gates go by the cell's names: i f g o of an
-LSTM, z r n of a GRU; a minus before a block says that the library means its negative.
-
-A row of the table is a function of the options that change a layout, as the library's constructor
-calls them. Two dialects whose ``function`` is the same compute the same equations.
+A row of the table is a function of the options that change a layout (``cellgen.weights.layouts``),
+as the library's constructor calls them. Two dialects whose ``function`` is the same compute the
+same equations.
 """
 
 from __future__ import annotations
@@ -15,87 +10,13 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-
-Grid: TypeAlias = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class PackedWeight:
-    """One array of a library: a grid of blocks, transposed or not, behind axes of length 1.
-
-    ``entry``: which entry of the leading axis is this layer's; what is written has one entry.
-    """
-
-    name: str
-    grid: Grid
-    transposed: bool = False
-    leading: bool = False
-    entry: int = 0
-
-    @property
-    def blocks(self) -> tuple[str, ...]:
-        """The blocks of all rows, without signs."""
-        return tuple(block.lstrip("-") for row in self.grid for block in row)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """A library's layout of one layer's weights.
-
-    ``function`` names the equations, ``cell`` is the shipped cell that computes them, ``arrays``
-    are the library's. ``forget_bias`` is added by the library to the bias of the forget gate when
-    it runs. ``others``: how arrays of other layers of the same model begin. ``heads``: blocks are
-    cut by heads (``cellgen.weights.heads``).
-    """
-
-    name: str
-    function: str
-    arrays: tuple[PackedWeight, ...]
-    forget_bias: float = 0.0
-    others: tuple[str, ...] = ()
-    heads: bool = False
-
-    @property
-    def alone(self) -> Dialect:
-        """The dialect of arrays that hold this layer and no other direction."""
-        return replace(self, arrays=tuple(replace(array, entry=0) for array in self.arrays))
-
-    @property
-    def blocks(self) -> frozenset[str]:
-        """Every block that the library has an entry for."""
-        return frozenset(block for array in self.arrays for block in array.blocks)
-
-
-CELLS: Mapping[str, str] = {
-    "lstm": "lstm",
-    "gru": "gru",
-    "gru_reset_before": "gru_reset_before",
-    "rnn_tanh": "elman",
-    "rnn_relu": "elman_relu",
-    "slstm": "slstm_heads",
-}
-"""The shipped cell of each function; an LSTM with peepholes is ``lstm_peephole``."""
-SUFFIXES: Mapping[str, tuple[str, ...]] = {
-    "lstm": ("_i", "_f", "_g", "_o"),
-    "gru": ("_z", "_r", "_n"),
-    "gru_reset_before": ("_z", "_r", "_n"),
-    "rnn_tanh": ("",),
-    "rnn_relu": ("",),
-    "slstm": ("_i", "_f", "_z", "_o"),
-}
-"""Gates of each function, as they end the names of blocks."""
-
-
-def side_by_side(kind: str, gates: str) -> Grid:
-    """One row of blocks: ``side_by_side("w", "ifgo")``; one block without a gate for ``""``."""
-    return (tuple(f"{kind}_{gate}" for gate in gates) or (kind,),)
+from cellgen.weights.layouts import CELLS, SUFFIXES, Dialect, Grid, PackedWeight, side_by_side
 
 
 def _pytorch(
@@ -170,6 +91,20 @@ def _keras_gru(reset_after: bool = True, use_bias: bool = True) -> Dialect:
 def _keras_rnn(activation: str = "tanh", use_bias: bool = True) -> Dialect:
     bias = side_by_side("b", "") if use_bias else None
     return _keras("SimpleRNN", "", _plain("activation", activation), bias)
+
+
+def _keras_cudnn(kind: str, gates: str, function: str) -> Dialect:
+    """Keras 2's layers of cuDNN alone, which hand a gate's numbers to it as they lie.
+
+    cuDNN reads them as (H, I) and (H, H), row by row.
+    """
+    both = side_by_side("b", gates)[0] + side_by_side("c", gates)[0]
+    arrays = (
+        PackedWeight("kernel", side_by_side("w", gates), column_major=True),
+        PackedWeight("recurrent_kernel", side_by_side("u", gates), column_major=True),
+        PackedWeight("bias", (both,)),
+    )
+    return Dialect(f"keras.layers.{kind}", function, arrays)
 
 
 def _block_lstm(
@@ -382,6 +317,8 @@ ROWS: Mapping[str, Callable[..., Dialect]] = {
     "keras.layers.LSTM": _keras_lstm,
     "keras.layers.GRU": _keras_gru,
     "keras.layers.SimpleRNN": _keras_rnn,
+    "keras.layers.CuDNNLSTM": partial(_keras_cudnn, "CuDNNLSTM", "ifgo", "lstm"),
+    "keras.layers.CuDNNGRU": partial(_keras_cudnn, "CuDNNGRU", "zrn", "gru"),
     "tf.GRUBlockCell": _gru_block_cell,
     "tf.LSTMBlockCell": partial(_block_lstm, "LSTMBlockCell", "igfo", 1.0),
     "tf.BlockLSTM": partial(_block_lstm, "BlockLSTM", "igfo", 1.0),

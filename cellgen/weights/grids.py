@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.weights.dialects import Dialect, PackedWeight
+from cellgen.weights.layouts import Dialect, PackedWeight
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]
@@ -29,6 +29,8 @@ def read_blocks(dialect: Dialect, arrays: Mapping[str, Array]) -> Blocks:
                 cut = found[top : top + height, units * at : units * (at + 1)]
                 if block.lstrip("-")[0] in "bcp":
                     cut = cut[0]
+                elif array.column_major:
+                    cut = cut.reshape(cut.shape[::-1]).T
                 blocks[block.lstrip("-")] = -cut if block.startswith("-") else cut
             top += height
     _require_one_input(dialect, blocks)
@@ -45,6 +47,8 @@ def write_blocks(dialect: Dialect, blocks: Mapping[str, Array]) -> Arrays:
                 -blocks[block.lstrip("-")] if block.startswith("-") else blocks[block]
                 for block in row
             ]
+            if array.column_major:
+                signed = [block.T.reshape(block.shape) for block in signed]
             rows.append(np.concatenate(signed, axis=-1))
         joined = rows[0] if len(rows) == 1 else np.concatenate([np.atleast_2d(r) for r in rows])
         joined = joined.T if array.transposed else joined

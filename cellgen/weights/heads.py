@@ -13,8 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.weights.dialects import Dialect
 from cellgen.weights.grids import Array, Arrays, Blocks
+from cellgen.weights.layouts import Dialect
 
 GATES = "ifzo"
 INPUTS = {"i": "fgate.weight", "f": "igate.weight", "z": "zgate.weight", "o": "ogate.weight"}

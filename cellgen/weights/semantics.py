@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from cellgen.weights.dialects import Dialect
 from cellgen.weights.grids import Array, Arrays, read_blocks
 from cellgen.weights.heads import read_heads
+from cellgen.weights.layouts import Dialect
 
 States: TypeAlias = tuple[Array, ...]
 Step: TypeAlias = Callable[[Dialect, Arrays, Array, States], States]
@@ -96,6 +96,27 @@ def _keras_gru(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
 def _keras_rnn(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
     bias = a.get("bias", np.zeros(()))
     return (_plain(dialect, x @ a["kernel"] + states[0] @ a["recurrent_kernel"] + bias),)
+
+
+def _for_cudnn(a: Arrays, x: Array, h: Array, count: int) -> tuple[list[Array], list[Array]]:
+    """Every gate of x and of h, by (H, I) and (H, H) matrices that lie in the kernels' columns."""
+    units, biases = h.shape[1], np.split(a["bias"], 2 * count)
+    w = [gate.reshape(units, -1) for gate in np.split(a["kernel"], count, axis=1)]
+    r = [gate.reshape(units, -1) for gate in np.split(a["recurrent_kernel"], count, axis=1)]
+    of_x = [x @ w[at].T + biases[at] for at in range(count)]
+    of_h = [h @ r[at].T + biases[count + at] for at in range(count)]
+    return of_x, of_h
+
+
+def _keras_cudnn_lstm(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
+    of_x, of_h = _for_cudnn(a, x, states[0], 4)
+    i, f, candidate, o = (one + two for one, two in zip(of_x, of_h, strict=True))
+    return _lstm((i, f, candidate, o), states[1])
+
+
+def _keras_cudnn_gru(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
+    (z_x, r_x, n_x), (z_h, r_h, n_h) = _for_cudnn(a, x, states[0], 3)
+    return _gru_after(r_x + r_h, z_x + z_h, n_x, n_h, states[0])
 
 
 def _block_lstm(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
@@ -337,6 +358,8 @@ OF: Mapping[str, Step] = {
     "keras.layers.LSTM": _keras_lstm,
     "keras.layers.GRU": _keras_gru,
     "keras.layers.SimpleRNN": _keras_rnn,
+    "keras.layers.CuDNNLSTM": _keras_cudnn_lstm,
+    "keras.layers.CuDNNGRU": _keras_cudnn_gru,
     "tf.GRUBlockCell": _gru_block_cell,
     "tf.LSTMBlockCell": _block_lstm,
     "tf.BlockLSTM": _block_lstm,

@@ -3,6 +3,12 @@
     python tests/golden/weights/make.py jax      (flax, dm-haiku, equinox)
     python tests/golden/weights/make.py onnx     (onnx, onnxruntime)
     python tests/golden/weights/make.py xlstm    (torch, xlstm; its layer without a convolution)
+    python tests/golden/weights/make.py xlstm_cuda   (the same)
+    python tests/golden/weights/make.py tensorflow   (tensorflow-cpu, tf-keras)
+
+What only runs on a GPU is held to the same library's layer that runs without one: the library
+itself converts the weights (tf_keras's loader of files, xlstm's cells), or hands them to cuDNN's
+operator (tf_keras's CuDNN layers), where they are taken down.
 
 One file a layer: ``x`` (T, B, I), the states before (``state_0`` ...) and after (``result_0`` ...)
 in the order h, c, and the library's own arrays by its own names, as ``array:<name>``; ``meta`` says
@@ -211,10 +217,109 @@ def xlstm_layer() -> None:
     write("xlstm_vanilla", dialect, "xlstm 2.0.6", arrays, before, after, x.numpy().swapaxes(0, 1))
 
 
+def xlstm_cuda() -> None:
+    """Draw weights in the CUDA cell's layout; run them by the other cell, converted by both."""
+    import torch
+    from xlstm.blocks.slstm.cell import sLSTMCell_cuda, sLSTMCellConfig
+    from xlstm.blocks.slstm.layer import sLSTMLayer, sLSTMLayerConfig
+
+    heads, units = 2, 3
+    sizes = {"num_heads": heads, "dtype": "float32", "enable_automatic_mixed_precision": False}
+    layer = sLSTMLayer(
+        sLSTMLayerConfig(
+            embedding_dim=heads * units, conv1d_kernel_size=0, backend="vanilla", **sizes
+        )
+    )
+    cell = sLSTMCell_cuda(
+        sLSTMCellConfig(hidden_size=heads * units, backend="cuda", **sizes), skip_backend_init=True
+    )
+    held = {f"slstm_cell.{name}": p for name, p in cell.named_parameters()}
+    gates = [f"{gate}.weight" for gate in ("fgate", "igate", "zgate", "ogate")]
+    held |= {name: p for name, p in layer.named_parameters() if name in gates}
+    other = layer.slstm_cell
+    with torch.no_grad():
+        for parameter in held.values():
+            parameter.copy_(torch.from_numpy(0.5 * DRAW.normal(size=tuple(parameter.shape))))
+        kernel = cell._recurrent_kernel_int2ext(cell._recurrent_kernel_)
+        other._recurrent_kernel_.copy_(other._recurrent_kernel_ext2int(kernel))
+        other._bias_.copy_(other._bias_ext2int(cell._bias_int2ext(cell._bias_)))
+        x = torch.from_numpy(DRAW.normal(size=(B, T, heads * units))).float()
+        cat = torch.cat([layer.fgate(x), layer.igate(x), layer.zgate(x), layer.ogate(x)], dim=-1)
+        _, states = other(cat)
+    after = [state.reshape(B, heads, units).numpy() for state in states]
+    zero = np.zeros((B, heads, units), np.float32)
+    before = (zero, zero, zero, np.full_like(zero, -np.inf))
+    arrays = {name: parameter.detach().numpy() for name, parameter in held.items()}
+    inputs = x.numpy().swapaxes(0, 1)
+    write("xlstm_cuda", "xlstm.sLSTMLayer", "xlstm 2.0.6", arrays, before, after, inputs)
+
+
+def tensorflow_layers() -> None:
+    import tf_keras
+
+    tf_keras.backend.set_floatx("float64")
+    for kind, count in (("LSTM", 4), ("GRU", 3)):
+        _of_cudnn(kind, count)
+
+
+def _of_cudnn(kind: str, count: int) -> None:
+    """Draw a CuDNN layer's arrays; run what the loader of a file makes of them for a plain layer.
+
+    The parameters that the same layer hands to the operator CudnnRNN are those of the same states.
+    """
+    import tensorflow as tf
+    import tf_keras
+    from tf_keras.src.layers.rnn import cudnn_gru, cudnn_lstm
+    from tf_keras.src.saving.legacy import hdf5_format
+
+    layer = {"LSTM": cudnn_lstm.CuDNNLSTM, "GRU": cudnn_gru.CuDNNGRU}[kind](H)
+    plain = getattr(tf_keras.layers, kind)(H, return_state=True)
+    for one in (layer, plain):
+        one.build((B, T, I))
+    names = [weight.name.partition(":")[0].rpartition("/")[2] for weight in layer.weights]
+    arrays = {n: 0.5 * DRAW.normal(size=w.shape) for n, w in zip(names, layer.weights, strict=True)}
+    layer.set_weights(list(arrays.values()))
+    plain.set_weights(hdf5_format._convert_rnn_weights(plain, list(arrays.values())))
+    x = DRAW.normal(size=(T, B, I))
+    states = [DRAW.normal(size=(B, H)) for _ in range(2 if kind == "LSTM" else 1)]
+    begun = [tf.constant(state) for state in states]
+    after = [s.numpy() for s in plain(tf.constant(x.swapaxes(0, 1)), initial_state=begun)[1:]]
+    peer = f"tf-keras {tf_keras.__version__}"
+    write(f"keras_CuDNN{kind}", f"keras.layers.CuDNN{kind}", peer, arrays, states, after, x)
+    canonical = _canonical(
+        _handed_to_the_operator(layer, tf.constant(x.swapaxes(0, 1)), begun), count
+    )
+    peer += f", tensorflow {tf.__version__}"
+    write(f"tf_CudnnRNN_{kind}", f"tf.CudnnRNN.{kind}", peer, canonical, states, after, x)
+
+
+def _handed_to_the_operator(layer, x, states):
+    """Take down what a layer hands to CudnnRNNV3, which runs on a GPU alone."""
+    from unittest import mock
+
+    import tensorflow.compat.v2 as tf
+
+    nothing = tf.zeros((1, B, H), tf.float64)
+    with mock.patch.object(tf.raw_ops, "CudnnRNNV3", return_value=(nothing,) * 5) as operator:
+        layer._process_batch(x, states)
+    return np.asarray(operator.call_args.kwargs["params"])
+
+
+def _canonical(flat, count: int) -> dict:
+    """Cut cuDNN's parameters: matrices of the input, of the state, then their biases."""
+    shapes = [(H, I)] * count + [(H, H)] * count + [(H,)] * (2 * count)
+    cuts = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes]))
+    assert not cuts.pop().size
+    names = [f"{of}_{at}" for of in ("weights", "biases") for at in range(2 * count)]
+    return {n: cut.reshape(s) for n, cut, s in zip(names, cuts, shapes, strict=True)}
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "jax": jax_libraries,
     "onnx": onnx_operators,
     "xlstm": xlstm_layer,
+    "xlstm_cuda": xlstm_cuda,
+    "tensorflow": tensorflow_layers,
 }
 
 if __name__ == "__main__":
