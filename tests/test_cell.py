@@ -226,6 +226,9 @@ MISUSES = {
     "h = math.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
     "h = np.exp(x @ w)": "an equation uses cellgen's own: from cellgen import tanh",
     "h = np.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = x @ w - np.mean(h_prev)": "numpy.mean takes arrays",
+    "h = np.dot(x, w) + h_prev": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = h_prev / len(x)": "an equation holds for all units at once: write H for them",
     "h = x @ w if 2 * x > 1 else h_prev": "so `if` cannot decide: write where(condition, a, b)",
 }
 
@@ -1112,6 +1115,18 @@ def test_remainders_and_whole_parts_are_pythons() -> None:
     np.testing.assert_allclose(found, x % 2 + 10 * (x // 2) + 7 % (x - 5), rtol=1e-14)
     d_x = interpret(full, {**given, "d_h": 1 + 0 * x}, {"B": 1, "H": 3})["d_x"]
     np.testing.assert_allclose(d_x, 1 - 7 // (x - 5), rtol=1e-14)
+
+
+def test_remainders_of_sums_and_of_remainders_are_pythons() -> None:
+    class OfSums(Cell):
+        x, h_prev = Input(H), State(H)
+        h = (x - h_prev) % 0.75 + 10 * ((x % 3 % 1.25) % (h_prev + 2))
+
+    x, h_prev = np.array([[-3.6, 0.5, 3.25]]), np.array([[1.0, -0.25, 8.0]])
+    forward, _ = programs_of(OfSums).mathematics
+    found = interpret(forward, {"x": x, "h_prev": h_prev}, {"B": 1, "H": 3})["h"]
+    expected = (x - h_prev) % 0.75 + 10 * ((x % 3 % 1.25) % (h_prev + 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 def test_limits_of_clip_the_wrong_way_round_are_refused() -> None:

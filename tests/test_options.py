@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import Cell, Dim, H, I, Input, State, Static, Weight, tanh
+from cellgen import Cell, Dim, H, I, Input, State, Static, Weight, log, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
@@ -24,13 +24,14 @@ from cellgen.cells import (
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.proof.over_time import STEP, run_steps
 from cellgen.runtime.abi import axis_length
+from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.runtime.options import NONE, Options
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
 SIZES = dict(zip("TBIH", SHAPE, strict=True))
 TOLERANCE = 1e-12  # float64, sums of some hundred terms over seven steps
-C = Dim("C")
+C, D, K = Dim("C"), Dim("D"), Dim("K")
 
 LENGTHS = np.array([7, 3, 0, 5, 1])
 RNG = np.random.default_rng(5)
@@ -175,6 +176,29 @@ def test_padding_is_never_read(cell, name):
     counts = MASK if options.lengths is None else MASK & (np.arange(7)[:, None] < LENGTHS)
     clean, dirty = run(cell, options), run(cell, options, padding=counts)
     assert {n: a.tobytes() for n, a in clean.items()} == {n: a.tobytes() for n, a in dirty.items()}
+
+
+class DividesInTiles(Cell):
+    """What follows from a product is divided by what is formed again for all steps, in its tile."""
+
+    x, k, h_prev, w = Input(I, D), Input(D), State(D), Weight(I, K)
+    y = log(1.5 + tanh(x @ k)) @ w
+    h = h_prev / 2 + k
+    outputs = h, y
+
+
+def test_rows_of_steps_that_do_not_count_are_left_out_of_tiles_that_divide(monkeypatch) -> None:
+    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+    kernel, rng = cellgen.compile(DividesInTiles), np.random.default_rng(0)
+    x, k, w = (rng.normal(size=s) for s in ((3, 2, 4, 3), (3, 2, 3), (4, 5)))
+    given = {"x": x, "k": k, "w": w, "h_prev": np.zeros((2, 3))}
+    run = kernel.sequence_forward(**given, lengths=[3, 1], save=True)
+    d_y = rng.normal(size=run.y.shape)
+    found = kernel.sequence_backward(**given, h=run.h, y=run.y, saved=run.saved, d_y=d_y).d_x
+    p = np.tanh(np.einsum("tbid,tbd->tbi", x, k))
+    expected = ((d_y @ w.T) * (1 - p**2) / (1.5 + p))[..., None] * k[:, :, None]
+    expected[1:, 1] = 0
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @cells

@@ -56,6 +56,7 @@ from cellgen.program.derive import forward
 from cellgen.program.interpret import interpret
 from cellgen.program.recurrence import RecurrenceClass
 from cellgen.proof import check
+from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.schedule import BufferKind
 from tests.conftest import draw
 
@@ -194,6 +195,18 @@ def test_axes_are_put_in_and_laid_side_by_side() -> None:
         expand_dims(v, 0)
     with pytest.raises(DeclarationError, match=r"cumsum\(..., axis=K\).* whose rows have 4\*D"):
         cumsum(v, axis=K)
+
+
+def test_a_matrix_of_one_number_is_transposed_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+
+    class OfOne(Cell):
+        x, s_prev = Input(1, 1), State(D, D)
+        s = sigmoid(transpose(x)) * s_prev
+
+    x, s_prev = np.array([[[[0.5]]]]), np.ones((1, 2, 2))
+    found = api.compile(OfOne).sequence_forward(x=x, s_prev=s_prev).s_last
+    np.testing.assert_allclose(found, s_prev / (1 + math.exp(-0.5)), rtol=1e-15)
 
 
 def test_the_rows_of_a_matrix_that_is_multiplied_by_a_vector_stay_apart() -> None:

@@ -8,15 +8,19 @@ carries ``@``. What the operators mean is data in ``ops``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 from sympy import Basic, Expr, Symbol, Tuple, floor, sympify
 from sympy.core.relational import Relational
 from sympy.core.symbol import Str
 from sympy.logic.boolalg import BooleanAtom
+from sympy.polys.polyerrors import PolynomialError
 
 from cellgen.accept import shown
 from cellgen.errors import DeclarationError
@@ -118,6 +122,8 @@ def _taking_booleans(name: str) -> Callable[[Expr, object], Expr]:
         if isinstance(other, Relational):
             raise _no_number(other)
         number = int(other) if isinstance(other, bool | BooleanAtom) else other
+        if isinstance(other, np.floating) and np.isnan(other):
+            number = math.nan  # SymPy knows NumPy's numbers by their digits
         result: Expr = getattr(super(Arithmetic, self), name)(number)
         return result
 
@@ -129,6 +135,10 @@ _ARITHMETIC = tuple(
 )
 for _name in _ARITHMETIC:
     setattr(Arithmetic, _name, _taking_booleans(_name))
+
+
+class NoSequenceError(ExpressionError, PolynomialError):  # type: ignore[misc]
+    """An expression was taken for a sequence; SymPy's remainder of a sum tries, and wants this."""
 
 
 class _Matmul(Arithmetic):
@@ -148,6 +158,14 @@ class _Matmul(Arithmetic):
     @located
     def __call__(self, *_: object, **__: object) -> Expr:
         raise ExpressionError(explanation(TypeError("'Value' object is not callable")))
+
+    @located
+    def __len__(self) -> int:
+        said = explanation(TypeError("object of type 'Value' has no len()"))
+        raise NoSequenceError(f"{said}; an equation holds for all units at once: write H for them")
+
+    def __bool__(self) -> bool:
+        return True  # not by its length
 
     def __matmul__(self, other: Expr) -> Apply:
         return Apply("matmul", (self, other))
@@ -329,6 +347,27 @@ def _foreign(name: str) -> Callable[[Expr], Expr]:
     return call
 
 
+_NUMPYS_OWN = operator.attrgetter("_implementation")
+"""What one of NumPy's functions does with arrays."""
+
+
+@located
+def _refuse_numpy(
+    self: Expr,
+    function: Callable[..., object],
+    types: object,
+    given: tuple[object, ...],
+    named: Mapping[str, object],
+) -> object:
+    """Answer ``np.sum(x)``: for NumPy's functions of arrays an expression is an array of one."""
+    listed = [item if isinstance(item, list | tuple) else (item,) for item in given]
+    if any(_is_of_a_cell(item) for items in listed for item in items):
+        error = TypeError(f"numpy.{function.__name__} takes arrays (__array_function__)")
+        raise ExpressionError(explanation(error))
+    result: object = _NUMPYS_OWN(function)(*given, **named)
+    return result
+
+
 _NUMPY_FUNCTIONS = (
     "exp",
     "log",
@@ -344,6 +383,7 @@ _NUMPY_FUNCTIONS = (
 
 if not hasattr(Expr, "__matmul__"):  # once in a process
     Expr.__matmul__ = _refuse_matmul
+    Expr.__array_function__ = _refuse_numpy
     Expr.__float__ = _explained(Expr.__float__)
     Relational.__bool__ = _explained(Relational.__bool__)
     for _name in (*_ARITHMETIC, "__neg__"):

@@ -55,7 +55,7 @@ def walk_of(value: Value, view: View, space: Shape) -> Walk:
         for n, m, step in zip(own[1:], space[1:], steps[1:], strict=True)
         if m != 1
     )
-    return Walk(own[0] != 1, strides)
+    return Walk(own[0] != 1, strides or (Integer(0),))
 
 
 def _strides(shape: Shape, view: View) -> tuple[Expr, ...]:

@@ -219,6 +219,7 @@ class GroupPlan:
     prefetch: tuple[Prefetch, ...]
     in_place: tuple[tuple[Buffer, Expr | None], ...]
     zeroed: tuple[int, ...]
+    leaves_out: bool
     wants: tuple[str, ...] = ()
     barrier: bool = False
 
@@ -471,7 +472,8 @@ def _stage_lines(stage: StagePlan) -> Iterator[str]:
         yield f"{stage.name}: loop over {format_axis(stage.units)} units{''.join(ways)}{barrier}"
         yield from (f"  {line.origin}" for line in stage.loop.lines)
         return
-    yield f"{stage.name}: {len(stage.group.slots)} slots of {format_axis(stage.units)}{barrier}"
+    way = f"{', rows left out' if stage.leaves_out else ''}{barrier}"
+    yield f"{stage.name}: {len(stage.group.slots)} slots of {format_axis(stage.units)}{way}"
     for run in stage.runs:
         ahead = ", may be formed ahead" if run.ahead else ""
         yield f"  {run.operand.name} -> slots {run.first_slot}+{run.slots}{ahead}"

@@ -20,6 +20,7 @@ from cellgen.schedule.lower.plan import (
     When,
     WorkspaceArray,
 )
+from cellgen.schedule.lower.rows import leaves_out_rows
 from cellgen.schedule.lower.touched import (
     loaded,
     read_by,
@@ -67,6 +68,7 @@ def lower_group(part: PartLowering, name: str, group: Group) -> GroupPlan:
             if part.places.is_in_place(view.buffer)
         ),
         zeroed=tuple(s for s in range(len(group.slots)) if s not in first),
+        leaves_out=part.name == "deferred" and any(map(leaves_out_rows, group.loops)),
     )
 
 

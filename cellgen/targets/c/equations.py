@@ -38,6 +38,10 @@ from cellgen.targets.c.strips import StripContext, StripWriter
 
 TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
 
+COUNTS = "const unsigned char *const cellgen_counts = frame->counts;"
+"""The table of rows that count stands before a loop: where each row reads it anew, GCC makes two
+loops of one, which add up units in different orders."""
+
 
 @dataclass(frozen=True)
 class EquationsContext:
@@ -100,35 +104,38 @@ class EquationsWriter(LoopWriter):
     def _of_group(self, stage: GroupPlan) -> EquationsContext:
         group = stage.group
         loops = [self.loop(loop, lambda view: self._in_tile(group, view)) for loop in group.loops]
+        if stage.leaves_out:
+            for loop, lines in zip(group.loops, loops, strict=True):
+                self._leave_out(loop, lines)
         if any(slot.needs_memory for slot in group.slots):
             loops.insert(0, self._copies(group))
-        prelude = self._prelude(stage, group.loops)
+        prelude = [*self._prelude(stage, group.loops), *([COUNTS] if stage.leaves_out else [])]
         return EquationsContext(stage.name, prelude, loops, widest=stage.widest)
 
     def _of_loop(self, stage: LoopPlan) -> LoopLines:
-        """Spell a loop of its own.
-
-        The table of rows that count stands before it: where each row reads it anew, GCC makes two
-        loops of one, which add up units in different orders.
-        """
+        """Spell a loop of its own."""
         lines = self.loop(stage.loop)
         if stage.leaves_out:
-            rows = [line for line in stage.loop.lines if line.store is Store.ADD_UNITS]
-            lines.before.append("const unsigned char *const cellgen_counts = frame->counts;")
-            lines.row_start.extend(
-                [
-                    "if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {",
-                    *(
-                        f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
-                        for line in stage.loop.lines
-                        if line.store is Store.WRITE
-                    ),
-                    *(f"    {self._left_out(line, stage.loop)}" for line in rows),
-                    "    continue;",
-                    "}",
-                ]
-            )
+            lines.before.append(COUNTS)
+            self._leave_out(stage.loop, lines)
         return replace(lines, down=stage.down)
+
+    def _leave_out(self, loop: Loop, lines: LoopLines) -> None:
+        """Write zeros for the rows of steps that do not count."""
+        rows = [line for line in loop.lines if line.store is Store.ADD_UNITS]
+        lines.row_start.extend(
+            [
+                "if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {",
+                *(
+                    f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
+                    for line in loop.lines
+                    if line.store is Store.WRITE
+                ),
+                *(f"    {self._left_out(line, loop)}" for line in rows),
+                "    continue;",
+                "}",
+            ]
+        )
 
     def _left_out(self, line: Line, loop: Loop) -> str:
         """Spell the sum within a row that does not count: zero."""
