@@ -39,11 +39,11 @@ def call_batch(
 ) -> tuple[list[Any], list[int]]:
     """Make a batch of calls; ``given`` and ``found`` are the axes of rows of arrays and results.
 
-    Where every array that differs between the calls has rows, and every result, they are the rows
-    of one call; else the calls follow each other.
+    Where there are calls, and every array that differs between them has rows, and every result,
+    they are the rows of one call; else the calls follow each other.
     """
     size = size_of(arrays, axes)
-    if not shares(axes, given) or None in found:
+    if not size or not shares(axes, given) or None in found:
         return one_by_one(run, arrays, axes)
     folded = [
         array if row is None else _folded(array, axis, size, row)

@@ -22,7 +22,11 @@ def state(primitive: Primitive, shapes: Callable[..., Any], lowered: Callable[..
     primitive.multiple_results = True
 
     def run(*arrays: Any, **parameters: Any) -> Any:
-        return _compiled(primitive, tuple(parameters.items()))(*arrays)
+        compiled = _compiled(primitive, tuple(parameters.items()))
+        if jax.config.jax_disable_jit:  # a primitive is a program all the same
+            with jax.disable_jit(False):
+                return compiled(*arrays)
+        return compiled(*arrays)
 
     primitive.def_impl(run)
     primitive.def_abstract_eval(shapes)

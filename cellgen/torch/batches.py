@@ -33,16 +33,27 @@ def one_by_one(
     dims: Sequence[int | None],
     tensors: Sequence[Tensor | None],
 ) -> tuple[tuple[Tensor | None, ...], tuple[int | None, ...]]:
-    """Make the calls of a batch one after the other, where their weights differ."""
+    """Make the calls of a batch one after the other, where their weights differ.
+
+    A batch without calls has the shapes of one call of zeros.
+    """
+    take = Tensor.select if size else _zeros
     each = [
         run(
             call,
             *(
-                tensor if dim is None or tensor is None else tensor.select(dim, number)
+                tensor if dim is None or tensor is None else take(tensor, dim, number)
                 for tensor, dim in zip(tensors, dims, strict=True)
             ),
         )
-        for number in range(size)
+        for number in range(size or 1)
     ]
-    results = tuple(None if c[0] is None else torch.stack(c) for c in zip(*each, strict=True))
+    results = tuple(
+        None if c[0] is None else torch.stack(c)[:size] for c in zip(*each, strict=True)
+    )
     return results, tuple(None if result is None else 0 for result in results)
+
+
+def _zeros(tensor: Tensor, dim: int, _: int) -> Tensor:
+    """What stands for the tensor of one call where there is none."""
+    return tensor.sum(dim, dtype=tensor.dtype)

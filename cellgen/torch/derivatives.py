@@ -360,7 +360,8 @@ class Forward(torch.autograd.Function):
         layout = call.layout(tensors[:3])
         axes = (*TABLE_AXES, *(row_axis(item) for item in layout.theta))
         dims = in_dims[1:]
-        if any(dim is not None and axis is None for dim, axis in zip(dims, axes, strict=True)):
+        own = any(dim is not None and axis is None for dim, axis in zip(dims, axes, strict=True))
+        if own or not info.batch_size:
             return one_by_one(Forward.apply, info.batch_size, call, dims, tensors)
         folded = [
             fold(tensor, dim, info.batch_size, axis)
@@ -422,7 +423,7 @@ class Backward(torch.autograd.Function):
         axes = (*TABLE_AXES, *(row_axis(item) for item in items))
         share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
         per_row = PLACES[tensors[len(TABLE_AXES)].device.type].per_row
-        if not (share and per_row) or _is_differentiated(tensors):
+        if not (size and share and per_row) or _is_differentiated(tensors):
             return one_by_one(Backward.apply, size, call, dims, tensors)
         folded = [
             fold(tensor, dim, size, axis)

@@ -6,19 +6,45 @@ name where that is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from cellgen import accept
+from cellgen.errors import ArgumentError
 from cellgen.runtime.masks import Kind, Mask, Varies
+
+Rates: TypeAlias = float | Mapping[str, float]
+
+
+def check_rates(where: str, masks: Sequence[Mask], rate: Rates) -> Rates:
+    """Look at the p of a cell's masks, for all or by name. Raises ArgumentError."""
+    names = [mask.name for mask in masks]
+    rates = rate if isinstance(rate, Mapping) else dict.fromkeys(names or ["rate"], rate)
+    for name, p in rates.items():
+        if names and name not in names:
+            raise ArgumentError(
+                f"{where}: rate has {accept.shown(name)}, which is no mask of the cell; expected "
+                f"names among {', '.join(names)}"
+            )
+        accept.real(where, f"the rate of {name}" if names else "rate", p, 0, 1, expected=EXPECTED)
+        if not names and p:
+            raise ArgumentError(
+                f"{where}: rate is {accept.shown(rate)}, but the cell has no masks; leave rate "
+                f"out, or take a cell of cellgen.regularise"
+            )
+    return rate
+
+
+EXPECTED = "a number from 0 to 1"
 
 
 def draw(
     mask: Mask,
     shape: tuple[int, ...],
-    rate: float | Mapping[str, float],
+    rate: Rates,
     like: Tensor,
     training: bool,
     batch_first: bool,
@@ -28,7 +54,7 @@ def draw(
     Raises ArgumentError.
     """
     p = rate.get(mask.name) if isinstance(rate, Mapping) else rate
-    p = accept.real("module", f"the rate of {mask.name}", p, 0, 1, expected="a number from 0 to 1")
+    p = accept.real("module", f"the rate of {mask.name}", p, 0, 1, expected=EXPECTED)
     if batch_first and mask.varies is Varies.STEP_AND_ROW:
         steps, rows, *units = shape
         shape = (rows, steps, *units)

@@ -78,6 +78,8 @@ def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, S
     """
     if is_transforming():
         return plan.saving, _transformed(plan.saving, tables, theta)
+    if torch._C._is_tracing():
+        return trace(plan, tables, theta, _learns(theta))
     if torch.is_grad_enabled() and _learns(theta):
         found: Sequence[Tensor] = Eager.apply(plan.saving, *tables, *theta)
         return plan.saving, found
@@ -85,11 +87,23 @@ def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, S
     return call, run_below(call, tables, theta, save=False)[: call.outputs]
 
 
-def trace(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, Sequence[Tensor]]:
+def run_compiled(
+    plan: Planned, tables: Tables, theta: Sequence[Tensor]
+) -> tuple[Call, Sequence[Tensor]]:
     """Put a cell's forward pass into a graph that torch compiles; as ``run``."""
     if is_transforming():
         return plan.saving, _transformed(plan.saving, tables, theta)
     save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
+    return trace(plan, tables, theta, save)
+
+
+def trace(
+    plan: Planned, tables: Tables, theta: Sequence[Tensor], save: bool
+) -> tuple[Call, Sequence[Tensor]]:
+    """Put a cell's forward pass into a graph: one operator, which has its formula.
+
+    A graph of ``torch.jit.trace`` may learn where it was traced without gradients.
+    """
     call = plan.saving if save else _plain(plan, theta)
     return call, run_forward(call, tables, theta, save=save)[: call.outputs]
 
@@ -203,7 +217,7 @@ class CellFunction:
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:
             plan = planned(Call(self.known, *options), wanted)
-            call, outputs = trace(plan, tables, theta)
+            call, outputs = run_compiled(plan, tables, theta)
         else:
             plan = self._calls.get((options, wanted)) or self._planned(options, wanted)
             try:
@@ -311,6 +325,7 @@ class CellFunction:
             if item.is_scalar and first is not None:
                 made[item.name] = first.new_full((), item.default)
             elif item.name not in self.states or first is None:
+                self.layout.check_forms(given)
                 raise KindError(
                     f"{self.layout.where}: {item.name} is missing, expected a tensor "
                     f"({', '.join(item.shape)}); pass {item.name}=..."
@@ -329,6 +344,7 @@ class CellFunction:
                 {n: v for n, v in given.items() if isinstance(v, Tensor)}
             )
         except UntoldError as error:
+            self.layout.check_forms(given)
             raise KindError(str(error)) from None
 
     def _cast(self, theta: list[Any]) -> list[Tensor]:

@@ -21,7 +21,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from cellgen import accept
 from cellgen.runtime.abi import Argument
+from cellgen.torch.errors import KindError
+from cellgen.torch.roles import Roles
 
 Rule: TypeAlias = Callable[[Tensor], object]
 """Fills a parameter in place; no gradient is recorded meanwhile."""
@@ -75,6 +78,30 @@ CELLS: Mapping[str, Mapping[str, Rule]] = {
     },
 }
 """What differs, by cell and the first letters of a parameter's name."""
+
+
+def check_rules(where: str, roles: Roles, initial: object) -> dict[str, Rule]:
+    """Look at rules by name, as a caller gives them. Raises KindError."""
+    names = [item.name for item in roles.parameters]
+    if initial is None:
+        return {}
+    if not isinstance(initial, Mapping):
+        raise KindError(
+            f"{where}: initial is {accept.shown(initial)}, expected a dict of rules by the names "
+            f"of parameters ({', '.join(names)})"
+        )
+    for name, rule in initial.items():
+        if name not in names:
+            raise KindError(
+                f"{where}: initial has {accept.shown(name)}, which is no parameter; expected names "
+                f"among {', '.join(names)}"
+            )
+        if not callable(rule):
+            raise KindError(
+                f"{where}: the rule of {name} in initial is {accept.shown(rule)}, expected a "
+                f"function that fills a tensor in place, such as torch.nn.init.zeros_"
+            )
+    return dict(initial)
 
 
 def rule_of(cell: str, item: Argument, inputs: Sequence[Argument]) -> Rule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -13,10 +13,10 @@ from cellgen import accept
 from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
-from cellgen.torch.draws import draw
+from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.functional import CellFunction, function
-from cellgen.torch.initial import Rule, rule_of
+from cellgen.torch.initial import Rule, check_rules, rule_of
 from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
@@ -41,7 +41,7 @@ class CellLayers(torch.nn.Module):
         dropout: float,
         bidirectional: bool,
         window: int,
-        rate: float | Mapping[str, float],
+        rate: Rates,
         initial: Mapping[str, Rule],
         scalars: Mapping[str, float],
         device: Any,
@@ -116,6 +116,7 @@ class CellLayers(torch.nn.Module):
         if isinstance(x, PackedSequence):
             tables = {"lengths": lengths, "mask": mask, "reset": reset}
             return self._run_packed(x, state, tables, return_outputs, given, shown)
+        _check_tensors(self._where, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
         if is_single:
             x, state, given = self._as_batch(x, state, given)
@@ -201,7 +202,7 @@ class CellLayers(torch.nn.Module):
         """The states of a call in the order of declaration; none for those to be made."""
         if state is None:
             return ()
-        found = (state,) if isinstance(state, Tensor) else tuple(state)
+        found = tuple(state) if isinstance(state, tuple | list) else (state,)
         if len(found) != len(self.roles.states):
             names = ", ".join(item.name for item in self.roles.states)
             raise KindError(
@@ -265,6 +266,7 @@ class CellLayers(torch.nn.Module):
             *self.cell.scalars,
         )
         states = tuple(item.name for item in self.roles.states)
+        _check_tensors(self._where, self.roles.given, given)
         for name in given:
             if name in known:
                 continue
@@ -276,6 +278,19 @@ class CellLayers(torch.nn.Module):
             elif name in OF_LAYER:
                 advice = "it is said when the layer is made"
             raise KindError(f"{self._where}: unknown argument {name!r}; {advice}")
+
+
+def _check_tensors(where: str, items: Sequence[Argument], given: Mapping[str, object]) -> None:
+    """Look at the kinds of inputs and statics. Raises KindError."""
+    for name, shape in ((item.name, shape_text(item)) for item in items):
+        found = given.get(name)
+        if name in given and not isinstance(found, Tensor):
+            is_packed = isinstance(found, PackedSequence)
+            advice = f"pad_packed_sequence({name})[0]" if is_packed else f"torch.as_tensor({name})"
+            raise KindError(
+                f"{where}: {name} is a {type(found).__name__}, expected a torch.Tensor {shape}; "
+                f"pass {advice}"
+            )
 
 
 def _check_state(where: str, item: Argument, state: Tensor, count: int) -> None:
@@ -368,8 +383,8 @@ def module(  # noqa: PLR0913 - one argument an option
         dropout=dropout,
         bidirectional=accept.flag(where, "bidirectional", bidirectional),
         window=accept.whole(where, "window", window),
-        rate=rate,
-        initial=initial or {},
+        rate=check_rates(where, found.masks, rate),
+        initial=check_rules(where, roles, initial),
         scalars=scalars,
         device=device,
         dtype=dtype,

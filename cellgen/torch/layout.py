@@ -6,7 +6,7 @@ without memory and on symbolic sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import torch
@@ -57,6 +57,17 @@ class Layout(frameworks.TensorLayout):
             return own + [like.dtype] * len(self.saved)
         kept = self.checkpoint != 0
         return own + [saved_dtype(item, like.dtype, checkpoint=kept) for item in self.saved]
+
+    def check_forms(self, given: Mapping[str, object]) -> None:
+        """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""
+        for item in self.theta:
+            if item.name not in given:
+                continue
+            found = given[item.name]
+            if not isinstance(found, Tensor):
+                self._refuse_kind(item, found)
+            if found.dim() != len(item.shape):
+                raise TensorError(self.wrong_rank(item, found.shape))
 
     def _place(self, first: Tensor) -> TensorPlace:
         """What there is for the device of the first tensor. Raises TensorError, KindError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 
@@ -33,6 +34,14 @@ class Padded:
             self.packed.sorted_indices,
             self.packed.unsorted_indices,
         )
+
+    def dropped(self, array: Tensor, rate: float) -> Tensor:
+        """Dropout of an array over time that draws for steps that count alone, as torch.nn has it.
+
+        What stands in the place of padding is zero then.
+        """
+        data, *order = pack_padded_sequence(array, self.lengths)
+        return pad_packed_sequence(PackedSequence(dropout(data, rate), *order))[0]
 
     def sorted(self, rows: Tensor, axis: int) -> Tensor:
         """Bring rows that a caller has given into the order of the packing."""

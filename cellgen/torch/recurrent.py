@@ -10,18 +10,19 @@ own error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
 from cellgen.torch.devices import PLACES
 from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
-from cellgen.torch.stack import StackPlace, run_layers
+from cellgen.torch.stack import StackPlace, dropped_rows_first, run_layers
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 """Names of parameters, without the layer's number."""
@@ -61,22 +62,25 @@ class _Recurrent(torch.nn.RNNBase):
         """Compile the kernel now: it cannot be compiled within a graph that torch compiles."""
         _ = self.cell
 
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        self.prepare()
+
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
-        states: tuple[Any, ...] = ()
-        if hx is not None:
-            states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        states = _given(hx, len(self.cell.states))
+        if states is None:
+            return self.peer.forward(self, input, hx)
         if isinstance(input, PackedSequence) or torch.compiler.is_compiling():
             if self._is_mine(input, states):
                 return self._compute(input, states)
             return self.peer.forward(self, input, hx)
         count = self.num_layers * (1 + self.bidirectional)
-        if (len(states) not in (0, len(self.cell.states))) or any(
-            not isinstance(state, Tensor) or len(state) != count for state in states
-        ):
+        if any(not isinstance(state, Tensor) or len(state) != count for state in states):
             return self.peer.forward(self, input, hx)
         try:
-            return self._compute(input, states)
+            if input.numel() or self._is_mine(input, states):
+                return self._compute(input, states)
         except (ArgumentError, AttributeError, RuntimeError):
             if self._is_mine(input, states):
                 raise
@@ -86,17 +90,23 @@ class _Recurrent(torch.nn.RNNBase):
         if isinstance(input, PackedSequence):
             rows = padded(input)
             given = [rows.sorted(state, 1) for state in states]
-            outputs, last = self._run(rows.array, given, {"lengths": rows.lengths_there})
+            options = {"lengths": rows.lengths_there}
+            outputs, last = self._run(rows.array, given, options, rows.dropped)
             kept = tuple(rows.unsorted(state, 1) for state in last)
             return rows.packed_again(outputs[0]), self._as_states(kept)
         if input.dim() == 3:
-            outputs, last = self._run(input, states, {"batch_first": self.batch_first})
+            drop = dropped_rows_first if self.batch_first else dropout
+            outputs, last = self._run(input, states, {"batch_first": self.batch_first}, drop)
             return outputs[0], self._as_states(last)
         outputs, last = self._run(input.unsqueeze(1), [s.unsqueeze(1) for s in states], {})
         return outputs[0].squeeze(1), self._as_states(tuple(s.squeeze(1) for s in last))
 
     def _run(
-        self, x: Tensor, states: Sequence[Tensor], options: Mapping[str, Any]
+        self,
+        x: Tensor,
+        states: Sequence[Tensor],
+        options: Mapping[str, Any],
+        drop: Callable[[Tensor, float], Tensor] = dropout,
     ) -> tuple[Any, tuple[Tensor, ...]]:
         ends = ("", "_reverse")[: 1 + self.bidirectional]
         layers = [
@@ -104,7 +114,7 @@ class _Recurrent(torch.nn.RNNBase):
             for layer in range(self.num_layers)
         ]
         rate = self.dropout if self.training else 0.0
-        return run_layers(self.cell, layers, x, states, rate=rate, options=options)
+        return run_layers(self.cell, layers, x, states, rate=rate, drop=drop, options=options)
 
     def _place(self, suffix: str, reverse: bool) -> StackPlace:
         found: dict[str, Any] = {}
@@ -135,12 +145,16 @@ class _Recurrent(torch.nn.RNNBase):
             rows = (data.shape[0 if self.batch_first else 1],)
         elif data.dim() != 2:
             return False
+        if not torch.compiler.is_compiling() and not self._has_steps(data):
+            return False
         return bool(data.shape[-1] == self.input_size) and self._fits(states, rows)
+
+    def _has_steps(self, data: Tensor) -> bool:
+        """Whether there is a step, which torch asks for."""
+        return bool(data.shape[1 if self.batch_first and data.dim() == 3 else 0])
 
     def _fits(self, states: Sequence[Tensor], rows: tuple[int, ...]) -> bool:
         widths = (self.proj_size or self.hidden_size, self.hidden_size)[: len(self.cell.states)]
-        if states and len(states) != len(widths):
-            return False
         count = self.num_layers * (1 + self.bidirectional)
         return all(
             tuple(state.shape) == (count, *rows, wide)
@@ -149,6 +163,15 @@ class _Recurrent(torch.nn.RNNBase):
 
     def _as_states(self, states: tuple[Tensor, ...]) -> Any:
         return states if len(states) > 1 else states[0]
+
+
+def _given(hx: Any, count: int) -> tuple[Any, ...] | None:
+    """The states that a call is given; None where torch refuses what holds them."""
+    if hx is None:
+        return ()
+    if count == 1:
+        return (hx,) if isinstance(hx, Tensor) else None
+    return tuple(hx) if isinstance(hx, tuple | list) and len(hx) == count else None
 
 
 def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
@@ -213,6 +236,10 @@ class _Step:
     def prepare(self) -> None:
         """Compile the kernel now: it cannot be compiled within a graph that torch compiles."""
         _cell(self._mode())
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        self.prepare()
 
     def _mode(self) -> str:
         return self.mode
@@ -279,7 +306,7 @@ class LSTMCell(_Step, torch.nn.LSTMCell):
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         """One step: the new states h and c."""
-        states = () if hx is None else tuple(hx)
-        if len(states) not in (0, 2) or not self._is_mine(input, states):
+        states = _given(hx, 2)
+        if states is None or not self._is_mine(input, states):
             return super().forward(input, hx)
         return self._step(input, states)

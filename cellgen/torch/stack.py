@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from cellgen.frameworks.shown import is_last
 from cellgen.runtime.options import ALL_LAYERS, ROWS
@@ -24,6 +25,11 @@ class StackPlace:
     given: Callable[[Tensor], Mapping[str, Any]]
 
 
+def dropped_rows_first(x: Tensor, rate: float) -> Tensor:
+    """Dropout of an array (B, T, ...) that draws as it does for (T, B, ...), as torch.nn has it."""
+    return dropout(x.transpose(0, 1).contiguous(), rate).transpose(0, 1)
+
+
 def run_layers(
     cell: CellFunction,
     layers: Sequence[Sequence[StackPlace]],
@@ -31,14 +37,15 @@ def run_layers(
     states: Sequence[Tensor],
     *,
     rate: float,
+    drop: Callable[[Tensor, float], Tensor] = dropout,
     options: Mapping[str, Any],
     shown: Mapping[str, Any] = NOTHING,
 ) -> tuple[Any, tuple[Tensor, ...]]:
     """Return the last layer's outputs, directions side by side, and every final state.
 
     ``states`` are (layers x directions, B, ...), none where they are to be made; ``rate`` is the
-    probability of dropout between layers; ``shown`` says which outputs of the last layer are
-    wanted, and what all layers keep.
+    probability of dropout between layers, which ``drop`` draws; ``shown`` says which outputs of the
+    last layer are wanted, and what all layers keep.
     """
     input_, names = cell.names[0], cell.states
     lasts: list[list[Tensor]] = [[] for _ in names]
@@ -47,7 +54,7 @@ def run_layers(
     for layer in layers:
         if sides:
             x = torch.cat([_flat(side[0]) for side in sides], -1)
-            x = torch.nn.functional.dropout(x, rate) if rate else x
+            x = drop(x, rate) if rate else x
         sides = []
         how = shown if not shown or layer is layers[-1] else _within(cell, shown)
         for place in layer:

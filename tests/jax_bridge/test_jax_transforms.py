@@ -302,3 +302,25 @@ def test_second_derivatives_follow_which_steps_count(name: str) -> None:
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {*STATED}))
 def test_second_derivatives_of_every_cell_are_differences_of_first_ones(name: str) -> None:
     second(name)
+
+
+def test_vmap_of_no_calls_is_empty() -> None:
+    arrays = given()
+    gru = function("gru")
+    for name in ("x", "w_z"):
+        none = jnp.stack([arrays[name]])[:0]
+
+        def run(a: jax.Array, name: str = name) -> jax.Array:
+            return call(gru, arrays | {name: a}).h
+
+        assert jax.vmap(run)(none).shape == (0, *run(arrays[name]).shape)
+        alone = jax.grad(lambda a, run=run: run(a).sum())
+        assert jax.vmap(alone)(none).shape == none.shape
+
+
+def test_derivatives_where_jit_is_disabled() -> None:
+    arrays = given()
+    f = lambda x: call(function("gru"), arrays | {"x": x}).h.sum()
+    wanted = jax.grad(f)(arrays["x"])
+    with jax.disable_jit():
+        np.testing.assert_array_equal(jax.jit(jax.grad(f))(arrays["x"]), wanted)

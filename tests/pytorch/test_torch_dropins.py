@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
 import itertools
 import pickle
 
@@ -18,6 +19,8 @@ import cellgen.torch  # noqa: E402
 pytestmark = [
     pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning"),  # torch's, of itself
     pytest.mark.filterwarnings("ignore:dropout option adds:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Converting a tensor:torch.jit.TracerWarning"),
 ]
 
 KINDS = {
@@ -131,6 +134,10 @@ def faults(kind: str) -> list[tuple[object, object]]:
         (good, states(kind, 1, 3)),
         (good[:, 0], states(kind, 1, 2)),
         ([[1.0]], None),
+        (good[:0], None),
+        (good[:0, 0], None),
+        (good, [states(kind, 1, 2)] if kind in ("gru", "tanh", "relu") else ()),
+        (good, 3.0),
     ]
 
 
@@ -177,6 +184,19 @@ def test_cells_are_those_of_torch(name: str) -> None:
     torch.testing.assert_close(compiled(torch.ones(2, 3)), mine(torch.ones(2, 3)))
 
 
+@pytest.mark.parametrize("kind", ["gru", "projection"])
+def test_a_seed_draws_the_dropout_of_torch(kind: str) -> None:
+    x = torch.randn(5, 4, 3)
+    packed = pack_padded_sequence(x, torch.tensor([3, 5, 1, 3]), enforce_sorted=False)
+    for first, given in ((False, x), (True, x), (True, x[0]), (False, packed), (True, packed)):
+        results = []
+        options = {"num_layers": 3, "bidirectional": True, "dropout": 0.5, "batch_first": first}
+        for layer in pair(kind, **options):
+            torch.manual_seed(1)
+            results.append(layer(given))
+        torch.testing.assert_close(*results, rtol=1e-5, atol=2e-6)
+
+
 def test_dropout_is_between_layers_in_training_alone() -> None:
     peer, mine = pair("lstm", num_layers=2, dropout=0.5)
     x = torch.randn(5, 2, 3)
@@ -196,6 +216,32 @@ def test_drop_ins_compile_differentiate_twice_and_travel() -> None:
     assert torch.autograd.gradgradcheck(lambda x: elman(x)[0], (x,), fast_mode=True)
     again = pickle.loads(pickle.dumps(copy.deepcopy(layer)))
     assert torch.equal(again(x)[0], layer(x)[0])
+
+
+def test_a_layer_that_was_loaded_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for layer, x in (
+        (cellgen.torch.GRU(3, 4), torch.randn(5, 2, 3)),
+        (cellgen.torch.GRUCell(3, 4), torch.randn(2, 3)),
+    ):
+        text = pickle.dumps(layer)
+        monkeypatch.setattr("cellgen.torch.recurrent._cells", {})  # as in another process
+        compiled = torch.compile(pickle.loads(text), fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_traced_layers_are_saved_and_run_sequences_of_other_sizes() -> None:
+    layer = cellgen.torch.LSTM(3, 4, 2)
+    traced = torch.jit.trace(layer, (torch.randn(5, 2, 3),))
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    x = torch.randn(7, 3, 3)
+    again = torch.jit.load(file)
+    torch.testing.assert_close(again(x), layer(x))
+    for found in (again, layer):
+        found(x)[0].sin().sum().backward()
+    for one, two in zip(again.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad)
 
 
 def test_what_has_no_kernel_goes_the_way_of_torch() -> None:

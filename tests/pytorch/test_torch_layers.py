@@ -190,6 +190,44 @@ def test_what_a_layer_has_itself_is_refused_by_name() -> None:
             layer(x, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"rate": 0.5}, "rate is 0.5, but the cell has no masks"),
+        ({"rate": 7}, "rate is 7, expected a number from 0 to 1"),
+        ({"initial": {"w": torch.nn.init.ones_}}, "initial has 'w', which is no parameter"),
+        ({"initial": {"w_z": 3}}, "the rule of w_z in initial is 3, expected a function"),
+        ({"initial": [3]}, "initial is .3., expected a dict of rules"),
+    ],
+)
+def test_what_a_layer_would_not_read_is_refused(option: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"module\(gru\): {message}"):
+        cellgen.torch.module("gru", 3, 4, **option)
+
+
+def test_rates_by_name_are_those_of_masks() -> None:
+    cell = regularise.zoneout(cells.Elman)
+    with pytest.raises(ValueError, match="rate has 'x', which is no mask of the cell; expected"):
+        cellgen.torch.module(cell, 3, 4, rate={"x": 0.5})
+
+
+def test_inputs_that_are_no_tensors_of_their_rank_are_named() -> None:
+    layer, x = cellgen.torch.module("augru", 3, 4), torch.randn(5, 2, 3)
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(5, 1)] * 2)
+    for given, other, message in (
+        (x.tolist(), x, r"x is a list, expected a torch.Tensor \(T, B, I\)"),
+        (x, packed, r"a is a PackedSequence.*; pass pad_packed_sequence\(a\)\[0\]"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            layer(given, a=other)
+    with pytest.raises(RuntimeError, match=r"x has 4 axes, shape \(1, 5, 2, 3\), expected 3"):
+        cellgen.torch.module("gru", 3, 4)(x[None])
+    with pytest.raises(TypeError, match="x is a ndarray"):
+        function("gru")(x=x.numpy())
+    with pytest.raises(TypeError, match="state holds 1 tensors, expected 2"):
+        cellgen.torch.module("lstm", 3, 4)(x, 3.0)
+
+
 def test_dropout_between_layers_in_training_alone() -> None:
     layer = cellgen.torch.module("elman", 3, 4, 2, dropout=0.5)
     x = torch.randn(5, 2, 3)

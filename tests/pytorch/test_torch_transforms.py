@@ -218,3 +218,17 @@ def test_a_state_that_stands_still_has_derivatives_of_0() -> None:
     assert not dots[1].any()
     assert dots[1].shape == outputs[1].shape
     assert torch.autograd.gradgradcheck(lambda x: run(x)[0], x.requires_grad_())
+
+
+def test_vmap_of_no_calls_is_empty(tensors: dict[str, torch.Tensor]) -> None:
+    none = {name: torch.stack([tensor] * 2)[:0] for name, tensor in tensors.items()}
+    gru = function("gru")
+    for name in ("x", "w_z"):
+        others = {n: t for n, t in tensors.items() if n != name}
+        run = lambda a, n=name, o=others: gru(**{**o, n: a}).h
+        assert vmap(run)(none[name]).shape == (0, 3, 2, 3)
+        alone = grad(lambda a, run=run: run(a).sum())
+        assert vmap(alone)(none[name]).shape == none[name].shape
+    of_weights = grad(lambda w, x: gru(**{**tensors, "w_z": w, "x": x}).h.sum())
+    shape = (0, *tensors["w_z"].shape)
+    assert vmap(of_weights, in_dims=(None, 0))(tensors["w_z"], none["x"]).shape == shape
