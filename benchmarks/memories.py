@@ -7,8 +7,11 @@
 The cells are bare steps: queries, keys, values and gates are inputs; no projection is timed.
 `pass` is one read and one write of the state, as a copy of as many bytes within the memory that
 holds it, once a step. Forward passes show the outputs of the last step alone, so that no state goes
-to memory; `training` is a forward pass that saves and its backward pass, with checkpoints. Float32;
-calls of a kind take turns; a figure is the least processor time of all rounds, that of all threads.
+to memory. `reverse part` is a backward pass of a segment alone, for as many rows as keep what its
+forward pass saves in a core's cache, and counted for all rows; `backward, checkpoints` runs forward
+over each segment first. `training` is a forward pass that saves and its backward pass. A segment
+has about the root of T steps. Float32; calls of a kind take turns; a figure is the least processor
+time of all rounds, that of all threads.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from cellgen.language.value import Dim
 D, K = Dim("D"), Dim("K")
 SHAPES = ((1000, 8, 64, 64), (256, 32, 128, 128))
 HEAD = "| cell | T, B, D, K | what | us a step | passes | by the peer |"
+IN_CACHE = 768 << 10
 Run = Callable[[], object]
 Arrays = dict[str, np.ndarray]
 
@@ -102,8 +106,20 @@ def drawn(kernel: Any, shape: tuple[int, ...]) -> Arrays:
     return given
 
 
+def reverse_part(kernel: Any, shape: tuple[int, ...], threads: int) -> tuple[Run, float]:
+    """A backward pass from values in cache, and how often it is the steps and rows of a shape."""
+    steps, one = round(shape[0] ** 0.5), 4 * shape[2] * shape[3]
+    rows = max(1, min(shape[1], IN_CACHE // (steps * one)))
+    given = drawn(kernel, (steps, rows, *shape[2:]))
+    run = kernel.sequence_forward(**given, save=True, threads=threads)
+    reads = {item.name for item in kernel.sequence_backward.function.arguments}
+    kept = {name: a for name, a in run._asdict().items() if name in reads}
+    how = {**given, **kept, "saved": run.saved, "d_h": np.ones_like(run.h), "threads": threads}
+    return kernel.sequence_backward.bind(**how), shape[0] * shape[1] / (steps * rows)
+
+
 def ours(cell: type[Cell], shape: tuple[int, ...], threads: int) -> tuple[dict[str, Run], Arrays]:
-    """The calls of a kernel: one forward pass, and a training step with and without checkpoints."""
+    """The calls of a kernel: passes, and a training step with and without checkpoints."""
     kernel = cellgen.compile(cell)
     given = drawn(kernel, shape)
     above = np.ones((shape[0], *shape[1:3]), np.float32)
@@ -116,14 +132,23 @@ def ours(cell: type[Cell], shape: tuple[int, ...], threads: int) -> tuple[dict[s
         kept = {name: array for name, array in kept.items() if name in names}
         return backward(**given, **kept, saved=run.saved, d_h=above, threads=threads)
 
+    segments: dict[str, Any] = {"last_only": True, "checkpoint": round(shape[0] ** 0.5)}
+    saved = forward(**given, save=True, threads=threads, **segments).saved
     calls: dict[str, Run] = {
         "forward": partial(forward, **given, last_only=True, threads=threads),
-        "training": trained,
-        "training, checkpoints": partial(
-            trained, last_only=True, checkpoint=round(shape[0] ** 0.5)
+        "backward, checkpoints": partial(
+            backward, **given, saved=saved, d_h=above, threads=threads
         ),
+        "training": trained,
+        "training, checkpoints": partial(trained, **segments),
     }
     return calls, given
+
+
+def repeated(call: Run, times: int) -> None:
+    """A short call so many times."""
+    for _ in range(times):
+        call()
 
 
 def bare_pass(shape: tuple[int, ...]) -> Run:
@@ -204,12 +229,17 @@ def table(name: str, shape: tuple[int, ...], peer: str, threads: int, rounds: in
     """The rows of one cell at one shape."""
     calls, given = ours(CELLS[name], shape, threads)
     calls["pass"] = bare_pass(shape)
+    reverse, times = reverse_part(cellgen.compile(CELLS[name]), shape, threads)
+    calls["reverse part"] = partial(repeated, reverse, 20)
+    weight = {"reverse part": times / 20}
     others = PEERS[peer](name, given) if peer != "none" else {}
     calls |= {f"{what} by {peer}": call for what, call in others.items()}
     best: dict[str, float] = {}
-    for kind in ("forward", "training"):  # forward passes do not pay for what training lets go of
-        found = timed({n: c for n, c in calls.items() if n.startswith((kind, "pass"))}, rounds)
+    passes = ("forward", "reverse", "backward")  # do not pay for what training lets go of
+    for kind in (passes, ("training",)):
+        found = timed({n: c for n, c in calls.items() if n.startswith((*kind, "pass"))}, rounds)
         best |= {n: min(seconds, best.get(n, seconds)) for n, seconds in found.items()}
+    best = {name: seconds * weight.get(name, 1) for name, seconds in best.items()}
     rows = []
     for what in calls:
         us = 1e6 * best[what] / shape[0]

@@ -7,14 +7,16 @@ import pytest
 
 from benchmarks.memories import CELLS, GatedDelta, GatedLinear, drawn, step
 from cellgen import Cell, Dim, Input, State, api
-from cellgen.cells import MLSTM
+from cellgen.cells import MLSTM, SHIPPED
 from cellgen.language.ops import outer, transpose
 from cellgen.pipeline import time_plans
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE
+from cellgen.runtime.call.workspace import kept
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.lower.plan import LoopPlan, PartPlan, StripPlan, TimePlan
 from cellgen.schedule.lower.strips import with_strips
 from cellgen.schedule.stage import Loop
+from tests.test_checkpoints import Sequence, equal
 
 D, K = Dim("D"), Dim("K")
 
@@ -108,3 +110,45 @@ def _agrees_with_numpy(name: str, kernel: Kernel, shape: tuple[int, ...]) -> Non
     last = kernel.sequence_forward(**given, last_only=True, threads=2)
     np.testing.assert_array_equal(last.h, run.h[-1])
     np.testing.assert_array_equal(last.s_last, run.s_last)
+
+
+BAND_BYTES = 768 << 10
+
+
+def test_rows_share_the_memory_of_a_segment_band_by_band(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread takes some rows over a segment, forward and back, then the next ones.
+
+    Products are formed ahead of them, what is deferred has all rows, and no bit is another.
+    """
+    monkeypatch.setenv(FLAGS_VARIABLE, "-O1")
+    sizes = {"T": 20, "B": 9, "I": 3, "N": 2, "K": 32, "D": 96}
+    case, steps = Sequence(api.load("gated_delta_net"), sizes, "float32"), 8
+    whole, run = case.gradients(case.run()), case.run(checkpoint=steps)
+    touched = {}
+    for threads in (1, 2):
+        case.gradients(run, threads=threads)
+        kept().owner[:] = 0xA5
+        equal(case.gradients(run, threads=threads), whole)
+        touched[threads] = np.count_nonzero(kept().owner != 0xA5)
+    states = 4 * sizes["B"] * sizes["N"] * sizes["K"] * sizes["D"]  # bytes of those of a step
+    assert touched[2] - touched[1] > 0.9 * (steps + 1) * states - BAND_BYTES > 0
+
+
+BANDS = "-O1 -DCELLGEN_BAND_BYTES={} -DCELLGEN_BAND_SHARE=0"
+
+
+def _same_in_bands(name: str, dtype: str, steps: int) -> None:
+    kernel = api.load(name)
+    sizes = {dim: 3 + n % 3 for n, dim in enumerate(kernel.sequence_forward.function.dims)}
+    case = Sequence(kernel, sizes | {"T": 29, "B": 19}, dtype)
+    equal(case.gradients(case.run(checkpoint=steps)), case.gradients(case.run()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+def test_bands_change_no_bit_of_any_cell(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in (0, 2000):
+        monkeypatch.setenv(FLAGS_VARIABLE, BANDS.format(limit))
+        for dtype in ("float32", "float64"):
+            for steps in (5, 12, 40):
+                _same_in_bands(name, dtype, steps)

@@ -41,27 +41,13 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
     cellgen_team_barrier(b->team, thread);
 }
 
-/* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
- * whether all threads of the row block have agreed to stop. */
-#undef cg_reverse_loop
-#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
-CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
-{
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = b->T - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        cg_step(b, own, step, thread);
-    }
-    return 0;
-}
-
-/* The same, and what these steps defer. */
+/* The steps first <= step < last of a row block, unless bands have run them, and what they defer. */
 #undef cg_reverse_steps
 #define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
 CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, int64_t first, int64_t last)
 {
     const cg_partition own = cg_partition_steps(b, thread, threads);
-    if (cg_reverse_loop(b, &own, first, last, thread)) return 1;
+    if (!b->band_rows && cg_reverse_loop(b, &own, first, last, thread)) return 1;
     cellgen_team_barrier(b->team, thread);
     const int later = b->f->reads_before && first == 0 && !b->gather; /* the initial state stands in an array of its own */
     if (later && last > 1) {
@@ -132,7 +118,9 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     for (int64_t row_block = own.begin; row_block < own.end; ++row_block) cg_clear(own.thread, own.threads, call->row_block + row_block);
     for (int64_t end = b->T, begin; end > 0 && !stopped; end = begin) {
         begin = call->segment_steps ? (end - 1) / call->segment_steps * call->segment_steps : 0;
-        if (call->again)
+        if (call->again && call->segment.band_rows)
+            stopped = cg_run_bands(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, modes);
+        else if (call->again)
             stopped = cg_run_segment(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, thread, threads, modes, &turn);
         if (b->stored && !stopped)
             cg_read_window(&call->stored, call->row_block, call->row_blocks, call->plan, call->team, begin, end, thread, threads);

@@ -25,6 +25,7 @@
 #include "cellgen_stage.inc.h"
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"
+#include "cellgen_band.inc.h"
 #include "cellgen_segment.inc.h"
 #include "cellgen_backward.inc.h"
 #include "cellgen_per_row.inc.h"

@@ -31,6 +31,8 @@ typedef struct {
     int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
     int64_t segment, first; /* steps that are held of what a forward pass makes, 0: all; the one before them */
+    int64_t band_rows, band; /* rows of each of these steps, 0: all; the first of them, of the batch */
+    const unsigned char *banded; /* by member: which arrays have them */
     int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
     int is_single; /* the row that is deferred by itself, of a batch */
     int64_t window;
@@ -239,6 +241,11 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     return bytes;
 }
 
+#undef cg_band_rows
+#define cg_band_rows CELLGEN_NAME(cellgen_band_rows)
+CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                    const cellgen_options *options);
+
 /* Whether operands of products are rounded to bfloat16. */
 #undef cg_is_in_bf16
 #define cg_is_in_bf16 CELLGEN_NAME(cellgen_is_in_bf16)
@@ -282,6 +289,10 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
     b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
     b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
     b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
+    if (b->segment && cg_band_rows(f, n, extent, options)) { /* a segment is a chunk: bands keep what it defers */
+        b->chunk_steps = b->segment;
+        b->chunk_rows = b->chunk_steps * rows;
+    }
     b->in_bf16 = cg_is_in_bf16(options);
     b->stored = cg_is_stored(options);
     if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);
@@ -320,13 +331,30 @@ CELLGEN_INLINE cg_walk cg_along(cg_series series)
     return walk;
 }
 
+/* Whether an array holds the rows of a band alone. */
+#undef cg_is_banded
+#define cg_is_banded CELLGEN_NAME(cellgen_is_banded)
+CELLGEN_INLINE int cg_is_banded(const cg_row_block *b, int member)
+{
+    return b->band_rows && b->banded[member];
+}
+
+/* A saved array, as if it held all rows. */
+#undef cg_held
+#define cg_held CELLGEN_NAME(cellgen_held)
+CELLGEN_INLINE real *cg_held(const cg_row_block *b, int member, int64_t width)
+{
+    real *const given = cg_member(b, member);
+    return given && cg_is_banded(b, member) ? given - b->band * width : given;
+}
+
 /* The same of an array that is saved; `member`: of a (T, batch, width) array, or of the steps that are held. */
 #undef cg_along_saved
 #define cg_along_saved CELLGEN_NAME(cellgen_along_saved)
 CELLGEN_INLINE cg_walk cg_along_saved(const cg_row_block *b, int member, int64_t width)
 {
-    cg_walk walk = cg_still(cg_member(b, member), width);
-    walk.step = b->batch * width;
+    cg_walk walk = cg_still(cg_held(b, member, width), width);
+    walk.step = (cg_is_banded(b, member) ? b->band_rows : b->batch) * width;
     walk.shift = -b->first;
     return walk;
 }
@@ -474,9 +502,10 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
 #define cg_lie CELLGEN_NAME(cellgen_lie)
 CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
 {
-    const int64_t width = cg_length(b, row->width), of_saved[] = {b->batch * width, width};
     const int is_held = b->stored || (b->segment && row->flags & CELLGEN_AGAIN);
-    real *const given = cg_member(b, row->member);
+    const int64_t rows = is_held && cg_is_banded(b, row->member) ? b->band_rows : b->batch;
+    const int64_t width = cg_length(b, row->width), of_saved[] = {rows * width, width};
+    real *const given = is_held ? cg_held(b, row->member, width) : cg_member(b, row->member);
     cg_series found;
     if (is_held || row->strides == CELLGEN_NONE)
         found = cg_series_of(given, b->T, b->B, width, of_saved, 0);
@@ -506,7 +535,7 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
         b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
                            ? cg_own(b->memory[row->stage], width)
                            : b->series[i];
-        evenly_strided = evenly_strided && cg_is_evenly_strided(b->series[i], b->B);
+        evenly_strided = evenly_strided && (cg_is_banded(b, row->member) || cg_is_evenly_strided(b->series[i], b->B));
     }
     for (int i = 0; i < f->links && !f->is_backward; ++i) {
         const cellgen_link *link = f->link + i;

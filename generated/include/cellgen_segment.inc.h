@@ -13,6 +13,8 @@ typedef struct {
     cg_stored stored; /* what it reads, where arrays over time have types of their own */
     int64_t extent[CELLGEN_EXTENTS_MAX];
     char *args; /* of the backward pass, with arrays of the segment in place of those of all steps */
+    int64_t band_rows;
+    unsigned char *banded, *banded_forward; /* by member of the backward and of the forward pass */
 } cg_segment;
 
 /* The dimensions, options and plan of the forward pass; `args`: its own, as its caller gives them. */
@@ -30,23 +32,29 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     segment->options.stop = options->stop;
     cg_choose_for(forward, n, threads, 0, cg_is_in_bf16(&segment->options), &segment->plan);
     if (segment->options.plan) segment->plan = *segment->options.plan;
+    f->extent(n, segment->extent);
+    segment->band_rows = cg_band_rows(f, n, segment->extent, options);
+    if (segment->band_rows && threads == 1 && !segment->plan.unpacked) segment->plan.hoist = 1;
+    if (segment->band_rows) segment->plan.window_rows = cg_segment_steps(options, n[0]) * n[1]; /* ahead of all bands */
+    if (threads > 1) segment->band_rows = 0;
     forward->extent(n, segment->extent);
     cg_shape_row_block(&segment->row_block, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
     segment->row_block.segment = cg_segment_steps(options, n[0]);
     segment->row_block.first = -1;
 }
 
-/* Elements of one row of a member that the forward pass makes at every step, 0: it is none. */
-#undef cg_width_made
-#define cg_width_made CELLGEN_NAME(cellgen_width_made)
-CELLGEN_STATIC int64_t cg_width_made(const cg_row_block *b, int number)
+/* Say which arrays hold the rows of a band alone. */
+#undef cg_mark_bands
+#define cg_mark_bands CELLGEN_NAME(cellgen_mark_bands)
+CELLGEN_STATIC void cg_mark_bands(cg_segment *segment, const cg_function *f)
 {
-    const cg_function *const f = b->f;
-    if (f->member[number].flags & CELLGEN_MADE) return cg_length(b, f->member[number].width);
-    for (int i = 0; i < f->series; ++i)
-        if (f->over_time[i].member == number && f->over_time[i].flags & CELLGEN_AGAIN)
-            return cg_length(b, f->over_time[i].width);
-    return 0;
+    cg_row_block *const b = &segment->row_block;
+    memset(segment->banded, 0, (size_t)f->members);
+    for (int i = 0; i < f->forward->members; ++i)
+        segment->banded_forward[i] = (unsigned char)(cg_width_made(b, i) != 0 && cg_is_of_band(f, i));
+    for (int i = 0; i < f->mades; ++i) segment->banded[f->made[i].member] = segment->banded_forward[f->made[i].by];
+    b->banded = segment->banded_forward;
+    b->band_rows = segment->band_rows;
 }
 
 /* Give a segment its memory from `address` on (0: none); tell how many bytes that takes. Of each array there is
@@ -68,6 +76,9 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
         memcpy(b->args, options->forward, (size_t)(CELLGEN_WORD * (forward->members + 4)));
         memcpy(segment->args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
     }
+    CELLGEN_TAKE(segment->banded, unsigned char, 1, f->members);
+    CELLGEN_TAKE(segment->banded_forward, unsigned char, 1, forward->members);
+    if (address) cg_mark_bands(segment, f);
     for (int i = 0; i < forward->members; ++i) {
         const int64_t width = cg_width_made(b, i);
         real *held;
@@ -136,7 +147,7 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
         if (link->flags & CELLGEN_STATE_OUTPUT)
             cg_copy_row(b->series[link->series].rows + at, from, count);
         else if (link->saved != CELLGEN_NONE)
-            cg_copy_row(cg_member(b, link->saved) + at, from, count);
+            cg_copy_row(cg_held(b, link->saved, width) + at, from, count);
         else
             cg_copy_row(b->memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->B * width + at, from, count);
     }
@@ -201,4 +212,77 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
     (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
     cellgen_team_barrier(b->team, thread);
     return stopped;
+}
+
+/* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
+ * whether all threads of the row block have agreed to stop. */
+#undef cg_reverse_loop
+#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
+CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
+{
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = b->T - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
+        cg_step(b, own, step, thread);
+    }
+    return 0;
+}
+
+/* Form what is formed ahead of the steps of a segment, for all of its bands. */
+#undef cg_form_segment
+#define cg_form_segment CELLGEN_NAME(cellgen_form_segment)
+CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan, int64_t first)
+{
+    const cg_part *const part = b->f->part;
+    b->first = first - 1;
+    cg_aim(b, options, plan);
+    for (int i = 0; b->hoist && i < part->stages; ++i)
+        if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE) cg_form_ahead(b, part->stage + i, first, 0, 1);
+}
+
+/* The rows begin <= row < end of the batch over the steps first <= step < last of a segment, forward and back. `from`:
+ * the first row of the row block. Whether the thread is asked to stop. `modes`: see cg_switch_denormals. */
+#undef cg_run_band
+#define cg_run_band CELLGEN_NAME(cellgen_run_band)
+CELLGEN_STATIC int cg_run_band(cg_segment *segment, cg_row_block *row_block, const cellgen_plan *plan, int64_t from, int64_t begin,
+                               int64_t end, int64_t first, int64_t last, unsigned modes)
+{
+    cg_row_block *const b = &segment->row_block;
+    const cg_partition rows = {0, 1, begin, end, begin, end}, own = {0, 1, begin - from, end - from, begin - from, end - from};
+    b->band = row_block->band = begin;
+    b->first = row_block->first = first - 1;
+    cg_aim(b, &segment->options, &segment->plan);
+    cg_aim(row_block, &row_block->options, plan);
+    const unsigned own_modes = cg_switch_denormals(row_block->flush, b->flush, modes);
+    int stopped = 0;
+    cg_load_states(b, first, begin, end);
+    for (int64_t step = first; step < last && !stopped; ++step) {
+        stopped = step % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, 0, 0);
+        if (!stopped) cg_step(b, &rows, step, 0);
+    }
+    (void)cg_switch_denormals(b->flush, row_block->flush, own_modes);
+    return stopped || cg_reverse_loop(row_block, &own, first, last, 0);
+}
+
+/* The steps first <= step < last of a segment by one thread, which takes some rows of a row block after the other over
+ * them, forward and back; whether it is asked to stop. */
+#undef cg_run_bands
+#define cg_run_bands CELLGEN_NAME(cellgen_run_bands)
+CELLGEN_STATIC int cg_run_bands(cg_segment *segment, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
+                                int64_t first, int64_t last, unsigned modes)
+{
+    cg_row_block *const b = &segment->row_block;
+    const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
+    cg_form_segment(b, &segment->options, &segment->plan, first);
+    (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
+    for (int64_t number = 0, from = 0; number < count; from += row_blocks[number++].B) {
+        const int64_t all = from + row_blocks[number].B;
+        row_blocks[number].banded = segment->banded;
+        row_blocks[number].band_rows = segment->band_rows;
+        for (int64_t begin = from, end; begin < all; begin = end) {
+            end = begin + segment->band_rows < all ? begin + segment->band_rows : all;
+            if (cg_run_band(segment, row_blocks + number, plan, from, begin, end, first, last, modes)) return 1;
+        }
+    }
+    return 0;
 }
