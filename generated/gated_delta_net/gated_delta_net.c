@@ -1245,7 +1245,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_stri
      * sum_r_reshaped_k = sum(r_reshaped_k -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            const cg_vector reshaped_alpha_all = cg_all(reshaped_alpha_row[axis1]);
             cg_vector sum_r_reshaped_k_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) sum_r_reshaped_k_lanes[turn] = cg_all(0);
@@ -1255,6 +1255,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_stri
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_alpha = reshaped_alpha_all;
                     const cg_vector r = s_prev * reshaped_alpha;
                     sum_r_reshaped_k_lanes[turn] += r * reshaped_k;
                 }
@@ -1289,7 +1290,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_stri
      * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            const cg_vector reshaped_alpha_all_2 = cg_all(reshaped_alpha_row[axis1]);
             cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
@@ -1303,6 +1304,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_stri
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_alpha = reshaped_alpha_all_2;
                     const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
                     const cg_vector r = s_prev * reshaped_alpha;
                     const cg_vector s = r + reshaped_k * reshaped_v_beta_reshaped_sum_r_reshaped;
@@ -1683,7 +1685,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
             cg_vector d_sum_r_reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_r_reshaped_k_of[turn] = cg_all(d_sum_r_reshaped_k_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_alpha = cg_all(reshaped_alpha_row[axis1]);
+            const cg_vector reshaped_alpha_all = cg_all(reshaped_alpha_row[axis1]);
             cg_vector reshaped_v_beta_reshaped_sum_r_reshaped_3[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_v_beta_reshaped_sum_r_reshaped_3[turn] = cg_all(reshaped_v_beta_reshaped_sum_r_reshaped_2[axis1 * nD + (axis2 + turn)]);
@@ -1699,6 +1701,7 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
                     const cg_vector d_sum_s_reshaped_q = d_sum_s_reshaped_q_of_2[turn];
                     const cg_vector d_sum_r_reshaped_k = d_sum_r_reshaped_k_of[turn];
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_alpha = reshaped_alpha_all;
                     const cg_vector reshaped_v_beta_reshaped_sum_r_reshaped = reshaped_v_beta_reshaped_sum_r_reshaped_3[turn];
                     const cg_vector r = s_prev * reshaped_alpha;
                     const cg_vector d_s_in = d_s + d_s_next;

@@ -763,7 +763,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(CELLGE
      * sum_s_reshaped_c = sum(s_reshaped_c -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
+            const cg_vector reshaped_exp_exp_pre_all = cg_all(reshaped_exp_exp_pre_row[axis1]);
             cg_vector reshaped_u_dt_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_u_dt_of[turn] = cg_all(reshaped_u_dt_row[axis1 * nD + (axis2 + turn)]);
@@ -777,6 +777,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(CELLGE
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_exp_exp_pre = reshaped_exp_exp_pre_all;
                     const cg_vector reshaped_u_dt = reshaped_u_dt_of[turn];
                     const cg_vector s = s_prev * reshaped_exp_exp_pre + reshaped_u_dt * reshaped_b;
                     cg_store(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], s);
@@ -1012,7 +1013,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLG
             cg_vector d_sum_s_reshaped_c_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_s_reshaped_c_of[turn] = cg_all(d_sum_s_reshaped_c_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_exp_exp_pre = cg_all(reshaped_exp_exp_pre_row[axis1]);
+            const cg_vector reshaped_exp_exp_pre_all = cg_all(reshaped_exp_exp_pre_row[axis1]);
             cg_vector reshaped_u_dt_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_u_dt_of[turn] = cg_all(reshaped_u_dt_row[axis1 * nD + (axis2 + turn)]);
@@ -1032,6 +1033,7 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLG
                     const cg_vector d_sum_s_reshaped_c = d_sum_s_reshaped_c_of[turn];
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_exp_exp_pre = reshaped_exp_exp_pre_all;
                     const cg_vector reshaped_u_dt = reshaped_u_dt_of[turn];
                     const cg_vector d_s_in = d_s + d_s_next;
                     const cg_vector d_s_total = d_s_in + d_sum_s_reshaped_c * reshaped_c;

@@ -1145,11 +1145,11 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(CELLGEN
      * sum_c_reshaped_q = sum(c_reshaped_q -> (B, N, D, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector reshaped_f = cg_all(reshaped_f_row[axis1]);
+            const cg_vector reshaped_f_all = cg_all(reshaped_f_row[axis1]);
             cg_vector reshaped_v_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
+            const cg_vector reshaped_i_all = cg_all(reshaped_i_row[axis1]);
             cg_vector sum_c_reshaped_q_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) sum_c_reshaped_q_lanes[turn] = cg_all(0);
@@ -1160,7 +1160,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(CELLGEN
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector c_prev = cg_load(&c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_f = reshaped_f_all;
                     const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector reshaped_i = reshaped_i_all;
                     const cg_vector c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
                     cg_store(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit], c);
                     sum_c_reshaped_q_lanes[turn] += c * reshaped_q;
@@ -1483,11 +1485,11 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(CELLGE
             cg_vector d_sum_c_reshaped_q_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_sum_c_reshaped_q_of[turn] = cg_all(d_sum_c_reshaped_q_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_f = cg_all(reshaped_f_row[axis1]);
+            const cg_vector reshaped_f_all = cg_all(reshaped_f_row[axis1]);
             cg_vector reshaped_v_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_v_of[turn] = cg_all(reshaped_v_row[axis1 * nD + (axis2 + turn)]);
-            const cg_vector reshaped_i = cg_all(reshaped_i_row[axis1]);
+            const cg_vector reshaped_i_all = cg_all(reshaped_i_row[axis1]);
             cg_vector d_reshaped_v_lanes[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) d_reshaped_v_lanes[turn] = cg_all(0);
@@ -1504,7 +1506,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(CELLGE
                     const cg_vector d_sum_c_reshaped_q = d_sum_c_reshaped_q_of[turn];
                     const cg_vector c_prev = cg_load(&c_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
                     const cg_vector c = cg_load(&c_row[axis1 * (nD * nK) + (axis2 + turn) * nK + unit]);
+                    const cg_vector reshaped_f = reshaped_f_all;
                     const cg_vector reshaped_v = reshaped_v_of[turn];
+                    const cg_vector reshaped_i = reshaped_i_all;
                     const cg_vector d_c_in = d_c + d_c_next;
                     const cg_vector d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
                     const cg_vector d_c_prev = d_c_total * reshaped_f;

@@ -417,7 +417,7 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_forward_forward_3_strip)(CELLGE
      * sum_s_reshaped_q = sum(s_reshaped_q -> (B, N, 1, D)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector gamma = cg_all(gamma_row[axis1]);
+            const cg_vector gamma_all = cg_all(gamma_row[axis1]);
             cg_vector reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
@@ -431,6 +431,7 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_forward_forward_3_strip)(CELLGE
                 CELLGEN_UNROLL
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector s_prev = cg_load(&s_prev_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector gamma = gamma_all;
                     const cg_vector reshaped_k = reshaped_k_of[turn];
                     const cg_vector reshaped_q = reshaped_q_of[turn];
                     const cg_vector s = s_prev * gamma + reshaped_k * reshaped_v;
@@ -607,7 +608,7 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(CELLG
      * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, K, 1)) */
     {
         for (int64_t axis2 = first; axis2 < last; axis2 += turns) {
-            const cg_vector gamma = cg_all(gamma_row[axis1]);
+            const cg_vector gamma_all = cg_all(gamma_row[axis1]);
             cg_vector reshaped_k_of[CELLGEN_TURNS];
             CELLGEN_UNROLL
             for (int turn = 0; turn < turns; ++turn) reshaped_k_of[turn] = cg_all(reshaped_k_row[axis1 * nK + (axis2 + turn)]);
@@ -629,6 +630,7 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(CELLG
                 for (int turn = 0; turn < turns; ++turn) {
                     const cg_vector d_s = cg_load(&d_s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector d_s_next = cg_load(&d_s_next_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
+                    const cg_vector gamma = gamma_all;
                     const cg_vector s = cg_load(&s_row[axis1 * (nD * nK) + (axis2 + turn) * nD + unit]);
                     const cg_vector reshaped_k = reshaped_k_of[turn];
                     const cg_vector reshaped_q = reshaped_q_of[turn];

@@ -201,7 +201,9 @@ class StripWriter:
             nest.before += by_turn(f"{turns}[turn] = cg_all({at});")
             nest.turn.append(f"const cg_vector {name} = {turns}[turn];")
         else:
-            nest.before.append(f"const cg_vector {name} = cg_all({at});")
+            every = self.fresh(f"{name}_all")
+            nest.before.append(f"const cg_vector {every} = cg_all({at});")
+            nest.turn.append(f"const cg_vector {name} = {every};")
 
     def _vector_sum(self, line: Line, loop: Loop, value: Expr, nest: _VectorLines) -> None:
         """Add up along the axes that the target lacks."""
