@@ -19,7 +19,8 @@ from cellgen.runtime.abi import (
     term_dims,
     terms_length,
 )
-from cellgen.runtime.call.arguments import dims_of, shape_text
+from cellgen.runtime.call.arguments import dims_of, has_steps, shape_text
+from cellgen.runtime.call.stored import FLOAT16, STORED
 
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
@@ -167,6 +168,18 @@ class TensorLayout:
 def _checkpoints(steps: int, segment: int) -> int:
     """How many states are kept; a number of steps that is a symbol is at least 1."""
     return (steps - 1) // segment if not isinstance(steps, int) or steps else 0
+
+
+def kept_element(item: Argument, element: str, *, checkpoint: bool) -> str:
+    """The type of what a forward pass in C keeps of arrays of a type; ``checkpoint``: of those.
+
+    Of 16 bits, gates are kept in float16, states at checkpoints in float32.
+    """
+    if element not in STORED:
+        return element
+    if checkpoint or not has_steps(item):
+        return "float32"
+    return FLOAT16 if item.bounded else element
 
 
 def row_axis(item: Argument) -> int | None:

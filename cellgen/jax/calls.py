@@ -13,10 +13,11 @@ from itertools import compress
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cellgen.frameworks.layout import TensorLayout, row_axis
+from cellgen.frameworks.layout import TensorLayout, kept_element, row_axis
 from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
@@ -111,6 +112,16 @@ class JaxCall:
         sizes = self.sizes(arrays)
         return [self.layout.shape(item.name, sizes) for item in items]
 
+    def dtypes(self, items: Sequence[Argument], like: Any) -> list[Any]:
+        """The types of some results, given an operand that has steps."""
+        named, kept = {i.name for i in self.layout.saved}, self.checkpoint != 0
+        return [
+            jnp.dtype(kept_element(item, like.dtype.name, checkpoint=kept))
+            if item.name in named
+            else like.dtype
+            for item in items
+        ]
+
     def row_axes(self, items: Sequence[Argument]) -> list[int | None]:
         """The axes of rows of some arrays, behind those of the tables."""
         first: list[int | None] = [TABLES[name].index("B") for name in self.tables]
@@ -169,9 +180,11 @@ def run(
         for name, array in operands
         if name in numbers or name in again
     ]
-    dtype = next(array.dtype for name, array in operands if name not in TABLES)
+    like = next(array for name, array in operands if name not in TABLES)
+    dtypes = call.dtypes(results, like)
     made = jax.ffi.ffi_call(
-        handler.TARGET, [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+        handler.TARGET,
+        [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)],
     )(
         *(array for _, array, _ in read),
         cell=call.text,
@@ -180,7 +193,7 @@ def run(
         operands=np.array([number for number, _, _ in read], np.int32),
         results=np.array([numbers[item.name] for item in results], np.int32),
         per_row=np.int64(per_row),
-        **call.options(dtype.name),
+        **call.options(like.dtype.name),
         **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
     return list(made)

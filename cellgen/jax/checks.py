@@ -15,8 +15,14 @@ from cellgen.jax.calls import TABLES
 from cellgen.jax.errors import ArrayError
 from cellgen.runtime.abi import Argument
 
-DTYPES = ("float32", "float64")
+NARROW = ("bfloat16", "float16")
+DTYPES = ("float32", "float64", *NARROW)
 KINDS = {"lengths": "integers", "mask": "bool", "reset": "bool"}
+
+
+def dtype_of_numbers(dtype: Any) -> Any:
+    """The type of scalars that do not learn: 16 bits would round them."""
+    return jnp.dtype("float32") if dtype.name in NARROW else dtype
 
 
 def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
@@ -26,6 +32,8 @@ def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
     for item in items:
         array = arrays[item.name]
         if array.dtype.name not in DTYPES or array.dtype != first.dtype:
+            if item in layout.scalars and array.dtype == dtype_of_numbers(first.dtype):
+                continue
             _refuse_dtype(layout, item, array, first)
         if array.ndim != len(item.shape):
             raise ArrayError(layout.wrong_rank(item, array.shape))
@@ -52,7 +60,8 @@ def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]
 
 
 def _refuse_dtype(layout: TensorLayout, item: Argument, found: Any, first: Any) -> NoReturn:
-    expected, wanted = "float32 or float64", "float32"
+    *others, last = DTYPES
+    expected, wanted = f"{', '.join(others)} or {last}", "float32"
     if found.dtype.name in DTYPES:
         wanted = first.dtype.name
         expected = f"{wanted}, as {layout.theta[0].name} is"

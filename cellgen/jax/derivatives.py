@@ -27,6 +27,7 @@ from jax.interpreters import ad
 
 from cellgen.frameworks.layout import row_axis
 from cellgen.jax.calls import JaxCall
+from cellgen.jax.checks import dtype_of_numbers
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.linear import Shape, is_zero, linear, zero
 from cellgen.jax.pairs import Own, pair
@@ -283,7 +284,10 @@ class Tangent:
                 along[direction] = moved[name] if name in moved else jnp.zeros_like(named[name])
         for item in self.call.layout.scalars:
             if item.name not in along:
-                along[item.name] = jnp.zeros_like(next(iter(named.values())), shape=())
+                like = next(iter(named.values()))
+                along[item.name] = jnp.zeros_like(
+                    like, shape=(), dtype=dtype_of_numbers(like.dtype)
+                )
         tables, _, _ = call.split(constants)
         self.arrays = (*tables, *(along[item.name] for item in self.call.values))
         formed = forward(self.call, save, self.arrays)

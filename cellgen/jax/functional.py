@@ -20,7 +20,7 @@ from cellgen.frameworks.layout import UntoldError
 from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
-from cellgen.jax.checks import check_tables, check_values
+from cellgen.jax.checks import check_tables, check_values, dtype_of_numbers
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
 from cellgen.jax.registry import CellOrName, KnownInJax, known
@@ -172,7 +172,7 @@ class CellFunction:
                         f"expected a number; pass checkpoint= in its place"
                     )
         found = looked_at(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
-        if found.products == IN_BF16 and dtype.name != "float32":
+        if found.products == IN_BF16 and dtype.name == "float64":
             raise ArrayError(
                 f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
                 f"expected float32 arrays; pass those, or leave products out"
@@ -231,9 +231,11 @@ class CellFunction:
         given = {**self.scalars, **{name: v for name, v in given.items() if v is not None}}
         arrays = {name: jnp.asarray(value) for name, value in given.items()}
         dtype = arrays[self.layout.theta[0].name].dtype
+        fixed = {item.name for item in self.layout.scalars}
         for name in self.scalars:
             if arrays[name].ndim == 0:
-                arrays[name] = jax.lax.convert_element_type(arrays[name], dtype)
+                own = dtype_of_numbers(dtype) if name in fixed else dtype
+                arrays[name] = jax.lax.convert_element_type(arrays[name], own)
         sizes = self._known_sizes(arrays) if left_out else {}
         for item in left_out:
             if item.name in self.states:

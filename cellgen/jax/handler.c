@@ -4,6 +4,8 @@
  * mask, reset; -10 and below checkpoints, from the first on; -4 what the function does not read. `again` are
  * the members of the forward pass that a backward pass with checkpoints runs once more. Members that are in neither are NULL. Dimensions follow from the shapes of what comes in,
  * by the cell's descriptor, so that a program holds none. Every shape is checked against it.
+ * Buffers of 16 bits: those that have steps go to the kernel as they are (`stored` of the options), all others
+ * are widened to float32 before the call, and results rounded after it.
  * A cell that this process has not met is asked for through `find`. */
 #define _POSIX_C_SOURCE 200809L /* posix_memalign */
 #include <pthread.h>
@@ -15,6 +17,7 @@
 
 #include "cellgen.h"
 #include "cellgen_descriptor.h"
+#include "cellgen_half.h"
 #include "xla/ffi/api/c_api.h"
 
 #define MOST_MEMBERS 2048
@@ -120,6 +123,14 @@ static void give_memory(memory given)
 
 /* --- a call ------------------------------------------------------------------------------ */
 
+/* A buffer of 16 bits without steps, and its numbers in float32. */
+typedef struct {
+    const XLA_FFI_Buffer *buffer;
+    float *numbers;
+    int64_t count;
+    int is_result;
+} wide;
+
 typedef struct {
     XLA_FFI_CallFrame *frame;
     const cellgen_cell *cell;
@@ -139,6 +150,11 @@ typedef struct {
     int64_t checkpoints;
     uint64_t again[MOST_MEMBERS + 4]; /* the forward pass that is run once more */
     cellgen_options options_again;
+    unsigned char stored[MOST_MEMBERS], stored_again[MOST_MEMBERS];
+    int is_narrow; /* some buffers have 16 bits */
+    wide widened[MOST_MEMBERS];
+    int64_t wides;
+    memory numbers; /* of those */
     char text[TEXT];  /* of an error */
 } call;
 
@@ -224,7 +240,21 @@ static int disagrees(call *one)
                  one->cell->name, one->function->name);
 }
 
-/* Put operands and results in the places of members; all have one type. */
+/* What a buffer of 16 bits holds (cellgen_stored); 0: it has others. */
+static int narrow(const XLA_FFI_Buffer *buffer)
+{
+    return buffer->dtype == XLA_FFI_DataType_BF16  ? CELLGEN_STORED_BF16
+           : buffer->dtype == XLA_FFI_DataType_F16 ? CELLGEN_STORED_F16
+                                                   : CELLGEN_STORED_REAL;
+}
+
+/* The type that a kernel computes in, of a buffer. */
+static XLA_FFI_DataType computed(const XLA_FFI_Buffer *buffer)
+{
+    return narrow(buffer) ? XLA_FFI_DataType_F32 : buffer->dtype;
+}
+
+/* Put operands and results in the places of members; all are computed in one type. */
 static int place_buffers(call *one)
 {
     const XLA_FFI_CallFrame *frame = one->frame;
@@ -252,9 +282,10 @@ static int place_buffers(call *one)
                 continue;
             }
             one->member[at] = buffer;
+            one->is_narrow |= narrow(buffer);
             if (one->type == XLA_FFI_DataType_INVALID)
-                one->type = buffer->dtype;
-            if (buffer->dtype != one->type)
+                one->type = computed(buffer);
+            if (computed(buffer) != one->type)
                 return disagrees(one);
         }
     }
@@ -268,7 +299,8 @@ static int choose_entry(call *one)
     for (int64_t k = 0; k < one->cell->precisions; ++k)
         if (one->cell->precision[k].bytes == bytes)
             one->entry = &one->cell->precision[k].entry[one->function - one->cell->function];
-    return one->entry ? 1 : wrong(one, "%s.%s: found arrays of XLA's type %d, expected float32 or float64",
+    return one->entry ? 1 : wrong(one, "%s.%s: found arrays of XLA's type %d, expected float32, float64, "
+                                  "bfloat16 or float16",
                                   one->cell->name, one->function->name, (int)one->type);
 }
 
@@ -388,17 +420,122 @@ static int tell_sizes(call *one)
     return 1;
 }
 
+/* Whether an array has a row for each step, saved ones too; not an output of the last step alone. */
+static int has_steps(const call *one, const cellgen_value *value)
+{
+    if (value->flags & CELLGEN_VALUE_OVER_TIME)
+        return !(one->last && is_shown(value));
+    if (!(value->flags & CELLGEN_VALUE_SAVED) || value->axes == 0 || value->axis[0]->terms != 1)
+        return 0;
+    const cellgen_term *term = value->axis[0]->term;
+    return term->factor == 1 && term->dim[0] >= 0 && term->dim[1] < 0 && !strcmp(one->cell->dim[term->dim[0]], "T");
+}
+
+/* Note a buffer whose numbers have to be widened, or rounded; 0: there are too many. */
+static int note_wide(call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer, int is_result)
+{
+    int64_t count = 1;
+    if (!narrow(buffer) || has_steps(one, value))
+        return 1;
+    for (int64_t k = 0; k < one->wides; ++k)
+        if (one->widened[k].buffer == buffer)
+            return 1;
+    if (one->wides == MOST_MEMBERS)
+        return wrong(one, "%s.%s: it has too many arrays", one->cell->name, one->function->name);
+    for (int64_t a = 0; a < buffer->rank; ++a)
+        count *= buffer->dims[a];
+    one->widened[one->wides++] = (wide){buffer, NULL, count, is_result};
+    return 1;
+}
+
+/* Widen what has no steps, and make room for such results, at zero; 0: no memory. */
+static int widen(call *one)
+{
+    const int64_t line = ALIGNMENT / (int64_t)sizeof(float);
+    int64_t total = 0;
+    for (int64_t k = 0; k < one->wides; ++k)
+        total += (one->widened[k].count + line - 1) / line * line;
+    one->numbers = take_memory(total * (int64_t)sizeof(float));
+    float *at = one->numbers.address;
+    if (!at)
+        return wrong(one, "%s.%s: no memory for arrays in float32", one->cell->name, one->function->name);
+    for (int64_t k = 0; k < one->wides; ++k) {
+        wide *found = &one->widened[k];
+        found->numbers = at;
+        at += (found->count + line - 1) / line * line;
+        if (found->is_result)
+            memset(found->numbers, 0, (size_t)found->count * sizeof(float));
+        else
+            cellgen_widen(found->numbers, found->buffer->data, found->count, narrow(found->buffer));
+    }
+    return 1;
+}
+
+/* Round results that have no steps. */
+static void round_results(const call *one)
+{
+    for (int64_t k = 0; k < one->wides; ++k)
+        if (one->widened[k].is_result)
+            cellgen_narrow(one->widened[k].buffer->data, one->widened[k].numbers, one->widened[k].count,
+                           narrow(one->widened[k].buffer));
+}
+
+/* Where the kernel finds or puts the numbers of a buffer. */
+static void *numbers_of(const call *one, const XLA_FFI_Buffer *buffer)
+{
+    for (int64_t k = 0; narrow(buffer) && k < one->wides; ++k)
+        if (one->widened[k].buffer == buffer)
+            return one->widened[k].numbers;
+    return buffer->data;
+}
+
 /* The word of a member: an address, or a scalar as a double. */
 static uint64_t word_of(const call *one, const cellgen_value *value, const XLA_FFI_Buffer *buffer)
 {
     double scalar = value->value;
     uint64_t word = 0;
+    void *const found = buffer ? numbers_of(one, buffer) : NULL;
     if (value->role != CELLGEN_ROLE_SCALAR)
-        return buffer ? (uint64_t)(uintptr_t)buffer->data : 0;
+        return (uint64_t)(uintptr_t)found;
     if (buffer)
-        scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)buffer->data : *(const double *)buffer->data;
+        scalar = one->type == XLA_FFI_DataType_F32 ? *(const float *)found : *(const double *)found;
     memcpy(&word, &scalar, sizeof scalar);
     return word;
+}
+
+/* Note what has to be widened or rounded, of the members; 0: there are too many. */
+static int note_members(call *one)
+{
+    for (int64_t m = 0; m < one->function->members; ++m)
+        if (one->member[m] &&
+            !note_wide(one, &one->function->member[m], one->member[m], m >= one->function->arguments))
+            return 0;
+    return 1;
+}
+
+/* The forward pass that a backward pass with checkpoints runs once more; NULL: the cell has none. */
+static const cellgen_signature *forward_of(const call *one)
+{
+    for (int64_t k = 0; k < one->cell->functions; ++k)
+        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
+            return &one->cell->function[k];
+    return NULL;
+}
+
+/* Note what it alone reads. */
+static int note_again(call *one)
+{
+    const XLA_FFI_CallFrame *frame = one->frame;
+    const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
+    const cellgen_signature *forward = forward_of(one);
+    if (!again || !forward || !is_numbers(again, frame->args.size))
+        return 1;
+    for (int64_t n = 0; n < frame->args.size; ++n) {
+        const int32_t at = ((const int32_t *)again->data)[n];
+        if (at >= 0 && at < forward->arguments && !note_wide(one, &forward->member[at], frame->args.args[n], 0))
+            return 0;
+    }
+    return 1;
 }
 
 /* Fill the words of the members; an output of the last step alone starts at zero. */
@@ -408,7 +545,8 @@ static void fill_words(call *one)
         const XLA_FFI_Buffer *buffer = one->member[m];
         const cellgen_value *value = &one->function->member[m];
         one->word[m] = word_of(one, value, buffer);
-        if (buffer && one->last && is_shown(value)) {
+        one->stored[m] = (unsigned char)(buffer && has_steps(one, value) ? narrow(buffer) : CELLGEN_STORED_REAL);
+        if (buffer && one->last && is_shown(value) && !narrow(buffer)) {
             size_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : 8;
             for (int64_t a = 0; a < buffer->rank; ++a)
                 bytes *= (size_t)buffer->dims[a];
@@ -423,7 +561,7 @@ static int fill_checkpoints(call *one, cellgen_options *options)
     const XLA_FFI_CallFrame *frame = one->frame;
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
     const int64_t steps = size_named(one, "T"), kept = steps > 0 ? (steps - 1) / one->segment : 0;
-    const cellgen_signature *forward = NULL;
+    const cellgen_signature *forward = forward_of(one);
     if (!one->checkpoints)
         return disagrees(one);
     for (int64_t k = 0; k < one->checkpoints; ++k) {
@@ -437,22 +575,24 @@ static int fill_checkpoints(call *one, cellgen_options *options)
     options->checkpoints = one->checkpoint_at;
     if (!again)
         return 1;
-    for (int64_t k = 0; k < one->cell->functions; ++k)
-        if (!strcmp(one->cell->function[k].name, "sequence_forward"))
-            forward = &one->cell->function[k];
     if (!forward || forward->members > MOST_MEMBERS || !is_numbers(again, frame->args.size))
         return disagrees(one);
+    memset(one->stored_again, 0, (size_t)forward->members);
     for (int64_t m = 0; m < forward->members; ++m)
         one->again[m] = m < forward->arguments ? word_of(one, &forward->member[m], NULL) : 0;
     for (int64_t n = 0; n < frame->args.size; ++n) {
         const int32_t at = ((const int32_t *)again->data)[n];
-        if (at >= 0 && at < forward->arguments)
-            one->again[at] = word_of(one, &forward->member[at], frame->args.args[n]);
+        if (at < 0 || at >= forward->arguments)
+            continue;
+        const XLA_FFI_Buffer *buffer = frame->args.args[n];
+        one->again[at] = word_of(one, &forward->member[at], buffer);
+        one->stored_again[at] = (unsigned char)(has_steps(one, &forward->member[at]) ? narrow(buffer) : 0);
     }
     one->options_again = *options;
     one->options_again.window = one->options_again.checkpoint = one->options_again.every = 0;
     one->options_again.partial = one->options_again.per_row = 0;
     one->options_again.checkpoints = NULL;
+    one->options_again.stored = one->is_narrow ? one->stored_again : NULL;
     memset(one->again + forward->members, 0, 3 * sizeof *one->again);
     one->again[forward->members + 3] = (uint64_t)(uintptr_t)&one->options_again;
     options->forward = one->again;
@@ -473,6 +613,7 @@ static int fill_options(call *one, cellgen_options *options)
     options->every = one->every;
     options->last = one->last;
     options->partial = number(one->frame, "partial");
+    options->stored = one->is_narrow ? one->stored : NULL;
     options->mask = one->table[1] ? one->table[1]->data : NULL;
     options->reset = one->table[2] ? one->table[2]->data : NULL;
     if (lengths && lengths->dtype == XLA_FFI_DataType_S64)
@@ -561,8 +702,10 @@ static XLA_FFI_Error *run(call *one)
     }
     const int code = one->entry->call(dims, one->word);
     give_memory(workspace);
-    if (!code)
+    if (!code) {
+        round_results(one);
         return NULL;
+    }
     if (code == CELLGEN_LENGTH_OUT_OF_RANGE)
         say_length(one, options.lengths);
     else
@@ -595,7 +738,9 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     one.every = number(frame, "every");
     one.last = number(frame, "last");
     one.segment = number(frame, "checkpoint");
-    one.checkpoints = 0;
+    one.checkpoints = one.wides = 0;
+    one.is_narrow = 0;
+    one.numbers = (memory){NULL, 0};
     if (one.segment)
         memset(one.checkpoint, 0, sizeof one.checkpoint);
     memset(one.table, 0, sizeof one.table);
@@ -604,8 +749,11 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     memset(one.member, 0, (size_t)one.function->members * sizeof *one.member);
     if (!place_buffers(&one) || !choose_entry(&one) || !tell_sizes(&one) || !check_tables(&one))
         return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    if (one.is_narrow && (!note_members(&one) || !note_again(&one) || !widen(&one)))
+        return refuse(&one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
     fill_words(&one);
     XLA_FFI_Error *error = run(&one);
     free(one.lengths);
+    give_memory(one.numbers);
     return error;
 }

@@ -57,8 +57,9 @@ def _read(call: JaxCall, present: Which) -> tuple[Argument, ...]:
 
 
 def _shapes(call: JaxCall, items: Sequence[Argument], arrays: Arrays) -> list[ShapedArray]:
-    dtype = arrays[len(call.tables)].dtype
-    return [ShapedArray(shape, dtype) for shape in call.shapes(items, arrays)]
+    dtypes = call.dtypes(items, arrays[len(call.tables)])
+    shapes = call.shapes(items, arrays)
+    return [ShapedArray(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
 def _forward_shapes(*arrays: Any, call: JaxCall, save: bool) -> list[ShapedArray]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks import layout as frameworks
+from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
-from cellgen.torch.narrow import saved_dtype
 
 
 class Layout(frameworks.TensorLayout):
@@ -55,8 +55,9 @@ class Layout(frameworks.TensorLayout):
             return own
         if not PLACES[like.device.type].widens:
             return own + [like.dtype] * len(self.saved)
-        kept = self.checkpoint != 0
-        return own + [saved_dtype(item, like.dtype, checkpoint=kept) for item in self.saved]
+        element, kept = str(like.dtype).removeprefix("torch."), self.checkpoint != 0
+        elements = [kept_element(item, element, checkpoint=kept) for item in self.saved]
+        return own + [getattr(torch, element) for element in elements]
 
     def check_forms(self, given: Mapping[str, object]) -> None:
         """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""

@@ -19,15 +19,6 @@ STORED = {torch.bfloat16: 1, torch.float16: 2}
 """As ``cellgen_stored`` in generated/include/cellgen.h numbers them; 0: floats."""
 
 
-def saved_dtype(item: Argument, dtype: torch.dtype, *, checkpoint: bool) -> torch.dtype:
-    """The type of what a forward pass of tensors of a type keeps."""
-    if dtype not in STORED:
-        return dtype
-    if checkpoint or not has_steps(item):
-        return torch.float32
-    return torch.float16 if item.bounded else dtype
-
-
 @dataclass
 class Widened:
     """The arrays of a call as its kernel has them, and results to be rounded from float32."""

@@ -13,6 +13,7 @@
 #define CELLGEN_GEMM_BF16_H
 
 #include "cellgen_gemm.h"
+#include "cellgen_half.h"
 
 #if CELLGEN_GNU && defined(__AVX512BF16__)
 #define CELLGEN_AVX512BF16 1
@@ -157,14 +158,6 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_pairs(cellgen_pair a, cellgen_ve
 
 /* ---------------------------------------------------------------------------------- rounding */
 
-/* The bits of the nearest bfloat16, ties to even. */
-CELLGEN_INLINE uint32_t cellgen_bf16_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;
-    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-}
 CELLGEN_INLINE cellgen_pair cellgen_pair_of(float first, float second)
 {
     return cellgen_bf16_bits(first) << 16 | cellgen_bf16_bits(second);

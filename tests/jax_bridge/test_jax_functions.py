@@ -152,8 +152,8 @@ def wrong(what: str) -> dict[str, object]:
     ("what", "message"),
     [
         ("dtype", r"w_z is float32, expected float64, as x is; pass w_z\.astype"),
-        ("bfloat16", "x is bfloat16, expected float32 or float64"),
-        ("integers", "x is int64, expected float32 or float64"),
+        ("bfloat16", r"h_prev is float64, expected bfloat16, as x is; pass h_prev\.astype"),
+        ("integers", "x is int64, expected float32, float64, bfloat16 or float16"),
         ("rank", r"x has 2 axes, shape \(2, 2\), expected 3: \(T, B, I\)"),
         ("shape", r"u_r has shape \(2, 3\), expected \(H, H\) = \(3, 3\) with H = 3 from w_z"),
     ],
