@@ -264,6 +264,14 @@ class FewerAxes(Cell):
     s = sigmoid(k + d) * s_prev + lambda_ * outer(x @ w_v, x @ w_k) * tanh(k)
 
 
+class NumberAlone(Cell):
+    """A number that learns, as a term of its own beside a matrix."""
+
+    x, s_prev, a = Input(D, K), State(D, K), Scalar(0.5, gradient=True)
+
+    s = s_prev / 2 + tanh(a * x - a)
+
+
 class RowWeights(Cell):
     """Weights with an axis of length 1 before their units, and what is made of them alone."""
 
@@ -274,7 +282,7 @@ class RowWeights(Cell):
 
 
 @pytest.mark.parametrize(
-    "cell", [FusedGates, JoinedGates, SharedGate, Neurons, FewerAxes, RowWeights]
+    "cell", [FusedGates, JoinedGates, SharedGate, Neurons, FewerAxes, NumberAlone, RowWeights]
 )
 def test_parts_joins_and_broadcast_values_have_exact_traces(cell: type[Cell]) -> None:
     agree(cell, online(cell), *series(cell))

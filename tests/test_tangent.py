@@ -230,6 +230,19 @@ def test_a_direction_that_is_spread_over_rows_has_the_shape_of_its_value() -> No
     generate(made, ("c",))
 
 
+def test_heads_that_stand_still_are_joined_to_heads_that_move() -> None:
+    class InHeads(Cell):
+        x, h_prev, k = Input(2, I, gradient=False), State(H), Scalar(0.5, gradient=True)
+        still, moving = tanh(x), x * k
+        j = concat(still, moving)
+        h = tanh(h_prev)
+        outputs = h, j
+
+    made = tangent(InHeads)
+    derivatives_agree(InHeads, made)
+    generate(made, ("c",))
+
+
 def test_what_stands_still_beside_what_moves_costs_no_product() -> None:
     class Joined(Cell):
         x, h_prev, w = Input(I), State(H), Weight(I + H, H)

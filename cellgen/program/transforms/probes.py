@@ -307,10 +307,11 @@ class _Probing:
 def _aligned(node: Expr, made: Sequence[Expr]) -> list[Expr]:
     """Arguments that have got rows, with their axes where they meet the others without.
 
-    Beside (B, D, K) what was (K,) is (B, 1, K), and beside (B, H) what was (1, H) is (B, H).
+    Beside (B, D, K) what was (K,) is (B, 1, K), and beside (B, H) what was (1, H) is (B, H). A
+    number of a row is (B, 1).
     """
     shape, aligned = shape_of(node), list[Expr]()
-    inner = len(shape) - (B in shape)
+    inner = max(len(shape) - (B in shape), 1)
     for old, new in zip(node.args, made, strict=True):
         units = shape_of(new)[1:]
         if B in shape_of(new) and B not in shape_of(old) and len(units) != inner:

@@ -156,6 +156,7 @@ class _Body:
         outputs = [self.dots[value] for value in definition.outputs]
         self.statements = needed(program.statements, outputs, set(own))
         self.origins = {dot: value for value, dot in self.dots.items()}
+        self.between = {s.target: s for s in flat.statements if s.target not in own}
         read = {operand for statement in self.statements for operand in statement.operands}
         read -= {s.target for s in self.statements}
         read |= {self.dots[state] for state in definition.states if state in self.dots}
@@ -209,8 +210,14 @@ class _Body:
 
     def _zeros(self, target: Value) -> Expr:
         """0 in the shape of a tangent: that of the value that it is the tangent of."""
-        like = self.origins[target]
-        return zeros_like(self.made.get(like, like))
+        return zeros_like(self._spelled(self.origins[target]))
+
+    def _spelled(self, value: Value) -> Expr:
+        """A value of the cell, or the expression of what the program forms between those."""
+        if value in self.made or value not in self.between:
+            return self.made.get(value, value)
+        statement = self.between[value]
+        return statement.expression.xreplace({v: self._spelled(v) for v in statement.operands})
 
     def _name(self, target: Value) -> str:
         origin = self.origins.get(target)
