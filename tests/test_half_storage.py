@@ -5,6 +5,7 @@ The truth is a call in float32 with the same numbers, each of whose results is r
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ import pytest
 import cellgen
 from cellgen import Bias, Cell, Input, State
 from cellgen.errors import ArgumentError
+from cellgen.proof.half_storage import storage_errors
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.options import BF16, FULL
 from tests.test_half_precision import (
@@ -414,3 +416,35 @@ def test_what_cannot_be_is_refused() -> None:
     given = {n: a for n, a in wide.items() if n[0] in "xwuh"} | {"h": run.h.astype(np.float32)}
     with pytest.raises(ArgumentError, match=r"z has dtype float16, expected float32 or float64"):
         kernel.sequence_backward(**given, d_h=given["h"], saved=run.saved)
+
+
+# --- the proof of it --------------------------------------------------------------------------
+
+
+class _OffByOne:
+    """A function over time that is off in the last digit of one array of 16 bits."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self._real = function.function, function
+
+    def __call__(self, **given: Any) -> Any:
+        found = self._real(**given)
+        if given["x"].dtype.kind == "V":
+            name = next(n for n in ("d_x", "h") if n in found._fields)
+            words = getattr(found, name).view(np.uint16)
+            words[(0,) * words.ndim] += 1
+        return found
+
+
+def test_check_finds_an_array_that_is_not_rounded_once() -> None:
+    kernel = cellgen.load("gru")
+    arrays = drawn("gru", 8, 3, 5, 6)
+    upstream = {"d_h": np.ones((8, 3, 6)), "d_h_last": np.ones((3, 6))}
+    errors = storage_errors(kernel, arrays, upstream)
+    assert not any(error for of_one in errors.values() for error in of_one.values())
+    assert {"bfloat16 h", "float16 h_last"} < errors["sequence_forward"].keys()
+    assert {"bfloat16 d_x", "float16 d_u_n"} < errors["sequence_backward"].keys()
+    wrong: Any = SimpleNamespace(functions={n: _OffByOne(f) for n, f in kernel.functions.items()})
+    found = storage_errors(wrong, arrays, upstream)
+    assert found["sequence_forward"]["bfloat16 h"] == pytest.approx(1 / 144)
+    assert found["sequence_backward"]["float16 d_x"] == pytest.approx(1 / 120)

@@ -15,6 +15,7 @@ from cellgen.proof.check.kinks import kinks_of
 from cellgen.proof.check.points import GRADIENT_SIZES, Arguments, Subject, draw_point, drawn_normal
 from cellgen.proof.check.report import Row, judged
 from cellgen.proof.half_precision import BF16_ROUNDOFF, bf16_errors
+from cellgen.proof.half_storage import storage_errors
 from cellgen.proof.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, FORWARD, OF_OPTIONS, Options
@@ -67,7 +68,19 @@ def prove_sequences(subject: Subject, rng: np.random.Generator) -> list[Row]:
     note = "T, B = " + "; ".join(f"{t}, {b}" for t, b in SEQUENCE_SHAPES)
     rows = [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
     rows += _prove_options(subject, kernel, rng)
-    return rows + _prove_bf16(subject, kernel, np.random.default_rng(0))
+    rows += _prove_bf16(subject, kernel, np.random.default_rng(0))
+    return rows + _prove_storage(subject, kernel, np.random.default_rng(0))
+
+
+def _prove_storage(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
+    """Compare arrays over time of 16 bits with those of float32, each rounded once: to the bit."""
+    arrays = _bf16_arrays(subject, rng)
+    wide = {n: a.astype(np.float32) for n, a in arrays.items()}
+    shapes = kernel.functions[FORWARD](out=None, **wide)._asdict()
+    upstream = {f"d_{n}": rng.standard_normal(a.shape) for n, a in shapes.items() if a is not None}
+    errors = storage_errors(kernel, arrays, upstream)
+    note = "T, B = 8, 3; bfloat16, float16; share of entries that are not float32's, rounded once"
+    return [judged(f"C 16 bits {way}", errors[way], 0.0, note) for way in (FORWARD, BACKWARD)]
 
 
 def _prove_bf16(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
