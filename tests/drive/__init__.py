@@ -51,12 +51,16 @@ class DriveError(Exception):
 
 @dataclass(frozen=True)
 class Driver:
-    """One cell compiled with main.c; ``quick``: only three shapes and an empty one."""
+    """One cell compiled with main.c; ``quick``: only three shapes and an empty one.
+
+    ``runner``: the command that runs programs of another machine, none for this one's.
+    """
 
     interface: Interface
     flags: tuple[str, ...]
     compiler: str = "cc"
     quick: bool = False
+    runner: tuple[str, ...] = ()
 
     def run(self, source: Path, include: Path, work: Path, **environment: str) -> str:
         """Compile ``source`` with main.c in ``work`` and run it; return what it prints.
@@ -70,7 +74,7 @@ class Driver:
         files = [str(work / "main.c"), str(source), str(self._time_driver(include))]
         command = [self.compiler, "-std=gnu11", *self.flags, *places, *files, "-o", str(target)]
         _run([*command, "-lm", "-lpthread"], {}, f"{name}: cannot compile")
-        return _run([str(target)], environment, f"{name}: {' '.join(self.flags)}")
+        return _run([*self.runner, str(target)], environment, f"{name}: {' '.join(self.flags)}")
 
     def _time_driver(self, include: Path) -> Path:
         """The time driver's object: compiled once for all cells with these flags and sources."""
