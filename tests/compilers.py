@@ -30,6 +30,8 @@ from tests.elsewhere.machines import C11, CPP17, ElsewhereError, Machine, elsewh
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror")
 """None is left out on the command line. cellgen_real.h turns two off: a pragma that means sums in
 vectors where OpenMP's are known, and clang's remark that it made no vectors of a loop that may."""
+PLAIN = ("-DCELLGEN_PLAIN", "-Wno-unused-parameter")
+"""As if the compiler had no GNU C, which has no standard word for a parameter that is not used."""
 LANGUAGES = {"C11": C11, "C++17": CPP17}
 C_ALONE = (("C11", C11),)
 QUICK = ("gru", "mlstm")
@@ -117,8 +119,7 @@ def plain(machine: Machine, source: Path) -> None:
     if left:
         raise ElsewhereError(f"{source.name} needs GNU C:\n" + "\n".join(left[:20]))
     for language in LANGUAGES.values():
-        flags = ("-DCELLGEN_PLAIN", "-Wno-unused-parameter")
-        compile_strictly(machine, language, source, *flags)
+        compile_strictly(machine, language, source, *PLAIN)
 
 
 def _programs(work: Path) -> Iterator[tuple[str, Callable[[], object]]]:

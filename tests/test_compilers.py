@@ -44,6 +44,14 @@ def test_the_driver_and_cells_compile_without_a_warning(machine, language, tmp_p
         compilers.compile_strictly(present(machine), flags, source, *more)
 
 
+def test_cells_compile_without_gnu_c() -> None:
+    for name in compilers.QUICK:
+        source = compilers.source_of(name)
+        compilers.compile_strictly(
+            any_compiler(), compilers.C11, source, *compilers.PLAIN, *SYNTAX[:1]
+        )
+
+
 def test_a_warning_is_found(tmp_path: Path) -> None:
     source = tmp_path / "unused.c"
     source.write_text(

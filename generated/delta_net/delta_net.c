@@ -977,9 +977,10 @@ CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_6)
 CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_forward_forward_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
     const real *v_row = frame->at[3].rows + row * (nD * nN);
@@ -1082,9 +1083,10 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_forward_forward_7_strip)(CEL
 }
 CELLGEN_EQUATIONS(delta_net_sequence_forward_forward_7)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1237,9 +1239,10 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_1)
 CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *d_h_row = frame->at[2].rows + row * frame->at[2].row;
     const real *beta_row = frame->at[3].rows + row * nN;
     const real *x_w_v_row = frame->at[4].rows + row * (nD * nN);
@@ -1418,9 +1421,10 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_reverse_2_strip)(CE
 }
 CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_q_row = frame->at[13].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
         { real *d_reshaped_k_row = frame->at[20].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
@@ -1438,8 +1442,9 @@ CELLGEN_EQUATIONS(delta_net_sequence_backward_reverse_2)
 CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_beta_terms_row = frame->at[0].rows + row * (nD * nN);
     real *d_beta_row = frame->at[1].rows + row * nN;
     /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
@@ -1471,8 +1476,9 @@ CELLGEN_INLINE void CELLGEN_NAME(delta_net_sequence_backward_deferred_1_strip)(C
 }
 CELLGEN_EQUATIONS(delta_net_sequence_backward_deferred_1)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);

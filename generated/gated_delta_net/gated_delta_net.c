@@ -1224,9 +1224,10 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_6)
 CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_alpha_row = frame->at[1].rows + row * nN;
     const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
@@ -1342,9 +1343,10 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_forward_forward_7_stri
 }
 CELLGEN_EQUATIONS(gated_delta_net_sequence_forward_forward_7)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1546,9 +1548,10 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_2)
 CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *d_h_row = frame->at[2].rows + row * frame->at[2].row;
     const real *beta_row = frame->at[3].rows + row * nN;
     const real *x_w_v_row = frame->at[4].rows + row * (nD * nN);
@@ -1744,9 +1747,10 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_reverse_3_str
 }
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_reverse_3)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_q_row = frame->at[15].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
         { real *d_reshaped_k_row = frame->at[21].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_k_row[unit] = 0; }
@@ -1816,8 +1820,9 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_1)
 CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_beta_terms_row = frame->at[0].rows + row * (nD * nN);
     real *d_beta_row = frame->at[1].rows + row * nN;
     /* d_beta = sum(d_beta_terms -> (B, N, 1)) */
@@ -1849,8 +1854,9 @@ CELLGEN_INLINE void CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_st
 }
 CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_2)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);

@@ -745,9 +745,10 @@ CELLGEN_EQUATIONS(mamba2_sequence_forward_forward_4)
 CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_exp_exp_pre_row = frame->at[1].rows + row * nN;
     const real *reshaped_u_dt_row = frame->at[2].rows + row * (nD * nN);
@@ -815,9 +816,10 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_forward_forward_5_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(mamba2_sequence_forward_forward_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -965,9 +967,10 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_1)
 CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *d_y_row = frame->at[2].rows + row * frame->at[2].row;
     const real *u_row = frame->at[3].rows + row * (nD * nN);
     const real *dt_row = frame->at[4].rows + row * nN;
@@ -1077,9 +1080,10 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_reverse_2_strip)(CELLG
 }
 CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_2)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_c_row = frame->at[13].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_c_row[unit] = 0; }
         { real *d_reshaped_b_row = frame->at[14].rows + row * nK; for (int64_t unit = 0; unit < nK; ++unit) d_reshaped_b_row[unit] = 0; }
@@ -1115,8 +1119,9 @@ CELLGEN_EQUATIONS(mamba2_sequence_backward_reverse_3)
 CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_y_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_u_dt_row = frame->at[1].rows + row * (nD * nN);
     const real *d_row = frame->at[2].rows;
@@ -1171,8 +1176,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mamba2_sequence_backward_deferred_1_strip)(CELL
 }
 CELLGEN_EQUATIONS(mamba2_sequence_backward_deferred_1)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);

@@ -1032,8 +1032,9 @@ CELLGEN_TILE(mlstm_sequence_forward_forward_3, 2)
 CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     const real *b_q_row = frame->at[0].rows;
     const real *b_k_row = frame->at[1].rows;
     const real *x_w_q_row = frame->at[2].rows + row * (nK * nN);
@@ -1109,8 +1110,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_4_strip)(CELLGEN
 }
 CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_4)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -1125,9 +1127,10 @@ CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_4)
 CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *c_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_f_row = frame->at[1].rows + row * nN;
     const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
@@ -1201,9 +1204,10 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_forward_forward_5_strip)(CELLGEN
 }
 CELLGEN_EQUATIONS(mlstm_sequence_forward_forward_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1449,9 +1453,10 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_4)
 CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *d_c_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_c_next_row = frame->at[1].rows + row * frame->at[1].row;
     const real *d_sum_c_reshaped_q_row = frame->at[2].rows + row * (nD * nN);
@@ -1555,9 +1560,10 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_5_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_q_row = frame->at[11].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_q_row[unit] = 0; }
         { real *d_reshaped_i_row = frame->at[12].rows + row * nN; for (int64_t unit = 0; unit < nN; ++unit) d_reshaped_i_row[unit] = 0; }
@@ -1577,8 +1583,9 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_5)
 CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     const real *d_n_in_row = frame->at[0].rows + row * (nK * nN);
     const real *d_sum_q_n_row = frame->at[1].rows + row * nN;
     const real *d_k_1_row = frame->at[2].rows + row * (nK * nN);
@@ -1719,8 +1726,9 @@ CELLGEN_INLINE void CELLGEN_NAME(mlstm_sequence_backward_reverse_6_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(mlstm_sequence_backward_reverse_6)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);

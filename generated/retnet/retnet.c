@@ -403,9 +403,10 @@ CELLGEN_TILE(retnet_sequence_forward_forward_2, 1)
 CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_forward_forward_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *gamma_row = frame->at[1].rows;
     const real *reshaped_k_row = frame->at[2].rows + row * (nK * nN);
@@ -457,9 +458,10 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_forward_forward_3_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(retnet_sequence_forward_forward_3)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *sum_s_reshaped_q_row = frame->at[6].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) sum_s_reshaped_q_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
@@ -583,9 +585,10 @@ CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_1)
 CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
     const real *d_sum_s_reshaped_q_row = frame->at[2].rows + row * (nD * nN);
@@ -684,9 +687,10 @@ CELLGEN_INLINE void CELLGEN_NAME(retnet_sequence_backward_reverse_2_strip)(CELLG
 }
 CELLGEN_EQUATIONS(retnet_sequence_backward_reverse_2)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_v_row = frame->at[10].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)

@@ -953,9 +953,10 @@ CELLGEN_TILE(rwkv6_sequence_forward_forward_4, 1)
 CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_k_row = frame->at[1].rows + row * (nK * nN);
     const real *reshaped_v_row = frame->at[2].rows + row * (nD * nN);
@@ -1009,9 +1010,10 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_forward_forward_5_strip)(CELLGEN
 }
 CELLGEN_EQUATIONS(rwkv6_sequence_forward_forward_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *sum_s_prev_kv_reshaped_u_reshaped_r_row = frame->at[6].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) sum_s_prev_kv_reshaped_u_reshaped_r_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
@@ -1283,9 +1285,10 @@ CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_3)
 CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     const real *exp_exp_pre_row = frame->at[6].rows + row * (nK * nN);
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
@@ -1431,9 +1434,10 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv6_sequence_backward_reverse_4_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(rwkv6_sequence_backward_reverse_4)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[4];
-    CELLGEN_UNUSED const int64_t nD = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[4];
+    const int64_t nD = frame->n[5];
+    (void)nN, (void)nK, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_v_row = frame->at[13].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_v_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)

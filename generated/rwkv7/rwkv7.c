@@ -1426,8 +1426,9 @@ CELLGEN_TILE(rwkv7_sequence_forward_forward_4, 1)
 CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     const real *xi_row = frame->at[0].rows;
     const real *k_row = frame->at[1].rows + row * (nK * nN);
     real *sum_xi_k_row = frame->at[2].rows + row * nN;
@@ -1462,8 +1463,9 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_5_strip)(CELLGEN
 }
 CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -1584,9 +1586,10 @@ CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_9)
 CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_10_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_removed_row = frame->at[1].rows + row * (nK * nN);
     const real *reshaped_w_row = frame->at[3].rows + row * (nK * nN);
@@ -1688,9 +1691,10 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_forward_forward_10_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(rwkv7_sequence_forward_forward_10)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1946,9 +1950,10 @@ CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_4)
 CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     const real *d_o_row = frame->at[2].rows + row * frame->at[2].row;
     const real *d_s_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_s_next_row = frame->at[1].rows + row * frame->at[1].row;
@@ -2105,9 +2110,10 @@ CELLGEN_INLINE void CELLGEN_NAME(rwkv7_sequence_backward_reverse_5_strip)(CELLGE
 }
 CELLGEN_EQUATIONS(rwkv7_sequence_backward_reverse_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int64_t nK = frame->n[5];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int64_t nK = frame->n[5];
+    (void)nN, (void)nD, (void)nK;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_r_row = frame->at[11].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_r_row[unit] = 0; }
         { real *d_reshaped_kept_row = frame->at[12].rows + row * (nK * nN); for (int64_t unit = 0; unit < nN * nK; ++unit) d_reshaped_kept_row[unit] = 0; }

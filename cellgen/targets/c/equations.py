@@ -95,7 +95,8 @@ class EquationsWriter(LoopWriter):
             return self._routine(stage)
         if isinstance(stage, StripPlan):
             strip = StripWriter(self, stage, self._names.fresh).spell()
-            return EquationsContext(stage.name, self._prelude(stage, stage.loops), strip=strip)
+            prelude = self._prelude(stage, stage.loops)
+            return EquationsContext(stage.name, [*prelude, *_used(prelude)], strip=strip)
         if isinstance(stage, LoopPlan):
             loop = self._of_loop(stage)
             return EquationsContext(stage.name, self._prelude(stage, (stage.loop,)), [loop])
@@ -257,6 +258,12 @@ class EquationsWriter(LoopWriter):
         name = line.statement.target.name
         lines.row_start.append(f"real {name} = 0;")
         lines.row_end.append(f"*({self.address(line.view)}) += {name};")
+
+
+def _used(prelude: Sequence[str]) -> list[str]:
+    """A line that uses what lines declare: a strip's two functions declare the same."""
+    names = [line.partition(" = ")[0].split()[-1].lstrip("*") for line in prelude]
+    return [", ".join(f"(void){name}" for name in names) + ";"] if names else []
 
 
 def numbered(uses: tuple[Place, ...]) -> list[Place]:
