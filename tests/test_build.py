@@ -583,6 +583,18 @@ def test_flags_keep_ieee_arithmetic_and_users_come_last(monkeypatch: pytest.Monk
     assert changed.flags == (*flags, "-DUSER=1", "-DTEXT=a b")
 
 
+@pytest.mark.parametrize("flags", ["-O1 -ffast-math", "-Ofast", "-fno-fast-math -ffast-math"])
+def test_flags_under_which_arithmetic_is_another_are_refused(
+    flags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCC's make every array of the process forget denormals, from the first kernel on."""
+    monkeypatch.setenv("CELLGEN_CFLAGS", flags)
+    with pytest.raises(BuildError, match=r"CELLGEN_CFLAGS has -[fO]\S*fast"):
+        compiler()
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-ffast-math -fno-fast-math")
+    assert "-fno-fast-math" in compiler().flags
+
+
 def test_the_choice_of_functions_is_part_of_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = compiler().flags
     for choice, expected in (

@@ -68,6 +68,11 @@ LIBRARIES = ("-lm", "-lpthread")
 
 COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
 FLAGS_VARIABLE = "CELLGEN_CFLAGS"
+INEXACT_FLAGS = (
+    *("-ffast-math", "-Ofast", "-ffinite-math-only", "-funsafe-math-optimizations"),
+    *("-fassociative-math", "-freciprocal-math", "-fno-signed-zeros"),
+)
+"""Flags under which arithmetic is another."""
 MATH_VARIABLE = "CELLGEN_MATH"
 MATH_FLAGS = {
     "": (),
@@ -190,6 +195,7 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=16)
 def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
     command = _command()
+    _check_arithmetic()
     files = _witnesses([shutil.which(part) or "" for part in command])
     key = cache.digest(
         [
@@ -273,6 +279,24 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     fingerprint = cache.digest([("macros", macros), ("path", path)])
     info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
     return info, _programs(command, flags)
+
+
+def _check_arithmetic() -> None:
+    """Refuse flags that let a compiler forget NaN, infinities and the order of sums.
+
+    With GCC's, a kernel that is loaded makes its process count denormals as zeros, too.
+
+    Raises:
+        BuildError: naming the flag.
+    """
+    given = _words(FLAGS_VARIABLE)
+    for place, flag in enumerate(given):
+        undone = f"-fno-{flag.removeprefix('-f')}"
+        if flag in INEXACT_FLAGS and undone not in given[place:]:
+            raise BuildError(
+                f"{FLAGS_VARIABLE} has {flag}, with which kernels would not keep NaN, infinities "
+                f"and the order of sums; leave it out ({MATH_VARIABLE}=fast has faster functions)"
+            )
 
 
 def _useless(command: tuple[str, ...], question: Sequence[str]) -> BuildError:
