@@ -47,6 +47,7 @@ from cellgen.cells.s5 import S5
 from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
 from cellgen.cells.spiking import ALIF, Izhikevich
 from cellgen.cells.sru import SRU, SRUProjection
+from cellgen.cells.ttt import TTTLinear
 from cellgen.cells.ugrnn import UGRNN
 
 SHIPPED = (
@@ -98,6 +99,7 @@ SHIPPED = (
     MLSTM,
     DeltaNet,
     GatedDeltaNet,
+    TTTLinear,
     GatedLinearAttention,
     RetNet,
     Mamba,

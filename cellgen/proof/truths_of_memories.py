@@ -165,6 +165,25 @@ def rwkv7(a: Arrays) -> dict[str, Array]:
     return {"o": np.einsum("bnij,bnj->bni", s, r), "s": s, "x_shift": a["x"]}
 
 
+def ttt_linear(a: Arrays) -> dict[str, Array]:
+    """S = S' - eta grad |k + norm(S' k) - v|^2 / 2, by the norm's Jacobian; h = q + norm(S q)."""
+
+    def norm(u: Array) -> tuple[Array, Array]:
+        size, centring = u.shape[-1], np.eye(u.shape[-1]) - 1 / u.shape[-1]
+        centred = u @ centring
+        deviation = np.sqrt((centred * centred).sum(-1, keepdims=True) / size + 1e-6)
+        n = centred / deviation
+        jacobian = (centring - _outer(n, n) / size) / deviation[..., None]
+        return a["gamma"] * n + a["beta"], a["gamma"][..., None] * jacobian
+
+    q, k, v = (_into(a["x"], a[f"w_{g}"]) for g in "qkv")
+    eta = 1 / (1 + np.exp(-_into(a["x"], a["w_eta"]) - a["b_eta"]))
+    shown, jacobian = norm(np.einsum("bnij,bnj->bni", a["s_prev"], k))
+    downhill = np.einsum("bni,bnij->bnj", k + shown - v, jacobian)
+    s = a["s_prev"] - _outer(eta * downhill, k)
+    return {"h": q + norm(np.einsum("bnij,bnj->bni", s, q))[0], "s": s}
+
+
 def s5(a: Arrays) -> dict[str, Array]:
     """Form s = e^(l step) s' + (e^(l step) - 1) / l B x; y = 2 Re(C s) + d x.
 
@@ -189,6 +208,7 @@ MEMORIES: Mapping[str, Truth] = {
     "mlstm": mlstm,
     "delta_net": delta_net,
     "gated_delta_net": gated_delta_net,
+    "ttt_linear": ttt_linear,
     "gla": gla,
     "retnet": retnet,
     "mamba": mamba,

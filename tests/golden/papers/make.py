@@ -161,6 +161,20 @@ def rwkv7(a: Row) -> Row:
     return by_head(rwkv7_head, *moved, *low)({**own, **moved, **low}) | {"x_shift": x}
 
 
+def ttt_linear(a: Row) -> Row:
+    """z = f(q; W), W = W' - eta grad l(W'), l(W) = |f(k; W) - v|^2 / 2, f(x) = x + LN(W x)"""
+    x = a["x"]
+    q, k, v = x @ a["w_q"], x @ a["w_k"], x @ a["w_v"]
+
+    def f(w, x):
+        u = w @ x
+        return x + a["gamma"] * (u - u.mean()) / jnp.sqrt(u.var() + 1e-6) + a["beta"]
+
+    slope = jax.grad(lambda w: jnp.sum((f(w, k) - v) ** 2) / 2)(a["s_prev"])
+    s = a["s_prev"] - sigmoid(x @ a["w_eta"] + a["b_eta"]) * slope
+    return {"h": f(s, q), "s": s}
+
+
 def rg_lru(a: Row) -> Row:
     x = a["x"]
     r, i = sigmoid(x @ a["w_a"] + a["b_a"]), sigmoid(x @ a["w_x"] + a["b_x"])
@@ -266,6 +280,13 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
         "x:I",
         "s:N D K",
         HEAD | {"w_b": "I N 1", "w_a": "I N 1", "a_log": "N 1", "b_a": "N 1"},
+    ),
+    "ttt_linear": (
+        by_head(ttt_linear, "x"),
+        "x:I",
+        "s:N D D",
+        {f"w_{g}": "I N D" for g in "qkv"}
+        | {"w_eta": "I N 1", "b_eta": "N 1", "gamma": "N D", "beta": "N D"},
     ),
     "gla": (by_head(gla, "x"), "x:I", "s:N K D", HEAD | {"w_a": "I N K", "b_a": "N K"}),
     "retnet": (by_head(retnet, "x"), "x:I", "s:N K D", HEAD | {"gamma": "N 1 1"}),
