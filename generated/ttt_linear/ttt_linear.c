@@ -1386,8 +1386,9 @@ CELLGEN_TILE(ttt_linear_sequence_forward_forward_2, 1)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_k_row = frame->at[1].rows + row * (nD * nN);
     real *sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
@@ -1422,8 +1423,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_3_strip)(CE
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_3)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1439,9 +1441,10 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_3)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int keeps = frame->keeps; /* for a backward pass */
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int keeps = frame->keeps; /* for a backward pass */
+    (void)nN, (void)nD, (void)keeps;
     const real *u_row = frame->at[0].rows + row * (nD * nN);
     real *sum_u_row = frame->at[1].rows + row * nN;
     real *sum_u_sum_u_row = frame->at[2].rows + row * nN;
@@ -1644,9 +1647,10 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_4_strip)(CE
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_4)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
-    CELLGEN_UNUSED const int keeps = frame->keeps; /* for a backward pass */
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    const int keeps = frame->keeps; /* for a backward pass */
+    (void)nN, (void)nD, (void)keeps;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -1661,8 +1665,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_4)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *s_prev_row = frame->at[0].rows + row * frame->at[0].row;
     const real *reshaped_k_row = frame->at[1].rows + row * (nD * nN);
     const real *reshaped_eta_slope_row = frame->at[2].rows + row * (nD * nN);
@@ -1712,8 +1717,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_5_strip)(CE
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
         for (int64_t strip = 0, last; strip < nD; strip = last) {
@@ -1729,8 +1735,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_5)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *o_row = frame->at[0].rows + row * (nD * nN);
     real *sum_o_row = frame->at[1].rows + row * nN;
     real *sum_centred_2_row = frame->at[3].rows + row * nN;
@@ -1846,8 +1853,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_forward_forward_6_strip)(CE
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_forward_forward_6)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -2006,8 +2014,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_2)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_3_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_h_row = frame->at[0].rows + row * frame->at[0].row;
     const real *gamma_row = frame->at[1].rows;
     const real *beta_row = frame->at[2].rows;
@@ -2173,8 +2182,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_3_strip)(C
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_3)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -2189,8 +2199,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_3)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_4_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_s_in_row = frame->at[0].rows + row * (nD * nD * nN);
     const real *d_sum_s_reshaped_q_row = frame->at[1].rows + row * (nD * nN);
     const real *s_row = frame->at[2].rows + row * frame->at[2].row;
@@ -2260,8 +2271,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_4_strip)(C
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_4)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_q_row = frame->at[8].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_q_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
@@ -2278,8 +2290,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_4)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_5_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_h_row = frame->at[0].rows + row * frame->at[0].row;
     const real *d_eta_slope_view_row = frame->at[1].rows + row * (nD * nN);
     const real *d_q_1_row = frame->at[2].rows + row * (nD * nN);
@@ -2561,8 +2574,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_5_strip)(C
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_5)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
@@ -2577,8 +2591,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_5)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_6_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t axis1, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_s_total_row = frame->at[0].rows + row * (nD * nD * nN);
     const real *d_reshaped_k_terms_row = frame->at[1].rows + row * (nD * nD * nN);
     const real *d_sum_s_prev_reshaped_k_row = frame->at[2].rows + row * (nD * nN);
@@ -2628,8 +2643,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_reverse_6_strip)(C
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_6)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         { real *d_reshaped_k_row = frame->at[6].rows + row * (nD * nN); for (int64_t unit = 0; unit < nN * nD; ++unit) d_reshaped_k_row[unit] = 0; }
         for (int64_t axis1 = 0; axis1 < nN; ++axis1)
@@ -2666,8 +2682,9 @@ CELLGEN_EQUATIONS(ttt_linear_sequence_backward_reverse_7)
 CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_strip)(CELLGEN_UNUSED const cg_frame *frame,
     int64_t row, int64_t first, int64_t last, const int turns)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     const real *d_eta_slope_row = frame->at[0].rows + row * (nD * nN);
     const real *d_e_row = frame->at[1].rows + row * (nD * nN);
     const real *gamma_row = frame->at[2].rows;
@@ -2718,8 +2735,9 @@ CELLGEN_INLINE void CELLGEN_NAME(ttt_linear_sequence_backward_deferred_1_strip)(
 }
 CELLGEN_EQUATIONS(ttt_linear_sequence_backward_deferred_1)
 {
-    CELLGEN_UNUSED const int64_t nN = frame->n[3];
-    CELLGEN_UNUSED const int64_t nD = frame->n[4];
+    const int64_t nN = frame->n[3];
+    const int64_t nD = frame->n[4];
+    (void)nN, (void)nD;
     for (int64_t row = begin; row < end; ++row) {
         for (int64_t strip = 0, last; strip < nN; strip = last) {
             last = CELLGEN_STRIP_END(strip, nN);
