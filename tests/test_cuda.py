@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import operator
+import pickle
 import re
 import shutil
 import subprocess
@@ -906,6 +907,41 @@ def test_cublas_of_a_wheel_is_found_and_its_absence_is_said(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert cublas.find() == str(folder / made)
     assert kernel.blas(1) != null
+
+
+# --- emulated: one machine for all libraries -----------------------------------------------------
+
+CLOSED = """
+import gc, pickle, sys
+import numpy as np
+from cellgen.runtime.device.kernel import CudaKernel
+
+def run(kernel, given):
+    device = {name: kernel.array(array) for name, array in given.items()}
+    return kernel.sequence_forward(**device, graph=False).h_last.numpy()
+
+calls = [(CudaKernel(*made, emulated=True), given) for made, given in pickle.load(sys.stdin.buffer)]
+calls[0][0].build()  # its variables that are unique in the process are those of all
+run(*calls.pop())  # and this one is the first to ask for the machine
+gc.collect()
+with open("/proc/self/maps") as maps:
+    assert "lstm.so" not in maps.read()
+print(run(*calls[0]).tolist())
+"""
+
+
+@with_cxx
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_library_that_is_closed_leaves_the_machine_of_the_others_as_it_is() -> None:
+    """In a process of its own, in which no other library was loaded before."""
+    kernels, shape = [emulated(Elman), emulated(LSTM)], (2, 3, 4, 5)
+    calls = [((k.interface, k._sources), inputs(k, shape)) for k in kernels]
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED], input=pickle.dumps(calls), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    right = OnHost(kernels[0]).sequence_forward(**calls[0][1]).h_last
+    assert np.array_equal(json.loads(done.stdout), right)
 
 
 # --- emulated: planted faults --------------------------------------------------------------------

@@ -105,10 +105,12 @@ class cellgen_emulator {
   public:
     dim3 grid, block, block_index, thread_index;
 
+    /* The one of the process, which all its libraries share; whichever asks first makes it. It is never
+     * destroyed: that would happen when that library is closed, while the others run on. */
     static cellgen_emulator &one()
     {
-        static cellgen_emulator only;
-        return only;
+        static cellgen_emulator *const only = new cellgen_emulator;
+        return *only;
     }
 
     /* Leaves out the barriers of one line: a planted fault, which proofs must notice. */
