@@ -1218,6 +1218,20 @@ def test_a_caller_who_captures_gets_the_kernels_themselves(
 
 
 @with_cxx
+@pytest.mark.parametrize("kind", [bool, np.bool_])
+def test_a_switch_of_numpy_says_what_one_of_python_says(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts], kind: Callable[[bool], bool]
+) -> None:
+    """``graph`` False is never a graph, also the second time, and True always."""
+    kernel, _, device, counts = on_device
+    for _ in range(3):
+        kernel.sequence_forward(**device, graph=kind(False), tier="steps")
+    assert counts.new()[REPLAYED] == 0
+    kernel.sequence_forward(**device, graph=kind(True), tier="steps")
+    assert counts.new()[REPLAYED] == 1
+
+
+@with_cxx
 def test_what_cannot_be_captured_is_launched_or_said(
     on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
 ) -> None:

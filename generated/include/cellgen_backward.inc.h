@@ -224,7 +224,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     cg_call call;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
     call.segment_steps = cg_segment_steps(options, n[0]);
-    if (!call.segment_steps && cg_missing(f, args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    if (!call.segment_steps && cg_missing(f, args, CELLGEN_REQUIRED, options)) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
     memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
     if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;

@@ -165,7 +165,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     cg_pass pass;
     cg_row_block *const row_block = &pass.row_block;
     if (cg_is_negative(f, dims)) return CELLGEN_NEGATIVE_DIMENSION;
-    if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options && (options->last || options->partial))) return CELLGEN_NULL_POINTER;
+    if (cg_missing(f, args, CELLGEN_REQUIRED | CELLGEN_UNLESS_LAST, options)) return CELLGEN_NULL_POINTER;
     memcpy(&workspace, (const char *)args + CELLGEN_WORD * f->members, sizeof workspace);
     memcpy(&given, (const char *)args + CELLGEN_WORD * (f->members + 1), sizeof given);
     if (cg_packs_less(f, n, options)) return CELLGEN_PACKED_TOO_SMALL;

@@ -577,15 +577,27 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
     return CELLGEN_OK;
 }
 
-/* What a call lacks. */
+/* Whether a backward pass takes a member that the forward pass makes. */
+#undef cg_is_made
+#define cg_is_made CELLGEN_NAME(cellgen_is_made)
+CELLGEN_STATIC int cg_is_made(const cg_function *f, int member)
+{
+    for (int i = 0; i < f->mades; ++i)
+        if (f->made[i].member == member) return 1;
+    return 0;
+}
+
+/* What a call lacks; with `options`, of what it needs with them. */
 #undef cg_missing
 #define cg_missing CELLGEN_NAME(cellgen_missing)
-CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked, int last)
+CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked, const cellgen_options *options)
 {
+    const int last = options && (options->last || options->partial);
+    const int again = options && options->checkpoint > 0;
     for (int i = 0; i < f->members; ++i) {
         const int flags = f->member[i].flags;
         const void *given;
-        if (!(flags & asked) || (last && flags & CELLGEN_UNLESS_LAST)) continue;
+        if (!(flags & asked) || (last && flags & CELLGEN_UNLESS_LAST) || (again && cg_is_made(f, i))) continue;
         memcpy(&given, (const char *)args + CELLGEN_WORD * i, sizeof given);
         if (!given) return 1;
     }

@@ -705,8 +705,7 @@ __attribute__((unused)) static void drive_segments(const drive_function *forward
 {
     static const drive_choice dense = {"segments", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE, 1, 0, 0};
     static char doing[256];
-    const int64_t every[] = {1, 3, sizes[0], sizes[0] + 1};
-    if (sizes[0] == 0) return; /* no steps, no segments */
+    const int64_t every[] = {1, 3, sizes[0] > 0 ? sizes[0] : 2, sizes[0] + 1};
     drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, &dense, 0, NULL, NULL};
     drive_frame *saved = drive_run(forward, sizes, manner, NULL, NULL);
     drive_frame *first = drive_run(backward, sizes, manner, saved, forward);

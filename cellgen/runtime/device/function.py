@@ -224,7 +224,8 @@ class CudaFunction:
                 addresses[f"out {name}"] = address_of_made(array)
             if plan.launch is not None:
                 ready = plan.launch.ready(kernel, addresses, call.scalars, call.stream)
-                launch(library, self.graphs, ready, graph if self.function.team else False)
+                wanted = None if graph is None and self.function.team else bool(graph)
+                launch(library, self.graphs, ready, wanted)
         return found
 
     def _named(

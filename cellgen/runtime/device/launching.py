@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from struct import Struct
-from typing import Any, Protocol
+from typing import Protocol
 
-from cellgen.runtime.abi import Function, Interface, axis_length
+from cellgen.runtime.abi import Function, Interface
 from cellgen.runtime.call.arguments import Checked
-from cellgen.runtime.call.views import ArrayView, dense_steps
-from cellgen.runtime.device.arrays import SUFFIXES
-from cellgen.runtime.device.cuda_abi import CudaSymbols, cuda_symbols, over_time
+from cellgen.runtime.call.views import ArrayView
+from cellgen.runtime.device.cuda_abi import over_time
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.library import DeviceLibrary
+from cellgen.runtime.device.packing import ArgumentStruct, Words, argument_struct, strides_of
 from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.names import c_member
 
@@ -61,24 +60,19 @@ class DeviceCall:
 class LaunchPlan:
     """How to launch calls that differ in addresses, scalars and stream alone.
 
-    ``layout`` packs the members of the argument struct, which are ``values`` but for addresses;
-    ``places`` tells where among them an array stands, by its label in ``DeviceCall``, ``tables`` as
-    ``option <name>``. ``scalars`` are the members that are numbers of a call, by name; ``words``
-    says where in the struct, in addresses, the workspace and the stream stand.
+    ``values`` is what the argument struct holds but for those. ``places`` tells where among it an
+    array stands, by its label in ``DeviceCall``, ``tables`` as ``option <name>``; ``scalars`` the
+    same of numbers of a call. ``prefix`` begins the key of a launch.
     """
 
     where: str
     device: int
     lengths: tuple[int, ...]
     prefix: bytes
-    struct: Any
-    layout: Struct
-    values: tuple[object, ...]
+    struct: ArgumentStruct
+    values: tuple[int | float, ...]
     places: Mapping[str, int]
-    scalars: tuple[tuple[str, str], ...]
-    words: tuple[int, int]
-    symbols: CudaSymbols
-    team: bool
+    scalars: tuple[tuple[str, int], ...]
 
     def ready(
         self,
@@ -88,50 +82,28 @@ class LaunchPlan:
         stream: int,
     ) -> Launch:
         """Fill the argument struct of one call; its device is current. Raises DeviceError."""
-        library, members, values = kernel.library(), self.places, [*self.values]
-        ffi, lib, lengths, symbols = library.ffi, library.lib, self.lengths, self.symbols
+        places, values, struct = self.places, [*self.values], self.struct
         for label, address in addresses.items():
-            if label in members:
-                values[members[label]] = address or 1  # of nothing; the functions refuse NULL
-        args = ffi.new(self.struct)
-        ffi.memmove(args, self.layout.pack(*values), self.layout.size)
-        for name, member in self.scalars:
-            setattr(args, member, scalars[name])
-        blas = kernel.blas(self.device)
-        how = [getattr(lib, symbols.how)(*lengths, args)] if self.team else []
-        size = getattr(lib, symbols.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
-        args.workspace_bytes, args.blas = size, blas
-        key = b"%s %d " % (self.prefix, stream) + bytes(ffi.buffer(args))
-        call, places = getattr(lib, symbols.call), self.words
-
-        def run(on: int, workspace: int) -> int:
-            """Launch the kernels."""
-            words = ffi.cast("uintptr_t *", args)
-            words[places[0]], words[places[1]] = workspace, on
-            return int(call(*lengths, args))
-
-        return Launch(self.where, key, self.device, stream, size, run)
+            if label in places:
+                values[places[label]] = address or 1  # of nothing; the functions refuse NULL
+        for name, place in self.scalars:
+            values[place] = struct.number(scalars[name])
+        blas, at = kernel.blas(self.device), (self.where, self.device, stream)
+        return struct.launch(kernel.library(), at, self.lengths, values, blas, self.prefix)
 
 
 def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> LaunchPlan:
     """Put together what launches of calls of one kind share; no address of a call matters."""
-    checked, dims, ffi = call.checked, call.checked.dims, kernel.library().ffi
-    symbols = cuda_symbols(kernel.interface, function, SUFFIXES[checked.element])
+    checked, dims = call.checked, call.checked.dims
     counted = {**dims, "T": 0} if function.team and not dims["B"] else dims
     lengths = tuple(counted[name] for name in function.dims)
-    known: dict[str, object] = {**call.settings}
+    struct = argument_struct(kernel.library(), kernel.interface, function, checked.element)
+    starts, values = struct.starts, [*struct.zeros]
+    for name, number in call.settings.items():
+        if name in starts:
+            values[starts[name]] = number
     if function.team:
-        known |= _layout(function, call)
-    struct = ffi.typeof(f"{symbols.struct} *")
-    codes, values, starts = "@", list[object](), dict[str, int]()
-    for name, field in struct.item.fields:
-        code, zeros = _packed(field.type)
-        starts[name] = len(values)
-        value = known.get(name, zeros)
-        values += value if isinstance(value, list) else [value]
-        codes += code
-    layout = Struct(f"{codes}0P")
-    assert layout.size == ffi.sizeof(struct.item), symbols.struct
+        _lay_out(struct, values, function, call)
     arrays = [item for item in function.struct_members if not item.is_scalar]
     places = {item.name: starts[c_member(item.name)] for item in arrays}
     places |= {f"out {item.name}": starts[c_member(item.name)] for item in function.results}
@@ -141,34 +113,23 @@ def plan_launch(kernel: DeviceOwner, function: Function, call: DeviceCall) -> La
         f"{kernel.name}.{function.name}",
         checked.device,
         lengths,
-        repr((symbols.call, lengths, checked.device)).encode(),
+        struct.prefix(lengths, checked.device),
         struct,
-        layout,
         tuple(values),
         places,
-        tuple((name, c_member(name)) for name in numbers),
-        (_word(ffi, struct.item, "workspace"), _word(ffi, struct.item, "stream")),
-        symbols,
-        function.team,
+        tuple((name, starts[c_member(name)]) for name in numbers),
     )
 
 
-def _word(ffi: Any, struct: Any, member: str) -> int:
-    """Where in a struct a member stands, in addresses."""
-    place, rest = divmod(int(ffi.offsetof(struct, member)), int(ffi.sizeof("void *")))
-    assert not rest, member
-    return place
-
-
-_CODES = {"float": "f", "double": "d", "int": "i", "int64_t": "q"}
-"""Types of members as ``struct`` packs them."""
-
-
-def _packed(kind: Any) -> tuple[str, object]:
-    """How ``struct`` packs a member, and what it is where nothing is set."""
-    if kind.kind == "array":
-        return f"{kind.length}{_CODES[kind.item.cname]}", [0] * kind.length
-    return ("P", 0) if kind.kind == "pointer" else (_CODES[kind.cname], 0)
+def _lay_out(struct: ArgumentStruct, values: Words, function: Function, call: DeviceCall) -> None:
+    """Say how far apart steps and rows lie where an array has gaps."""
+    named = {name.removeprefix("out "): view for name, view in call.views.items()}
+    views = {item.name: named[item.name] for item in over_time(function) if item.name in named}
+    views |= call.tables
+    if all(view.contiguous for view in views.values()):
+        return
+    apart = {name: view.apart for name, view in views.items()}
+    struct.lay_out(values, strides_of(function, call.checked.dims, apart))
 
 
 def launch(library: DeviceLibrary, graphs: Graphs, call: Launch, graph: bool | None) -> None:
@@ -193,20 +154,3 @@ def _workspace(library: DeviceLibrary, graphs: Graphs, call: Launch) -> int:
             raise
         graphs.clear()
         return library.allocate(call.device, call.size, call.stream)
-
-
-def _layout(function: Function, call: DeviceCall) -> dict[str, object]:
-    """Tell how far apart steps and rows lie, of every array over time, mask and reset."""
-    dims, strides = call.checked.dims, list[int]()
-    found = []
-    for item in over_time(function):
-        view = call.views.get(item.name) or call.views.get(f"out {item.name}")
-        shape = tuple(axis_length(axis, dims) for axis in item.shape)
-        strides += dense_steps(shape)[:2] if view is None else view.apart[:2]
-        found.append(view)
-    for name in (name for name, option in TABLES.items() if len(option.axes) > 1):
-        view = call.tables.get(name)
-        strides += (dims["B"], 1) if view is None else view.apart
-        found.append(view)
-    strided = any(view is not None and not view.contiguous for view in found)
-    return {"strided": int(strided), "strides": strides if strided else [0] * len(strides)}

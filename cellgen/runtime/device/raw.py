@@ -8,37 +8,32 @@ counterpart of ``call.raw``: nothing is checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from ctypes import c_float
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
-from typing import Any
 
-from cellgen.runtime.abi import Argument, Function, axis_length
+from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.call.settings import numbers
-from cellgen.runtime.call.views import dense_steps
-from cellgen.runtime.device.arrays import SUFFIXES
-from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.launching import DeviceOwner
-from cellgen.runtime.device.settings import TABLES, TIERS
+from cellgen.runtime.device.packing import ArgumentStruct, argument_struct, strides_of
+from cellgen.runtime.device.settings import TABLES
+from cellgen.runtime.names import c_member
 from cellgen.runtime.options import Options, device_members
 
 MEMBERS = tuple(device_members())
-FLAGS = tuple(name for name, option in TABLES.items() if len(option.axes) > 1)
-"""Tables that have steps and rows."""
 
 
 @dataclass(frozen=True)
 class DeviceEntry:
-    """One function in one element type: its argument struct, what packs it, what C exports."""
+    """One function in one element type: its struct, and where in it what is given by name stands.
 
-    struct: str
-    pack: Callable[..., bytes]
-    call: Callable[..., int]
-    how: Callable[..., int]
-    size: Callable[..., int]
+    ``scalars`` are members that are numbers of the kernel's arithmetic.
+    """
+
+    struct: ArgumentStruct
+    places: tuple[tuple[str, int], ...]
+    scalars: tuple[tuple[str, int], ...]
 
 
 class RawDeviceFunction:
@@ -47,8 +42,6 @@ class RawDeviceFunction:
     def __init__(self, kernel: DeviceOwner, function: Function, graphs: Graphs) -> None:
         self._kernel, self._function, self._graphs = kernel, function, graphs
         self._library = kernel.library()
-        self.members: tuple[Argument, ...] = (*function.struct_members, *function.results)
-        self._timed = over_time(function)
         self._where = f"{kernel.name}.{function.name}"
         self._entries: dict[str, DeviceEntry] = {}
 
@@ -91,35 +84,22 @@ class RawDeviceFunction:
     ) -> Launch:
         """Put together what the kernels of a call depend on."""
         entry = self._entries.get(element) or self._look(element)
-        ffi = self._library.ffi
-        lengths = [dims[name] for name in self._function.dims]
+        struct, values = entry.struct, [*entry.struct.zeros]
+        names = self._function.dims
         if not dims["B"]:  # then there are no steps either
-            lengths = [0 if name == "T" else dims[name] for name in self._function.dims]
+            dims = {**dims, "T": 0}
+        lengths = tuple(dims[name] for name in names)
+        for name, number in _numbers(options):
+            values[struct.starts[name]] = number
+        for name, place in entry.places:
+            values[place] = words.get(name, 0)
+        for name, place in entry.scalars:
+            values[place] = struct.number(float(words.get(name, 0)))
+        if apart:
+            struct.lay_out(values, strides_of(self._function, dims, apart))
+        at, prefix = (self._where, device, stream), struct.prefix(lengths, device)
         blas = self._kernel.blas(device)
-        given = [
-            _in_element(float(words.get(item.name, 0)), element)
-            if item.is_scalar
-            else words.get(item.name, 0)
-            for item in self.members
-        ]
-        chosen = [words.get(name, number) for name, number in _numbers(options)]
-        lies = self._strides(dims, apart) if apart else [0] * (2 * (len(self._timed) + len(FLAGS)))
-        packed = entry.pack(
-            *(*given, 0, 0, 0, TIERS["auto"], int(ffi.cast("intptr_t", blas)), *chosen),
-            *(int(bool(apart)), *lies),
-        )
-        args = ffi.new(entry.struct)
-        ffi.buffer(args)[:] = packed
-        how = entry.how(*lengths, args)
-        args.workspace_bytes = size = entry.size(*lengths, int(blas != ffi.NULL), how)
-        key = repr((element, lengths, device, stream)).encode() + packed
-
-        def run(on: int, workspace: int) -> int:
-            """Launch the kernels."""
-            args.workspace, args.stream = ffi.cast("void *", workspace), ffi.cast("void *", on)
-            return entry.call(*lengths, args)
-
-        return Launch(self._where, key, device, stream, size, run)
+        return struct.launch(self._library, at, lengths, values, blas, prefix)
 
     def _launch(self, ready: Launch, workspace: Callable[[int], int]) -> None:
         if self._graphs.launch(self._library, ready, None):
@@ -135,41 +115,22 @@ class RawDeviceFunction:
         if code:
             raise ready.fault(self._library.error(code))
 
-    def _strides(
-        self, dims: Mapping[str, int], apart: Mapping[str, tuple[int, int]]
-    ) -> tuple[int, ...]:
-        """Elements from step to step and from row to row of every array over time, and flags."""
-        found: list[int] = []
-        for item in self._timed:
-            shape = tuple(axis_length(axis, dict(dims)) for axis in item.shape)
-            found += apart.get(item.name) or dense_steps(shape)[:2]
-        for name in FLAGS:
-            found += apart.get(name) or (dims["B"], 1)
-        return tuple(found)
-
     def _look(self, element: str) -> DeviceEntry:
-        """Find what C exports for an element type."""
-        names = cuda_symbols(self._kernel.interface, self._function, SUFFIXES[element])
-        lib: Any = self._library.lib
-        scalar = "d" if element == "float64" else "f"
-        codes = "".join(scalar if item.is_scalar else "P" for item in self.members)
-        chosen = "".join("P" if member.c_type.endswith("*") else "q" for member in MEMBERS)
-        count = 2 * (len(self._timed) + len(FLAGS))
-        packing = Struct(f"@{codes}PqPiP{chosen}i{count}q")
-        struct = f"{names.struct} *"
-        assert packing.size == self._library.ffi.sizeof(names.struct), names.struct
-        called = (getattr(lib, name) for name in (names.call, names.how, names.workspace_size))
-        found = self._entries[element] = DeviceEntry(struct, packing.pack, *called)
+        """Find the struct of an element type, and where its members stand."""
+        function = self._function
+        struct = argument_struct(self._library, self._kernel.interface, function, element)
+        members = (*function.struct_members, *function.results)
+        starts = {item.name: struct.starts[c_member(item.name)] for item in members}
+        numbers = {item.name for item in members if item.is_scalar}
+        tables = ((name, struct.starts[name]) for name in TABLES)
+        places = tuple((n, place) for n, place in starts.items() if n not in numbers)
+        scalars = tuple((n, place) for n, place in starts.items() if n in numbers)
+        found = self._entries[element] = DeviceEntry(struct, (*places, *tables), scalars)
         return found
-
-
-def _in_element(number: float, element: str) -> float:
-    """A number as the kernel's arithmetic has it: infinite beyond float32, as C converts it."""
-    return number if element == "float64" else c_float(number).value
 
 
 @lru_cache(maxsize=64)
 def _numbers(options: Options) -> tuple[tuple[str, int], ...]:
-    """The members of an argument struct that options set, in order; 0 for addresses."""
+    """The members of an argument struct that options set, which are no addresses."""
     found = numbers(options)
-    return tuple((member.name, found.get(member.name, 0)) for member in MEMBERS)
+    return tuple((member.name, found[member.name]) for member in MEMBERS if member.name in found)
