@@ -95,7 +95,8 @@ EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
 # difference over the steps. bfloat16: 2^-9 for each of some tens of roundings in a row.
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.06}
 
-with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+CXX = tuple(name for name in ("clang++", "g++") if shutil.which(name))
+with_cxx = pytest.mark.skipif(not CXX, reason="no C++ compiler")
 with_nvcc = pytest.mark.skipif(next(nvcc._places(), None) is None, reason="no nvcc")
 ALL = (*ESTABLISHED, *VARIANTS)
 KINDS = (LSTM, Softmax, SLSTMHeads, GRUResetBefore, LayerNormLSTM, LRU, LTC)
@@ -408,6 +409,18 @@ def test_what_is_not_saved_or_not_given_changes_nothing() -> None:
     alone = device.sequence_backward(**known, d_c=above["d_c"])
     for a, b in zip(full, alone, strict=True):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.skipif(len(CXX) < 2, reason="one C++ compiler")
+def test_two_compilers_of_the_emulation_give_the_same_bits(monkeypatch) -> None:
+    found = []
+    for compiler in CXX:
+        monkeypatch.setenv("CELLGEN_CXX", compiler)
+        assert nvcc.emulator().command[0] == compiler
+        kernel = api.compile_cuda(MinGRU, emulated=True)
+        found.append(run(MinGRU, kernel, (3, 4, 5, 7), "float32"))
+    for name, array in found[0].items():
+        assert array.tobytes() == found[1][name].tobytes(), name
 
 
 # --- emulated: options over time -----------------------------------------------------------------

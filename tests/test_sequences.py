@@ -594,15 +594,16 @@ def test_heads_run_side_by_side_with_equal_results_for_any_number_of_threads(siz
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
+@pytest.mark.parametrize("optimised", ["-O1", pytest.param("-O3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("march", ["x86-64", "haswell"])
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore], ids=["lstm", "gru_reset_before"])
-def test_other_instruction_sets_compute_the_same(cell, march, monkeypatch):
+def test_other_instruction_sets_compute_the_same(cell, march, optimised, monkeypatch):
     """SSE2 without fma, and AVX2 with it; what differs is the rounding of sums of some 40 terms
     over five steps: 1e-6 and 3e-15 at most."""
     if march == "haswell" and "AVX2" not in instruction_set(compiler()):
         pytest.skip("this processor has no AVX2")
     native = kernel_of(cell)
-    monkeypatch.setenv("CELLGEN_CFLAGS", f"-march={march}")
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-march={march} {optimised}")
     other = api.compile(cell)
     assert ("AVX-512F" in instruction_set(compiler())) is False
     given_back = {a.name for a in native.sequence_backward.function.arguments if not a.saved}
@@ -619,25 +620,27 @@ def test_other_instruction_sets_compute_the_same(cell, march, monkeypatch):
             assert relative(results[0][name], results[1][name]) < bound, name
 
 
+@cache
+def assembly_for_avx2(source: Path) -> str:
+    """What GCC makes of a file in float32."""
+    command = [*compiler().command, *compiler().flags, "-march=haswell", "-S", "-o", "-"]
+    command += ["-DCELLGEN_PRECISION=32", f"-I{include_folder()}", str(source)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
 @pytest.mark.parametrize(
     ("cell", "stage", "functions"), [("lstm", 1, 5), ("layer_norm_lstm", 6, 4)]
 )
-def test_whole_vectors_are_computed_and_stored_without_a_mask(cell, stage, functions, tmp_path):
+def test_whole_vectors_are_computed_and_stored_without_a_mask(cell, stage, functions):
     """With AVX2 a masked store takes 20 cycles on Zen 3, twelve times as long as another. A stage
     that saves only on demand is two loops; one that also sums units saves always, since of its two
     loops GCC would make one unit by unit. A tile of six rows and two vectors has twelve stores
     besides those of a last vector that is not whole."""
     if "AVX2" not in instruction_set(compiler()) or "clang" in compiler().version:
         pytest.skip("GCC's code for AVX2")
-    source = generated_folder() / cell / f"{cell}.c"
-    command = [*compiler().command, *compiler().flags, "-march=haswell", "-S"]
-    command += ["-DCELLGEN_PRECISION=32", f"-I{include_folder()}"]
-    texts = []
-    for file in (source, include_folder() / "cellgen_driver.c"):
-        out = tmp_path / f"{file.stem}.s"
-        subprocess.run([*command, str(file), "-o", str(out)], check=True)
-        texts.append(out.read_text())
+    sources = (generated_folder() / cell / f"{cell}.c", include_folder() / "cellgen_driver.c")
+    texts = [assembly_for_avx2(source) for source in sources]
 
     def body(name: str) -> str:
         text = next(text for text in texts if f"\n{name}:" in text)

@@ -12,12 +12,14 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms, term_dims
 
 FOLDER = Path(__file__).parent
+PRECISIONS_OF_DRIVER = ("32", "64")
 TEAMS = (2, 3, 5)
 """Threads of the teams that every function over time runs on, beside none: rows and units divide
 unevenly, and there are more threads than rows or blocks of units."""
@@ -71,27 +73,38 @@ class Driver:
         name = self.interface.name
         places = [f"-I{folder}" for folder in (FOLDER, source.parent, include)]
         target = work / name
-        files = [str(work / "main.c"), str(source), str(self._time_driver(include))]
+        files = [str(work / "main.c"), str(source), *self._time_driver(include)]
         command = [self.compiler, "-std=gnu11", *self.flags, *places, *files, "-o", str(target)]
         _run([*command, "-lm", "-lpthread"], {}, f"{name}: cannot compile")
         return _run([*self.runner, str(target)], environment, f"{name}: {' '.join(self.flags)}")
 
-    def _time_driver(self, include: Path) -> Path:
-        """The time driver's object: compiled once for all cells with these flags and sources."""
+    def _time_driver(self, include: Path) -> list[str]:
+        """The time driver's objects: compiled once for all cells with these flags and sources.
+
+        Both precisions are compiled side by side.
+        """
         texts = [path.read_bytes() for path in sorted(include.glob("*.[ch]*"))]
         said = repr((self.compiler, self.flags)).encode()
         name = hashlib.sha256(b"".join([said, *texts])).hexdigest()[:20]
         folder = Path(tempfile.gettempdir()) / f"cellgen_drive_{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder / f"{name}.o"
-        with _COMPILING:
-            if not found.exists():
-                made = folder / f"{name}.{os.getpid()}.o"
-                command = [self.compiler, "-std=gnu11", *self.flags, f"-I{include}", "-c"]
-                command += [str(include / "cellgen_driver.c"), "-o", str(made)]
-                linked = [word for word in command if not word.startswith("-Wl,")]
-                _run(linked, {}, "the time driver: cannot compile")
-                made.replace(found)
+        with _COMPILING, ThreadPoolExecutor() as pool:
+            halves = [
+                pool.submit(self._half, include, precision, folder / f"{name}_{precision}.o")
+                for precision in PRECISIONS_OF_DRIVER
+            ]
+            return [str(half.result()) for half in halves]
+
+    def _half(self, include: Path, precision: str, found: Path) -> Path:
+        """Find the time driver's object in one precision, or compile it."""
+        if found.exists():
+            return found
+        made = found.with_suffix(f".{os.getpid()}.o")
+        flags = [flag for flag in self.flags if not flag.startswith("-Wl,")]
+        command = [self.compiler, "-std=gnu11", *flags, f"-DCELLGEN_PRECISION={precision}"]
+        command += [f"-I{include}", "-c", str(include / "cellgen_driver.c"), "-o", str(made)]
+        _run(command, {}, "the time driver: cannot compile")
+        made.replace(found)
         return found
 
 
