@@ -305,6 +305,7 @@ def test_a_file_without_cells_a_missing_file_and_a_wrong_name(run, folder):
     result = run("show", "lsmt")
     assert result.exit_code == 2
     assert "did you mean lstm?" in result.stderr
+    assert "did you mean gru?" in run("show", "Gru").stderr
     write(folder, MINIMAL)
     assert "known: minimal" in run("show", "my_cells.py:Maximal").stderr
 

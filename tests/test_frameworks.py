@@ -39,6 +39,15 @@ class OtherTensor(Tensor):
     __module__ = "another_library"
 
 
+class Tracer(Tensor):
+    """What JAX hands to a function that it traces."""
+
+    __module__ = "jax.core"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise AttributeError("no attribute __dlpack_device__")
+
+
 class Parameter(Tensor):
     """A class of the same library beside its tensors."""
 
@@ -153,6 +162,13 @@ def test_memory_that_holds_the_negative_is_refused() -> None:
     negative = Tensor(np.zeros((3, 5), np.float32))
     negative.is_neg = lambda: True
     refused(r"x is a .*Tensor whose memory holds its negative.*pass x\.resolve_neg\(\)", x=negative)
+
+
+def test_an_array_without_numbers_is_refused_with_what_takes_it() -> None:
+    tracer = Tracer(np.zeros((3, 5), np.float32))
+    refused(
+        r"x is a jax\.core\.Tracer that cannot be read.*; within jit.* use cellgen\.jax", x=tracer
+    )
 
 
 def test_a_gradient_is_not_dropped() -> None:

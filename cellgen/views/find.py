@@ -90,7 +90,7 @@ def _among(name: str, cells: Cells, nothing: str) -> type[Cell]:
         if name in (cell.definition.name, cell.__name__):
             return cell
     names = [cell.definition.name for cell in cells]
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
         f"{nothing} is named {name!r}; {hint}known: {', '.join(names)}"

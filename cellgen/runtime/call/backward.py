@@ -77,7 +77,7 @@ class SequenceBackward(TimeFunction):
             call = adopt(self.__qualname__, arguments, out)
             kept: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
             kept["saved"] = saved_as_numpy(self.__qualname__, saved)
-            return call.framework.named(self(out=call.out, **kept, **call.arguments))
+            return call.results(self(out=call.out, **kept, **call.arguments))
         chosen = self._take_options(arguments)
         if packed is not None:
             self._packing.take(arguments, packed)

@@ -56,7 +56,7 @@ class SequenceForward(TimeFunction):
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             kept: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
-            return call.framework.named(self(out=call.out, **kept, **call.arguments))
+            return call.results(self(out=call.out, **kept, **call.arguments))
         options, alone = NONE, packed
         if save is not False:
             save = accept.flag(self.__qualname__, "save", save)

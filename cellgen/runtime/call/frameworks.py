@@ -11,7 +11,7 @@ DLPack says nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,16 +30,32 @@ IN_HOST_MEMORY = (1, 3)
 """Device types of DLPack: the host's memory, and such of it that devices can reach."""
 
 
+_WITHIN = {
+    "jax": "; within jit, grad and vmap use cellgen.jax",
+    "jaxlib": "; within jit, grad and vmap use cellgen.jax",
+    "torch": "; within torch.func and torch.compile use cellgen.torch",
+}
+"""What to do about an array that stands for numbers which are not there yet, by its library."""
+
+
 @dataclass(frozen=True)
 class Framework:
     """A library whose arrays a call was given; ``give`` makes its array of NumPy's memory.
 
-    Arrays of one that is ``mutable`` may change while somebody looks at them.
+    Arrays of one that is ``mutable`` may change while somebody looks at them; ``wrote`` tells the
+    library that a kernel wrote to one.
     """
 
     name: str
     give: Callable[[Array], object]
     mutable: bool = False
+    wrote: Callable[[Any], object] | None = None
+
+    def tell(self, written: Sequence[Any]) -> None:
+        """Let the library know which of its arrays a call wrote to."""
+        if self.wrote is not None:
+            for array in written:
+                self.wrote(array)
 
     def named(self, results: Results) -> Results:
         """Results of a call as arrays of this library; what is saved stays as it is."""
@@ -78,6 +94,7 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
         raise ArgumentError(
             f"{where}: {label} is a {type_name(value)} that cannot be read without a copy "
             f"({reason(fault)}); expected float32 or float64 in the host's memory"
+            f"{_WITHIN.get(library_of(value), '')}"
         ) from fault
     return found
 
@@ -99,6 +116,12 @@ class Adopted:
     framework: Framework
     arguments: dict[str, Any]
     out: Any
+    written: tuple[Any, ...] = ()
+
+    def results(self, found: Results) -> Results:
+        """Results of the call as arrays of the library, which hears what the call wrote to."""
+        self.framework.tell(self.written)
+        return self.framework.named(found)
 
 
 def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Adopted:
@@ -120,12 +143,15 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
         )
 
     given = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
-    written: Any = out
+    taken: Any = out
+    written: list[Any] = []
     if isinstance(out, Mapping):
-        written = {name: adopted(f"out {name}", array) for name, array in out.items()}
+        taken = {name: adopted(f"out {name}", array) for name, array in out.items()}
+        written = [array for array in out.values() if is_foreign(array)]
     elif isinstance(out, tuple):
-        written = tuple(adopted(f"out[{place}]", array) for place, array in enumerate(out))
-    return Adopted(_framework_of(model), given, written)
+        taken = tuple(adopted(f"out[{place}]", array) for place, array in enumerate(out))
+        written = [array for array in out if is_foreign(array)]
+    return Adopted(_framework_of(model), given, taken, tuple(written))
 
 
 def saved_as_numpy(where: str, saved: object) -> object:
@@ -139,7 +165,9 @@ def _framework_of(array: Any) -> Framework:
     name = library_of(array)
     module = sys.modules.get(name)
     if name == "torch" and module is not None:
-        return Framework(name, partial(_tensor, module), mutable=True)
+        return Framework(
+            name, partial(_tensor, module), mutable=True, wrote=partial(_count_version, module)
+        )
     if hasattr(array, "__array_namespace__"):
         space = array.__array_namespace__()
         return Framework(name, partial(_array_of, space))
@@ -153,6 +181,12 @@ def _bfloat16(value: Any) -> Array:
         with suppress(TypeError):  # of others than PyTorch
             return np.from_dlpack(value.view(library.int16)).view(STORED[BFLOAT16])
     return np.asarray(value).view(STORED[BFLOAT16])
+
+
+def _count_version(torch: Any, tensor: Any) -> None:
+    """Let autograd notice that a tensor changed which it may have kept for a backward pass."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _tensor(torch: Any, array: Array) -> object:

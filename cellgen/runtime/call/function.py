@@ -87,7 +87,7 @@ class KernelFunction(ShownInNotebooks):
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             found = self(out=call.out, gradients=gradients, **call.arguments)
-            return call.framework.named(found)
+            return call.results(found)
         plan, members, ordered = self._gather(out, arguments, gradients)
         if plan.workspace is not None:
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)

@@ -58,8 +58,8 @@ class NarrowCall:
     """A call in float32 in place of one whose arrays have 16 bits.
 
     ``arguments`` and ``out`` are those of the call in float32. ``wide`` are pairs of an argument as
-    it was given and its numbers in float32; ``given`` are the results to write to, by name. Results
-    are arrays of ``framework``, or NumPy's.
+    it was given and its numbers in float32; ``given`` are the results to write to, by name; those
+    of ``framework`` are ``lent``. Results are arrays of ``framework``, or NumPy's.
     """
 
     element: str
@@ -68,6 +68,7 @@ class NarrowCall:
     framework: Framework | None
     wide: tuple[tuple[Array, Array], ...]
     given: dict[str, Array] = field(default_factory=dict)
+    lent: tuple[Any, ...] = ()
 
     def read(self) -> None:
         """Widen the arguments once more, as they are by now."""
@@ -83,6 +84,8 @@ class NarrowCall:
     def results(self, found: Results) -> Results:
         """Round what a call in float32 gave; None stays None."""
         self.write(found)
+        if self.framework is not None:
+            self.framework.tell(self.lent)
         return self._named(found)
 
     def bound(self, found: Results) -> Results:
@@ -115,12 +118,13 @@ def narrowed(
     ``call`` are its arguments and options by name. With ``in_place`` arrays over time stay in 16
     bits. Raises ArgumentError for arrays of another type.
     """
-    element, framework, arguments = narrow_element(call), None, dict(call)
+    element, framework, lent, arguments = narrow_element(call), None, (), dict(call)
     first = next(n for n, a in call.items() if element_of(a) == element)
     saved = arguments.pop("saved", None)
     if has_foreign(arguments):
         adopted = adopt(where, arguments, out)
         arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
+        lent = adopted.written
     items = {item.name: item for item in function.arguments}
     stays = {n for n, item in items.items() if in_place and has_steps(item)}
     wide: list[tuple[Array, Array]] = []
@@ -137,7 +141,7 @@ def narrowed(
     if function.team:
         arguments.setdefault("products", PRODUCTS[element])
     written, given = _written(where, function, out, element, first, in_place=in_place)
-    return NarrowCall(element, arguments, written, framework, tuple(wide), given)
+    return NarrowCall(element, arguments, written, framework, tuple(wide), given, lent)
 
 
 def _written(
