@@ -10,7 +10,7 @@ import pytest
 
 from tests.elsewhere import inner_loop
 from tests.elsewhere.__main__ import run
-from tests.elsewhere.machines import Machine, elsewhere
+from tests.elsewhere.machines import ElsewhereError, Machine, elsewhere, ran
 
 MACHINES = {machine.name: machine for machine in elsewhere()}
 CELLS = ("gru", "mlstm")
@@ -70,3 +70,8 @@ LISTING = """
 def test_an_inner_loop_is_counted() -> None:
     (loop,) = inner_loop.loops_of(LISTING)
     assert (loop.tile, loop.count, loop.fma, loop.spills) == ("tile_1x1_f32", 6, 1, 1)
+
+
+def test_a_program_that_does_not_end_is_named() -> None:
+    with pytest.raises(ElsewhereError, match=r"no end after 0 s: sleep 9"):
+        ran(["sleep", "9"], timeout=0.1)

@@ -80,9 +80,13 @@ class Machine:
 
 def ran(command: Sequence[str], *, timeout: float = 600) -> str:
     """Run a command; return what it says. Raises ElsewhereError."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=timeout, errors="replace"
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=timeout, errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        said = f"no end after {timeout:.0f} s: {shlex.join(command)[:1_000]}"
+        raise ElsewhereError(said) from None
     if done.returncode:
         said = f"{done.stdout}{done.stderr}"[:3_000]
         raise ElsewhereError(f"exit {done.returncode}: {shlex.join(command)[:1_000]}\n{said}")
