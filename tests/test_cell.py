@@ -1160,6 +1160,23 @@ def test_the_name_of_a_final_state_is_taken() -> None:
             h = h_last + h_prev
 
 
+def test_a_new_value_that_is_declared_is_refused() -> None:
+    """A state of a state, and an input of the name of a new value."""
+    with refused("state", "h_prev, which is declared as state", line="h_prev_prev = State(H)"):
+
+        class Delay(Cell):
+            x, h_prev = Input(H), State(H)
+            h_prev_prev = State(H)
+            h = x + h_prev_prev
+
+    with refused("state", "h, which is declared as input", "c = h", line="h_prev, h = State(H)"):
+
+        class Hidden(Cell):
+            x = Input(H)
+            h_prev, h = State(H), Input(H)
+            y = x + h_prev * h
+
+
 def test_a_numpy_array_of_expressions_is_refused() -> None:
     with refused("foreign", "array of 3 expressions", line="np.ones(3) * x"):
 

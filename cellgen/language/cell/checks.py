@@ -146,6 +146,13 @@ def check_states(
                 f"  {line}",
                 code="declaration.state",
             )
+        if bound[name].role is not Role.LOCAL:
+            raise DeclarationError(
+                f"the new value of state {state.name} would be {name}, which is declared as "
+                f"{bound[name].role.value}, expected an equation; to hand a value on, name the "
+                f"state otherwise: c_prev = State(...) and c = {name}\n  {line}",
+                code="declaration.state",
+            )
         if bound[name].shape != state.shape:
             raise DeclarationError(
                 f"shapes do not agree: {state.name} is {format_shape(state.shape)}, its new "
