@@ -4,7 +4,8 @@
 
 Each shape without checkpoints, and with those that ``memory_limit`` chooses where it is a quarter
 of what every step saves; the first output alone is wanted. Every call makes its results anew, as
-in training. Calls take turns within a round; a figure is the least processor time of all rounds on
+in training; bound calls, which write to the same arrays each time, say what that costs.
+Calls take turns within a round; a figure is the least processor time of all rounds on
 one thread, beside the first shape without checkpoints, since what else the machine does only adds.
 """
 
@@ -40,6 +41,25 @@ def passes(
     kernel.sequence_backward(**given, **outputs, **above, saved=run.saved, threads=1)
 
 
+def bound_passes(
+    kernel: Any, given: dict[str, Any], above: dict[str, Any], wanted: tuple[str, ...], **how: int
+) -> Callable[[], None]:
+    """The same on arrays that stay."""
+    shared: dict[str, Any] = {**given, "threads": 1}
+    forward = kernel.sequence_forward.bind(**shared, save=True, outputs=wanted, **how)
+    run = forward()
+    read = {item.name for item in kernel.sequence_backward.function.arguments}
+    outputs = {n: a for n, a in run._asdict().items() if n in read and a is not None}
+    outputs = {} if run.saved.run.checkpoint else outputs
+    backward = kernel.sequence_backward.bind(**shared, **outputs, **above, saved=run.saved)
+
+    def both() -> None:
+        forward()
+        backward()
+
+    return both
+
+
 def calls_of(name: str, shape: BenchShape) -> dict[str, Callable[[], None]]:
     """The passes at one shape without and with checkpoints, by a line's first columns."""
     kernel = cellgen.load(name)
@@ -64,6 +84,10 @@ def calls_of(name: str, shape: BenchShape) -> dict[str, Callable[[], None]]:
     return {
         f"{text} | none | {found.whole / 1e6:.1f}": of,
         f"{text} | {steps} | {found.total(steps) / 1e6:.1f}": partial(of, checkpoint=steps),
+        f"{text} | none, bound | {found.whole / 1e6:.1f}": bound_passes(*of.args),
+        f"{text} | {steps}, bound | {found.total(steps) / 1e6:.1f}": bound_passes(
+            *of.args, checkpoint=steps
+        ),
     }
 
 
