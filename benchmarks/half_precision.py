@@ -5,8 +5,9 @@
 
 Every contestant takes a turn in every round; figures are each one's fastest, so that what else a
 machine does counts little. ``f`` is a forward pass, ``f+b`` one that saves and a backward pass with
-every gradient. ``bf16`` is ``products="bf16"`` on the float32 arrays of ``full``; ``torch`` is
-``nn.LSTM`` or ``nn.GRU`` in float32 and in bfloat16, where torch is installed. On a machine that is
+every gradient. ``bf16`` is ``products="bf16"`` on float32 arrays, ``arrays`` a call of arrays in
+bfloat16; each contestant has its own. ``torch`` is ``nn.LSTM`` or ``nn.GRU`` in float32 and in
+bfloat16, where torch is installed. On a machine that is
 busy, processor time on one thread says more: ``--processor-time --threads 1``. Prints a table in
 Markdown: milliseconds of ``full``, the others as multiples of it.
 """
@@ -17,6 +18,7 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import ml_dtypes
 import numpy as np
 
 import cellgen
@@ -30,7 +32,12 @@ except ImportError:  # the columns of torch stay empty
     torch = None  # type: ignore[assignment]
 
 LAYERS = {"lstm": "LSTM", "gru": "GRU"}
-PRODUCTS = ("full", "bf16")
+CALLS = {
+    "full": (np.dtype(np.float32), "full"),
+    "bf16": (np.dtype(np.float32), "bf16"),
+    "arrays": (np.dtype(ml_dtypes.bfloat16), "bf16"),
+}
+"""The type of a call's arrays, and its products."""
 Work = Callable[[], object]
 
 
@@ -49,20 +56,21 @@ def drawn(cell: str, shape: BenchShape, seed: int = 0) -> dict[str, Array]:
 
 
 def of_cellgen(cell: str, shape: BenchShape, threads: int) -> dict[tuple[str, str], list[Work]]:
-    """Bound calls by mode and products."""
-    kernel, given = cellgen.load(cell), drawn(cell, shape)
+    """Bound calls by mode and contestant."""
+    kernel = cellgen.load(cell)
     found: dict[tuple[str, str], list[Work]] = {}
-    for products in PRODUCTS:
+    for name, (dtype, products) in CALLS.items():
+        given = {n: array.astype(dtype) for n, array in drawn(cell, shape).items()}
         how = {"products": products, "threads": threads}
         saving = kernel.sequence_forward.bind(**given, **how, save=True)
         run = saving()
         every = {**given, **run._asdict(), "d_h": np.ones_like(run.h), "saved": None}
-        names = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
+        read = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
         back = kernel.sequence_backward.bind(
-            **{n: every[n] for n in names if n in every}, **how, saved=run.saved
+            **{n: every[n] for n in read if n in every}, **how, saved=run.saved
         )
-        found["f", products] = [kernel.sequence_forward.bind(**given, **how)]
-        found["f+b", products] = [saving, back]
+        found["f", name] = [kernel.sequence_forward.bind(**given, **how)]
+        found["f+b", name] = [saving, back]
     return found
 
 
@@ -118,7 +126,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help="of all threads")
     given = parser.parse_args()
     clock = time.process_time if given.processor_time else time.perf_counter
-    names = ("bf16", "torch full", "torch bf16")
+    names = ("bf16", "arrays", "torch full", "torch bf16")
     print(f"| cell | shape | mode | full, ms | {' | '.join(names)} |")
     print(f"|---|---|---|---:|{'---:|' * len(names)}")
     for cell in given.cells.split(","):

@@ -64,7 +64,9 @@ class Argument:
     then ignored, and is absent from the C struct).
     ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
     formed on request, an argument that comes from it. Such a one is ``bounded`` where its equation
-    ends in a bounded function: a gate. ``initial`` is where a state starts.
+    ends in a bounded function: a gate. ``operand`` marks a weight of functions over time that
+    products alone read, so that products in bfloat16 take it in bfloat16. ``initial`` is where a
+    state starts.
     ``role`` is one of ``ROLES``; ``of`` names what a gradient is of, and for a final state the one
     before the first step.
     """
@@ -77,6 +79,7 @@ class Argument:
     used: bool = True
     saved: bool = False
     bounded: bool = False
+    operand: bool = False
     initial: float = 0.0
     role: str = ""
     of: str = ""

@@ -9,6 +9,7 @@ from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
 from cellgen.schedule.on_request import on_request, on_request_of_step
+from cellgen.schedule.operands import operands_alone
 from cellgen.schedule.over_time import SequenceSchedule
 
 
@@ -112,6 +113,7 @@ def _argument(  # noqa: PLR0913 - one argument an option
     used: bool = True,
     saved: bool = False,
     bounded: bool = False,
+    operand: bool = False,
 ) -> Argument:
     shape = tuple(format_axis(axis) for axis in value.shape)
     return Argument(
@@ -123,6 +125,7 @@ def _argument(  # noqa: PLR0913 - one argument an option
         used=used,
         saved=saved,
         bounded=bounded,
+        operand=operand,
         initial=0.0 if name else definition.initial_of(value),
         role=role or value.role.value,
         of=of,
@@ -135,8 +138,11 @@ def _dims(definition: Definition) -> tuple[str, ...]:
 
 def _forward_signature(schedule: SequenceSchedule) -> Signature:
     programs, definition = schedule.programs, schedule.programs.definition
-    bounded = _bounded(schedule)
-    arguments = [_argument(v, definition, over_time=v.role is Role.INPUT) for v in programs.given]
+    bounded, operands = _bounded(schedule), operands_alone(schedule)
+    arguments = [
+        _argument(v, definition, over_time=v.role is Role.INPUT, operand=v in operands)
+        for v in programs.given
+    ]
     results = [_argument(v, definition, over_time=True, role="output") for v in programs.outputs]
     results += [
         _argument(
@@ -176,8 +182,15 @@ def _given_to_backward(schedule: SequenceSchedule) -> list[Argument]:
     """What the forward function took and returned, then upstream gradients."""
     programs, definition = schedule.programs, schedule.programs.definition
     read, bounded = _read_by_backward(schedule), _bounded(schedule)
+    operands = operands_alone(schedule)
     arguments = [
-        _argument(v, definition, over_time=v.role is Role.INPUT, used=v in read)
+        _argument(
+            v,
+            definition,
+            over_time=v.role is Role.INPUT,
+            used=v in read,
+            operand=v in operands,
+        )
         for v in programs.given
     ]
     arguments += [

@@ -104,9 +104,9 @@ def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout
     )
     tells = [n for told in layout.told for n in (numbers[told.dim], told.tensor, told.axis)]
     gates = [int(item.saved and item.bounded) for item in kept]
-    code: int = shared.cellgen_torch_add(
-        text, cell, _numbers(counts), *names, _numbers(tells), _numbers(gates)
-    )
+    operands = [int(item.operand) for item in layout.theta]
+    lists_of_numbers = (_numbers(each) for each in (tells, gates, operands))
+    code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names, *lists_of_numbers)
     return code
 
 

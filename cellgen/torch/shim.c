@@ -86,6 +86,7 @@ typedef struct Cell {
     const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
     int states, held;
     int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
+    int *is_operand; /* of theta: a weight that products alone read */
     int *output_of; /* for each upstream gradient the number of its output */
     Tells *tells;
     Function forward, backward;
@@ -106,6 +107,8 @@ typedef struct {
     int32_t dtype;
     int is_double, is_apart;
     int narrow;                      /* cellgen_stored: of tensors of 16 bits */
+    int in_bf16;                     /* products */
+    int64_t products;                /* as the call says */
     unsigned char stored[MOST];      /* of each member */
     unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
     Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
@@ -262,7 +265,14 @@ static int has_steps(const Run *run, const cellgen_value *value)
            strcmp(run->cell->cell->dim[term->dim[0]], "T") == 0;
 }
 
-/* What the 16 bits of an array with steps hold (cellgen_stored). */
+/* Whether a tensor is a weight that products in bfloat16 read as it is. */
+static int is_raw(const Run *run, const Member *member)
+{
+    return member->source == THETA && run->narrow == CELLGEN_STORED_BF16 && run->in_bf16 &&
+           run->cell->is_operand[member->number];
+}
+
+/* What the 16 bits of an array hold that is not widened (cellgen_stored). */
 static int kind_of(const Run *run, const Member *member)
 {
     const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
@@ -275,7 +285,7 @@ static int32_t dtype_of(const Run *run, const Member *member)
     const cellgen_value *value = member->value;
     if (!run->narrow)
         return run->dtype;
-    if (has_steps(run, value))
+    if (has_steps(run, value) || is_raw(run, member))
         return kind_of(run, member) == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
     return member->source == THETA || value->flags & CELLGEN_VALUE_SAVED ? aoti_torch_dtype_float32() : run->dtype;
 }
@@ -313,7 +323,7 @@ static void *address(Run *run, Tensor tensor, const Member *member)
             return NULL;
         }
     const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
-    const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value);
+    const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value) && !is_raw(run, member);
     aoti_torch_is_contiguous(tensor, &dense);
     if (!dense || is_widened) {
         aoti_torch_get_strides(tensor, &strides);
@@ -401,17 +411,19 @@ static int take_dtype(Run *run)
     run->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
                   : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
                                                              : CELLGEN_STORED_REAL;
+    run->in_bf16 = run->products == IN_BF16 || (run->products == AS_TENSORS && run->narrow == CELLGEN_STORED_BF16);
     return run->is_double || run->narrow || run->dtype == aoti_torch_dtype_float32();
 }
 
-/* Widen the tensors of a call that have no steps. */
+/* Widen the tensors of a call that have no steps, but for weights that products read as they are. */
 static void widen_theta(Run *run)
 {
     for (int k = 0; k < run->cell->theta && run->fault == NULL; ++k) {
         int64_t rank = 0, *sizes = NULL;
         int32_t dtype = -1, device = -1;
         const cellgen_value *value = run->cell->shape[k];
-        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME)
+        const Member member = {value, THETA, k};
+        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME || is_raw(run, &member))
             continue;
         aoti_torch_get_dtype(run->theta[k], &dtype), aoti_torch_get_device_type(run->theta[k], &device);
         if (dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
@@ -578,7 +590,8 @@ static void fill(Run *run, int saves)
         }
         if (tensor != NULL) {
             word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor) : address(run, tensor, member);
-            run->stored[m] = (unsigned char)(has_steps(run, value) ? kind_of(run, member) : CELLGEN_STORED_REAL);
+            const int is_narrow = has_steps(run, value) || is_raw(run, member);
+            run->stored[m] = (unsigned char)(is_narrow ? kind_of(run, member) : CELLGEN_STORED_REAL);
         }
         if ((value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, value);
@@ -655,7 +668,8 @@ static Again *fill_again(Run *run, const cellgen_options *options)
         else if (is_theta)
             word = member->value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
                                                               : address(run, tensor, member);
-        again->stored[m] = (unsigned char)(is_theta && has_steps(run, member->value) ? run->narrow : CELLGEN_STORED_REAL);
+        const int is_narrow = is_theta && (has_steps(run, member->value) || is_raw(run, member));
+        again->stored[m] = (unsigned char)(is_narrow ? run->narrow : CELLGEN_STORED_REAL);
         if ((member->value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, member->value);
         again->word[m] = word;
@@ -753,8 +767,7 @@ static void take_numbers(Run *run, const Value *rest, cellgen_options *options)
     options->hold = !(_Bool)rest[3];
     options->window = (int64_t)rest[4];
     options->flush = (_Bool)rest[5];
-    const int64_t products = (int64_t)rest[6];
-    options->products = products == IN_BF16 || (products == AS_TENSORS && run->narrow == CELLGEN_STORED_BF16);
+    options->products = run->in_bf16;
     options->checkpoint = run->segment = (int64_t)rest[7];
     options->every = run->every = (int64_t)rest[8];
     options->partial = (int64_t)rest[9] != 0;
@@ -792,13 +805,15 @@ static void run_on(Run *run, const Value *rest, cellgen_options *options, Value 
     finish(run, stack);
 }
 
-static Run *begin(const Value *stack)
+/* `rest`: as of run_on. */
+static Run *begin(const Value *stack, const Value *rest)
 {
     Run *run = malloc(sizeof *run);
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->checkpoints = 0;
+    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
+    run->products = (int64_t)rest[6];
     run->strides = run->own_strides;
     run->wanted = -1;
     take_cell(run, stack[0]);
@@ -818,7 +833,7 @@ static void forward(Value *stack, uint64_t arguments, uint64_t results)
     (void)arguments, (void)results;
     const int saves = (_Bool)stack[3];
     cellgen_options options;
-    Run *run = begin(stack);
+    Run *run = begin(stack, stack + 4);
     take_numbers(run, stack + 4, &options);
     if (!saves)
         options.checkpoint = run->segment = 0;
@@ -844,7 +859,7 @@ static void backward(Value *stack, uint64_t arguments, uint64_t results)
 {
     (void)arguments, (void)results;
     cellgen_options options;
-    Run *run = begin(stack);
+    Run *run = begin(stack, stack + 7);
     Tensor given[MOST];
     const int kept = take_tensors(run, stack[3], run->kept);
     const int count = take_tensors(run, stack[4], given);
@@ -955,12 +970,12 @@ static int note_states(Cell *cell)
 }
 
 /* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
- * which dimension; `gates` says of each that is kept whether 16 bits of it are float16. Returns 0, or
- * what is wrong. */
+ * which dimension; `gates` says of each that is kept whether 16 bits of it are float16, `operands` of each
+ * of theta whether it is a weight that products alone read. Returns 0, or what is wrong. */
 int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
                       const char *const *theta, const char *const *scalars, const char *const *kept,
                       const char *const *upstream, const char *const *gradients, const int64_t *tells,
-                      const int64_t *gates)
+                      const int64_t *gates, const int64_t *operands)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
@@ -986,6 +1001,12 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
         code = cell->is_gate == NULL ? 2 : 0;
         if (!code)
             cell->is_gate[k] = gates[k] != 0;
+    }
+    cell->is_operand = calloc((size_t)cell->theta + 1, sizeof *cell->is_operand);
+    for (int k = 0; k < cell->theta && !code; ++k) {
+        code = cell->is_operand == NULL ? 2 : 0;
+        if (!code)
+            cell->is_operand[k] = operands[k] != 0;
     }
     cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
     for (int k = 0; k < cell->upstream && !code; ++k) {

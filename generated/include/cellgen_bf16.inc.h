@@ -84,8 +84,9 @@ CELLGEN_INLINE const cellgen_pair *cg_rounded_row(const cg_row_block *b, const c
     return rounded->rows + (row - rounded->first) * rounded->stride + at;
 }
 
-/* Pack the blocks of some units of one slot's weights, as cg_pack_slot does. */
-CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, int64_t ldw, int transposed, cellgen_units own,
+/* Pack the blocks of some units of one slot's weights, as cg_pack_slot does; `narrow`: of weights that are bfloat16
+ * already, NULL: they are floats. */
+CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, const uint16_t *narrow, int64_t ldw, int transposed, cellgen_units own,
                                       int64_t vectors, int64_t slots, int64_t slot, cellgen_pair *panels)
 {
     const int64_t width = vectors * CELLGEN_REAL_LANES, pairs = CELLGEN_PAIRS(K);
@@ -93,7 +94,9 @@ CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, int64_t ldw, in
         const int64_t count = own.end - first < width ? own.end - first : width;
         cellgen_pair *const panel = panels + first * pairs * slots + slot * width;
         if (transposed)
-            cellgen_pack_transposed_bf16(K, vectors, count, w + first * ldw, ldw, panel, slots * width);
+            cellgen_pack_transposed_bf16(K, vectors, count, narrow ? 0 : w + first * ldw, narrow ? narrow + first * ldw : 0, ldw, panel, slots * width);
+        else if (narrow)
+            cellgen_pack_rows_of_bf16(K, vectors, count, narrow + first, ldw, panel, slots * width);
         else
             cellgen_pack_rows_bf16(K, vectors, count, w + first, ldw, panel, slots * width);
     }

@@ -213,20 +213,56 @@ CELLGEN_INLINE void cellgen_pack_rows_bf16(int64_t K, int64_t vectors, int64_t c
         }
 }
 
-/* the same of w[column][k] */
+/* the same of weights that are bfloat16 already */
+CELLGEN_STATIC void cellgen_pack_rows_of_bf16(int64_t K, int64_t vectors, int64_t columns,
+                                              const uint16_t *CELLGEN_RESTRICT w, int64_t ldw,
+                                              cellgen_pair *CELLGEN_RESTRICT out, int64_t step)
+{
+    enum { LANES = CELLGEN_LANES_F32 };
+    const int64_t whole = columns / LANES * LANES;
+    for (int64_t k = 0; k < K; k += 2, w += 2 * ldw, out += step) {
+        const uint16_t *const next = k + 1 < K ? w + ldw : w;
+        const cellgen_pair second = k + 1 < K ? 0xffffu : 0u;
+        int64_t j = 0;
+        for (; j < whole; j += LANES) {
+            CELLGEN_VECTORIZE
+            for (int lane = 0; lane < LANES; ++lane)
+                out[j + lane] = (cellgen_pair)w[j + lane] << 16 | (next[j + lane] & second);
+        }
+        for (; j < columns; ++j) out[j] = (cellgen_pair)w[j] << 16 | (next[j] & second);
+        for (; j < vectors * LANES; ++j) out[j] = 0;
+    }
+}
+/* A row that is bfloat16 already, in pairs. */
+CELLGEN_STATIC void cellgen_pair_row(const uint16_t *from, int64_t K, cellgen_pair *to)
+{
+    int64_t k = 0;
+#if CELLGEN_AVX512BF16
+    for (; k + 32 <= K; k += 32)
+        _mm512_storeu_si512(to + k / 2, _mm512_maskz_rol_epi32((__mmask16)-1, _mm512_loadu_si512(from + k), 16));
+#endif
+    for (; k < K; k += 2) to[k / 2] = (cellgen_pair)from[k] << 16 | (k + 1 < K ? from[k + 1] : 0u);
+}
+
+/* the same of w[column][k]; `narrow`: bfloat16 already */
 #define CELLGEN_ROUNDED_DEPTH 128 /* pairs of a row that are rounded before they are transposed */
-CELLGEN_STATIC void cellgen_pack_transposed_bf16(int64_t K, int64_t vectors, int64_t columns, const float *w,
+CELLGEN_STATIC void cellgen_pack_transposed_bf16(int64_t K, int64_t vectors, int64_t columns, const float *w, const uint16_t *narrow,
                                                  int64_t ldw, cellgen_pair *out, int64_t step)
 {
     cellgen_pair rows[CELLGEN_LANES_F32 * CELLGEN_ROUNDED_DEPTH];
     const int64_t lanes = CELLGEN_LANES_F32, pairs = CELLGEN_PAIRS(K);
-    for (int64_t j = 0; j < vectors; ++j, columns -= lanes, w += lanes * ldw, out += lanes)
+    for (int64_t j = 0; j < vectors; ++j, columns -= lanes, out += lanes)
         for (int64_t pair = 0, depth; pair < pairs; pair += depth) {
-            const int64_t left = K - 2 * pair;
+            const int64_t left = K - 2 * pair, first = j * lanes * ldw + 2 * pair;
             depth = pairs - pair < CELLGEN_ROUNDED_DEPTH ? pairs - pair : CELLGEN_ROUNDED_DEPTH;
-            for (int64_t lane = 0; lane < lanes && lane < columns; ++lane)
-                cellgen_round_row(w + lane * ldw + 2 * pair, left < 2 * depth ? left : 2 * depth,
-                                  rows + lane * CELLGEN_ROUNDED_DEPTH);
+            for (int64_t lane = 0; lane < lanes && lane < columns; ++lane) {
+                cellgen_pair *const to = rows + lane * CELLGEN_ROUNDED_DEPTH;
+                const int64_t count = left < 2 * depth ? left : 2 * depth;
+                if (narrow)
+                    cellgen_pair_row(narrow + first + lane * ldw, count, to);
+                else
+                    cellgen_round_row(w + first + lane * ldw, count, to);
+            }
             cellgen_pack_transposed_pairs(depth, 1, columns < 0 ? 0 : columns, rows, CELLGEN_ROUNDED_DEPTH,
                                           out + pair * step, step);
         }

@@ -455,6 +455,17 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
     }
 }
 
+#if CELLGEN_PRECISION == 32
+/* Weights that the caller has in bfloat16, NULL: in float. Products alone read such ones, in bfloat16. */
+CELLGEN_INLINE const uint16_t *cg_narrow_weight(const cg_row_block *b, const cellgen_weight *weight)
+{
+    const cellgen_options *const options = cg_options_of(b->f, b->args);
+    if (weight->member == CELLGEN_NONE || !options || !options->stored || options->stored[weight->member] != CELLGEN_STORED_BF16) return 0;
+    const uint16_t *const found = (const uint16_t *)(const void *)cg_member(b, weight->member);
+    return weight->offset == CELLGEN_NONE ? found : found + cg_length(b, weight->offset);
+}
+#endif
+
 /* Weights into panels, shared out over the threads; `all`: also those of stages that this call leaves out. */
 #undef cg_pack_panels
 #define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
@@ -474,6 +485,9 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
             for (int w = 0; w < run->weights; ++w, ++turn) {
                 const cellgen_weight *const weight = stage->weight + run->first_weight + w;
                 const real *from = cg_either(b, weight->member, weight->memory);
+#if CELLGEN_PRECISION == 32
+                const uint16_t *const narrow = cg_narrow_weight(b, weight);
+#endif
                 if (weight->offset != CELLGEN_NONE) from += cg_length(b, weight->offset);
                 const int64_t head_step = weight->head_step == CELLGEN_NONE ? 0 : cg_length(b, weight->head_step);
                 const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
@@ -481,7 +495,7 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
 #if CELLGEN_PRECISION == 32
                 const int64_t pairs = cg_panels_size(CELLGEN_PAIRS(inner), run->slots, units, vectors);
                 for (int64_t head = 0; head < heads && b->in_bf16; ++head)
-                    cg_pack_slot_bf16(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
+                    cg_pack_slot_bf16(inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
                                       vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * pairs);
                 if (b->in_bf16) continue;
 #endif

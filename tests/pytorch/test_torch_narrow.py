@@ -278,7 +278,7 @@ def test_mixtures_are_refused_in_words() -> None:
         cell(**{**given, "x": given["x"].to(torch.int8)})
     theta = [t.detach() for t in given.values()]
     theta[2] = theta[2].float()
-    with pytest.raises(RuntimeError, match="another dtype"):
+    with pytest.raises(RuntimeError, match="another rank, dtype or device"):
         FORWARD("gru", theta, [], False, *USUAL)
     kept = FORWARD("gru", [t.detach() for t in given.values()], [], True, *USUAL)
     kept = [t.to(torch.bfloat16) for t in kept]

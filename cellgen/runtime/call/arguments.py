@@ -126,8 +126,9 @@ def check_call(
 
 
 def _as_floats(item: Argument, view: ArrayView) -> ArrayView:
-    """What a call of floats stores over time in 16 bits counts as floats."""
-    return replace(view, dtype="float32") if has_steps(item) and is_stored(view.dtype) else view
+    """What a call of floats has in 16 bits, over time or as operands, counts as floats."""
+    may_be = has_steps(item) or item.operand
+    return replace(view, dtype="float32") if may_be and is_stored(view.dtype) else view
 
 
 def _stored(arrays: Iterable[Any]) -> np.dtype[Any] | None:

@@ -2,8 +2,9 @@
 
 Input: a call whose arrays have such a type. Output: a call of the same function in float32, and
 its results in that type, each rounded once, to the nearest, ties to even. Arrays over time stay in
-16 bits: the driver widens and rounds them a window of steps at a time. All others, whose size does
-not depend on the number of steps, are float32 while the call runs. States from step to step, sums
+16 bits: the driver widens and rounds them a window of steps at a time. So do weights in bfloat16 of
+which products in bfloat16 alone read. All others, whose size does not depend on the number of
+steps, are float32 while the call runs. States from step to step, sums
 and functions are float32; products over time have operands in bfloat16 where the arrays do, unless
 the call says otherwise.
 Not supported: arrays of more than one type, but for ``packed``, which holds float32.
@@ -126,22 +127,28 @@ def narrowed(
         arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
         lent = adopted.written
     items = {item.name: item for item in function.arguments}
+    if function.team:
+        arguments.setdefault("products", PRODUCTS[element])
     stays = {n for n, item in items.items() if in_place and has_steps(item)}
+    if in_place and element == BFLOAT16 and arguments.get("products") == BF16:
+        stays |= {n for n, item in items.items() if item.operand and _is_dense(arguments.get(n))}
     wide: list[tuple[Array, Array]] = []
     for name, array in arguments.items():
         if name in ROWS or not isinstance(array, np.ndarray):
             continue
-        _require(where, name, call[name], element, first)
+        require_element(where, name, call[name], element, first)
         numbers = as_stored(array) if name in stays else widened(array)
         arguments[name] = numbers
         if name not in stays:
             wide.append((array, numbers))
     if saved is not None:
         arguments["saved"] = _saved_as(where, saved, in_place=in_place)
-    if function.team:
-        arguments.setdefault("products", PRODUCTS[element])
     written, given = _written(where, function, out, element, first, in_place=in_place)
     return NarrowCall(element, arguments, written, framework, tuple(wide), given, lent)
+
+
+def _is_dense(array: object) -> bool:
+    return isinstance(array, np.ndarray) and array.flags.c_contiguous
 
 
 def _written(
@@ -155,7 +162,7 @@ def _written(
         where, tuple(n for n, a in items.items() if not a.saved or not function.team), out
     )
     for name, array in given.items():
-        _require(where, f"out {name}", array, element, first)
+        require_element(where, f"out {name}", array, element, first)
         if not array.flags.writeable:
             raise ArgumentError(
                 f"{where}: out {name} is read-only, expected an array to write into; allocate it "
@@ -170,7 +177,8 @@ def _written(
     return written, given
 
 
-def _require(where: str, label: str, array: Any, element: str, first: str) -> None:
+def require_element(where: str, label: str, array: Any, element: str, first: str) -> None:
+    """Refuse an array of another type than the first one. Raises ArgumentError."""
     if element_of(array) != element:
         raise ArgumentError(
             f"{where}: {label} is a {type_name(array)} of {element_of(array)}, but {first} is "

@@ -10,6 +10,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from cellgen.runtime.call.stored import in_numpy
 from cellgen.runtime.options import FULL
 from cellgen.runtime.results import Array
 
@@ -69,7 +72,10 @@ class Packed:
     @property
     def arguments(self) -> dict[str, Array | float]:
         """What was packed, by name."""
-        return dict(self.weights.arguments)
+        return {
+            name: in_numpy(array) if isinstance(array, np.ndarray) else array
+            for name, array in self.weights.arguments
+        }
 
     @property
     def dims(self) -> dict[str, int]:

@@ -22,13 +22,15 @@ from cellgen.runtime.call.arguments import (
     refuse_overflow,
     scalar_places,
 )
+from cellgen.runtime.call.narrow import PRODUCTS, require_element
 from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.settings import checked_options, numbers, require_float32
+from cellgen.runtime.call.stored import BFLOAT16, as_stored, element_of, kinds_of, widened
 from cellgen.runtime.call.workspace import new_memory
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.names import c_member
-from cellgen.runtime.options import FULL, Options
+from cellgen.runtime.options import BF16, FULL, Options
 
 
 class Packing:
@@ -53,7 +55,9 @@ class Packing:
         Raises ArgumentError, BuildError, MemoryError.
         """
         kernel, where = self._kernel, f"{self._kernel.name}.pack"
-        products = checked_options(where, {"products": weights.pop("products", FULL)}).products
+        usual = PRODUCTS.get(_element(weights), FULL)
+        products = checked_options(where, {"products": weights.pop("products", usual)}).products
+        weights = self._read(weights, products)
         scalars = {
             name: as_scalar(where, name, weights.pop(name, default), default)
             for _, name, default in self._scalars
@@ -73,6 +77,24 @@ class Packing:
         packed = Packed(of)
         self._lay_out(packed)
         return packed
+
+    def _read(self, weights: dict[str, object], products: str) -> dict[str, object]:
+        """Weights as C reads them: in bfloat16 what products in it alone read, else in float32.
+
+        Raises ArgumentError for weights of more than one type.
+        """
+        element, where = _element(weights), f"{self._kernel.name}.pack"
+        if element not in PRODUCTS:
+            return weights
+        operands = {item.name for item in self._weights.arguments if item.operand}
+        found = dict(weights)
+        for name, array in weights.items():
+            if not isinstance(array, np.ndarray):
+                continue
+            require_element(where, name, array, element, next(iter(weights)))
+            stays = name in operands and element == BFLOAT16 and products == BF16
+            found[name] = as_stored(np.ascontiguousarray(array)) if stays else widened(array)
+        return found
 
     def layout_of(
         self, packed: Packed | None, fits: tuple[str | int, ...], products: str
@@ -148,10 +170,13 @@ class Packing:
             c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
         }
         chosen = Options(products=of.products)
-        pointers["options"] = settings = ffi.new("cellgen_options *", numbers(chosen))
+        stored = kinds_of(given, [item.name for item in self._function.struct_members])
+        kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if stored.any() else {}
+        settings = ffi.new("cellgen_options *", {**numbers(chosen), **kinds})
+        pointers["options"] = settings
         struct = ffi.make(entry.struct, pointers)
         code = entry.pack(sizes, struct, memory.pointer, memory.bytes)
-        del settings  # read until here
+        del settings, stored  # read until here
         if code:
             raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
         layout = PackedLayout(
@@ -172,3 +197,8 @@ class Packing:
             f"{self._where}: packed was changed since {self._kernel.name}.pack made it for "
             f"{packed.weights.dtype} and {sizes}, expected it as it was; pack again"
         )
+
+
+def _element(weights: Mapping[str, object]) -> str:
+    """The type of the first array, by its name."""
+    return next((element_of(a) for a in weights.values() if isinstance(a, np.ndarray)), "")

@@ -27,7 +27,7 @@ from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
 from cellgen.runtime.call.settings import Beside, make_settings, require_float32
-from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED
+from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED, kinds_of
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG
 from cellgen.runtime.host.memory import empty, hold, is_small
@@ -102,6 +102,7 @@ class Preparation:
         # A name that a call may give and the kernel does not read is checked all the same.
         self.over_time = frozenset(item.name for item in named if item.over_time)
         self.steps = frozenset(item.name for item in named if has_steps(item))
+        self._operands = tuple(item.name for item in function.arguments if item.operand)
         self._bounded = frozenset(item.name for item in function.results if item.bounded)
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
@@ -230,12 +231,12 @@ class Preparation:
 
     def _stored(self, call: CheckedCall, found: Mapping[str, Array | None]) -> Array | None:
         """What each member of a call's struct holds, as C numbers it; None: floats, all of them."""
-        if call.plan.stored is None:
+        if call.plan.stored is None and not any(
+            getattr(call.arguments.get(name), "dtype", None) in NUMBERS for name in self._operands
+        ):
             return None
         members = (*(a.name for a in self._function.struct_members), *self.ordered)
-        arrays = {**call.arguments, **found}
-        types = (getattr(arrays.get(name), "dtype", None) for name in members)
-        return np.array([NUMBERS.get(dtype, 0) for dtype in types], np.uint8)  # type: ignore[arg-type]
+        return kinds_of({**call.arguments, **found}, members)
 
     def _members(
         self, call: CheckedCall, found: Mapping[str, Array | None], apart: frozenset[str]

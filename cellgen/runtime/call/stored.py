@@ -7,7 +7,9 @@ Imports nothing else of cellgen.
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +43,12 @@ def as_stored(array: Array) -> Array:
     return array.view(STORED[element_of(array)])
 
 
+def kinds_of(arrays: Mapping[str, object], members: Sequence[str]) -> Array:
+    """What each member of a struct holds, as C numbers it."""
+    types = (getattr(arrays.get(name), "dtype", None) for name in members)
+    return np.array([NUMBERS.get(dtype, 0) for dtype in types], np.uint8)  # type: ignore[arg-type]
+
+
 def in_numpy(array: Array) -> Array:
     """An array of 16 bits as NumPy's users have it; bfloat16 needs ``ml_dtypes`` for that."""
     element = element_of(array)
@@ -48,11 +56,18 @@ def in_numpy(array: Array) -> Array:
         return array
     if element == FLOAT16:
         return array.view(np.float16)
+    found = _bfloat16()
+    return array if found is None else array.view(found)
+
+
+@functools.cache
+def _bfloat16() -> np.dtype[Any] | None:
+    """The type of ``ml_dtypes``, which converts in one pass; None where that is not installed."""
     try:
-        ml_dtypes = importlib.import_module("ml_dtypes")
+        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
-        return array
-    return array.view(ml_dtypes.bfloat16)
+        return None
+    return found
 
 
 def widened(array: Array) -> Array:
@@ -61,6 +76,9 @@ def widened(array: Array) -> Array:
     if element == FLOAT16:
         return np.ascontiguousarray(array).view(np.float16).astype(np.float32).reshape(array.shape)
     if element == BFLOAT16:
+        known = _bfloat16()
+        if known is not None:
+            return np.ascontiguousarray(array).view(known).astype(np.float32).reshape(array.shape)
         words = np.ascontiguousarray(array).view(np.uint16).astype(np.uint32)
         return (words << 16).view(np.float32).reshape(array.shape)
     return array
@@ -71,6 +89,10 @@ def rounded(array: Array, element: str) -> Array:
     if element == FLOAT16:
         with np.errstate(over="ignore"):  # what is too large is infinite
             return array.astype(np.float16, order="C").view(STORED[element])
+    known = _bfloat16()
+    if known is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return array.astype(known, order="C").view(STORED[element])
     bits = np.ascontiguousarray(array).view(np.uint32)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     quiet = (bits >> 16) | 0x40
