@@ -658,3 +658,14 @@ def test_ctrl_c_ends_a_proof_side_by_side_with_130_and_no_traceback():
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
+def test_output_that_cannot_be_written_is_said_in_a_line() -> None:
+    words = [sys.executable, "-m", "cellgen", "list"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "cellgen: the output cannot be written: No space left on device\n"
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
+    assert subprocess.run(closed, capture_output=True, text=True, check=False).stderr == ""

@@ -8,6 +8,7 @@ no mathematics and no file format is decided here.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -65,10 +66,18 @@ OutOption = Annotated[
 
 def main() -> None:
     """Run the command line (the entry point ``cellgen``)."""
+    if sys.stdout is None:  # closed by who started it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer fails no more
+        print(f"cellgen: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(FAILED)
 
 
 def _version(wanted: bool) -> None:
