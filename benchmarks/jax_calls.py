@@ -1,10 +1,10 @@
 """What a call of a cell costs in JAX: beside the kernel by addresses and the same cell by a scan.
 
-One thread, float32, the GRU; minima and medians of interleaved rounds, microseconds of the
-processor, of forward and of forward with every gradient under ``jit``. "raw" is ``RawFunction``,
-"empty" a program that takes the same arrays and adds 1 to one of them.
+One thread, float32, the GRU or the LSTM; minima and medians of interleaved rounds, microseconds of
+the processor, of forward and of forward with every gradient under ``jit``. "raw" is
+``RawFunction``, "empty" a program that takes the same arrays and adds 1 to one of them.
 
-    python benchmarks/jax_calls.py [rounds] [shapes, as W1 or T,B,I,H]
+    python benchmarks/jax_calls.py [gru | lstm] [rounds] [shapes, as W1 or T,B,I,H]
 """
 
 from __future__ import annotations
@@ -28,31 +28,47 @@ from cellgen.bench.shapes import parse_shapes
 from cellgen.runtime.call.raw import RawFunction
 
 SHAPES = ("1,1,8,8", "100,32,128,256")
-CELL = cellgen.jax.function("gru")
+NAME = sys.argv.pop(1) if sys.argv[1:2] in (["gru"], ["lstm"]) else "gru"
+CELL = cellgen.jax.function(NAME)
 
 Arrays = dict[str, jax.Array]
+States = tuple[jax.Array, ...]
 Job = Callable[[], object]
 
 
-def by_scan(p: Arrays) -> tuple[jax.Array, jax.Array]:
-    """The GRU of cuDNN's kind in JAX."""
-    sigmoid = jax.nn.sigmoid
-
-    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        z = sigmoid(x @ p["w_z"] + h @ p["u_z"] + p["b_z"])
-        r = sigmoid(x @ p["w_r"] + h @ p["u_r"] + p["b_r"])
-        n = jnp.tanh(x @ p["w_n"] + p["b_n"] + r * (h @ p["u_n"] + p["c_n"]))
-        h = (1 - z) * n + z * h
-        return h, h
-
-    last, over_time = jax.lax.scan(step, p["h_prev"], p["x"])
-    return over_time, last
+def gru(p: Arrays, states: States, x: jax.Array) -> States:
+    """A step of the GRU of cuDNN's kind in JAX."""
+    (h,), sigmoid = states, jax.nn.sigmoid
+    z = sigmoid(x @ p["w_z"] + h @ p["u_z"] + p["b_z"])
+    r = sigmoid(x @ p["w_r"] + h @ p["u_r"] + p["b_r"])
+    n = jnp.tanh(x @ p["w_n"] + p["b_n"] + r * (h @ p["u_n"] + p["c_n"]))
+    return ((1 - z) * n + z * h,)
 
 
-def by_cellgen(p: Arrays) -> tuple[jax.Array, jax.Array]:
+def lstm(p: Arrays, states: States, x: jax.Array) -> States:
+    """A step of the LSTM in JAX."""
+    (h, c), sigmoid = states, jax.nn.sigmoid
+    i, f, g, o = (x @ p[f"w_{k}"] + h @ p[f"u_{k}"] + p[f"b_{k}"] for k in "ifgo")
+    c = sigmoid(f) * c + sigmoid(i) * jnp.tanh(g)
+    return sigmoid(o) * jnp.tanh(c), c
+
+
+def by_scan(p: Arrays) -> States:
+    """The cell's outputs, then final states, by JAX's scan."""
+
+    def step(states: States, x: jax.Array) -> tuple[States, jax.Array]:
+        states = {"gru": gru, "lstm": lstm}[NAME](p, states, x)
+        return states, states[0]
+
+    last, over_time = jax.lax.scan(step, tuple(p[name] for name in CELL.states), p["x"])
+    return over_time, *last
+
+
+def by_cellgen(p: Arrays) -> States:
     """The same by the kernel."""
-    y = CELL({name: p[name] for name in CELL.params}, p["x"], p["h_prev"])
-    return y.h, y.h_last
+    states = tuple(p[name] for name in CELL.states)
+    y = CELL({name: p[name] for name in CELL.params}, p["x"], states)
+    return y.h, *(getattr(y, f"{name.removesuffix('_prev')}_last") for name in CELL.states)
 
 
 def raw(sizes: dict[str, int], given: dict[str, np.ndarray]) -> tuple[Job, Job]:
