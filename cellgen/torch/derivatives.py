@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import AS_ARRAYS, Shown, showing
@@ -31,6 +32,7 @@ from cellgen.torch.batches import fold, one_by_one, unfold
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
+from cellgen.torch.modes import has_gradient, is_differentiated, is_forward_mode, is_transforming
 from cellgen.torch.registry import Known
 from cellgen.torch.run import Steps
 from cellgen.torch.schemas import OVERLOAD
@@ -66,6 +68,7 @@ class Call:
     hidden: int = 0
     last: bool = False
     wanted: int = -1
+    saves: bool = True
 
     @property
     def options(self) -> tuple[bool, bool, int, bool, int, int, int, int, bool]:
@@ -151,11 +154,22 @@ class Call:
         return replace(self, known=tangent, scalars=scalars, hidden=hidden, wanted=-1)
 
 
-def is_transforming() -> bool:
-    """Whether a transform of ``torch.func`` or forward-mode is at work."""
-    return bool(
-        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-    )
+def forward_along(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor] | None:
+    """Run the forward pass in forward mode alone: outputs and their tangents from one call.
+
+    None where there is another mode, or nothing moves.
+    """
+    if not is_forward_mode() or has_gradient(theta):
+        return None
+    pairs = [forward_ad.unpack_dual(tensor) for tensor in theta]
+    dots = [pair.tangent for pair in pairs]
+    if all(dot is None for dot in dots):
+        return None
+    tangent = _Tangent(call, tables, [pair.primal for pair in pairs], dots, save=False)
+    return [
+        primal if dot is None else forward_ad.make_dual(primal, dot)
+        for primal, dot in tangent.outputs_moved()
+    ]
 
 
 def forward(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -163,7 +177,7 @@ def forward(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Ten
     if is_transforming():
         results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
         return results
-    return run_forward(call, tables, theta, save=True)
+    return run_forward(call, tables, theta, save=call.saves)
 
 
 def backward(
@@ -229,12 +243,17 @@ def run_backward(
 
 
 class _Tangent:
-    """The tangent of a call, with the directions of its theta put in; None counts as zero."""
+    """The tangent of a call, with the directions of its theta put in; None counts as zero.
 
-    def __init__(self, call: Call, tables: Tables, theta: Sequence[Tensor], dots: Given) -> None:
+    Gradients need one that saves.
+    """
+
+    def __init__(
+        self, call: Call, tables: Tables, theta: Sequence[Tensor], dots: Given, *, save: bool = True
+    ) -> None:
         layout = call.layout(tables)
         self.layout, self.tables = layout, tables
-        self.call = call.of_tangent(_moving(layout.theta, dots))
+        self.call = replace(call.of_tangent(_moving(layout.theta, dots)), saves=save)
         self.of_call = self.call.layout(tables)
         directions = self.call.known.directions
         self.moved = layout.moved_outputs(self.of_call, directions)
@@ -249,13 +268,18 @@ class _Tangent:
 
     def outputs(self) -> list[Tensor]:
         """The directional derivatives of the cell's outputs and final states."""
+        return [
+            torch.zeros_like(primal) if dot is None else dot for primal, dot in self.outputs_moved()
+        ]
+
+    def outputs_moved(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The cell's outputs and final states, each with its directional derivative, None for 0."""
         formed = zip(self.of_call.outputs, self.formed, strict=False)
         found = {item.name: tensor for item, tensor in formed}
+        moved = (self.moved.get(item.name, "") for item in self.layout.outputs)
         return [
-            found[self.moved[item.name]]
-            if item.name in self.moved
-            else torch.zeros_like(found[item.name])
-            for item in self.layout.outputs
+            (found[item.name], found.get(direction))
+            for item, direction in zip(self.layout.outputs, moved, strict=True)
         ]
 
     def gradients(self, upstream: Given, of_directions: Given) -> list[Tensor | None]:
@@ -323,7 +347,7 @@ class Forward(torch.autograd.Function):
     def forward(call: Call, *tensors: Any) -> tuple[Tensor, ...]:
         """Run the kernel."""
         tables, theta, _ = call.split(tensors)
-        return tuple(run_forward(call, tables, theta, save=True))
+        return tuple(run_forward(call, tables, theta, save=call.saves))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -331,7 +355,7 @@ class Forward(torch.autograd.Function):
         call: Call
         call, *tensors = inputs
         ctx.call = call
-        ctx.save_for_backward(*tensors, *call.kept(output))
+        ctx.save_for_backward(*tensors, *(call.kept(output) if call.saves else ()))
         ctx.save_for_forward(*tensors)
         ctx.mark_non_differentiable(*output[call.outputs :])
         ctx.saved = len(output) - call.outputs
@@ -351,7 +375,8 @@ class Forward(torch.autograd.Function):
         """Return tangents of the results."""
         call: Call = ctx.call
         tables, theta, _ = call.split(ctx.saved_tensors)
-        tangent = _Tangent(call, tables, theta, dots[4:])
+        save = has_gradient((*theta, *dots[4:]))
+        tangent = _Tangent(call, tables, theta, dots[4:], save=save)
         return (*tangent.outputs(), *[None] * ctx.saved)
 
     @staticmethod
@@ -368,7 +393,7 @@ class Forward(torch.autograd.Function):
             for tensor, dim, axis in zip(tensors, dims, axes, strict=True)
         ]
         results = Forward.apply(call, *folded)
-        items = (*layout.outputs, *layout.saved)
+        items = (*layout.outputs, *layout.saved) if call.saves else layout.outputs
         unfolded = tuple(
             unfold(result, info.batch_size, item)
             for result, item in zip(results, items, strict=True)
@@ -423,7 +448,7 @@ class Backward(torch.autograd.Function):
         axes = (*TABLE_AXES, *(row_axis(item) for item in items))
         share = all(dim is None or axis is not None for dim, axis in zip(dims, axes, strict=True))
         per_row = PLACES[tensors[len(TABLE_AXES)].device.type].per_row
-        if not (size and share and per_row) or _is_differentiated(tensors):
+        if not (size and share and per_row) or is_differentiated(tensors):
             return one_by_one(Backward.apply, size, call, dims, tensors)
         folded = [
             fold(tensor, dim, size, axis)
@@ -437,13 +462,6 @@ class Backward(torch.autograd.Function):
             _by_member(gradient, size, item) for gradient, item in zip(found, formed, strict=True)
         )
         return unfolded, (0,) * len(unfolded)
-
-
-def _is_differentiated(tensors: Given) -> bool:
-    """Whether what a vmap gives is differentiated again, by a transform or by autograd."""
-    if is_transforming():
-        return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def backward_by_row(

@@ -10,6 +10,7 @@ import functools
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -27,12 +28,13 @@ from cellgen.torch.derivatives import (
     Forward,
     Tables,
     backward,
-    is_transforming,
+    forward_along,
     run_below,
     run_forward,
 )
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
+from cellgen.torch.modes import has_gradient, is_transforming
 from cellgen.torch.planned import Planned, planned
 from cellgen.torch.registry import CellOrName, Known, known
 
@@ -137,6 +139,10 @@ def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequenc
 
     Never within a compiled graph: Dynamo would drop the rules of forward-mode without a word.
     """
+    along = forward_along(call, tables, theta)
+    if along is not None:
+        return along
+    call = replace(call, saves=has_gradient(theta))
     results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
     return results[: call.outputs]
 

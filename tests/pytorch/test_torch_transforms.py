@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from drawn import drawn, function, loop  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap  # noqa: E402
 
 import cellgen.torch  # noqa: E402
@@ -50,6 +52,53 @@ def test_jvp(tensors: dict[str, torch.Tensor]) -> None:
     for name, value in tensors.items():
         v = torch.randn_like(value)
         both(tensors, lambda run, n=name, a=value, v=v: jvp(lambda a: run(**{n: a}), (a,), (v,)))
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The cells whose forward pass runs, and whether it saves."""
+    found: list[tuple[str, bool]] = []
+    run = derivatives.run_forward
+
+    def counted(call: Any, *tensors: Any, save: bool) -> Any:
+        found.append((call.known.text, save))
+        return run(call, *tensors, save=save)
+
+    monkeypatch.setattr(derivatives, "run_forward", counted)
+    return found
+
+
+def test_forward_mode_alone_is_one_call_of_the_tangent_that_saves_nothing(
+    kernels: list[tuple[str, bool]],
+) -> None:
+    own, elman = drawn(function("elman"), learns=False), function("elman")
+    x, v, once = own["x"], torch.randn_like(own["x"]), [("elman/by:x", False)]
+    run = lambda x: elman(**{**own, "x": x}).h
+    _, wanted = jvp(lambda x: loop("elman", {**own, "x": x})[0], (x,), (v,))
+    h, found = jvp(run, (x,), (v,))
+    assert kernels == once
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(h, run(x))
+    with forward_ad.dual_level():
+        dual = run(forward_ad.make_dual(x, v))
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, wanted)
+    assert kernels == once * 2
+    jacfwd(run)(x)
+    assert kernels == once * 3
+
+
+def test_forward_mode_saves_where_a_gradient_follows(kernels: list[tuple[str, bool]]) -> None:
+    own, elman = drawn(function("elman"), learns=False), function("elman")
+    x, v = own["x"], torch.randn_like(own["x"])
+    loss = lambda x: elman(**{**own, "x": x}).h.square().sum()
+    along = lambda x: jvp(loss, (x,), (v,))[1]
+    wanted = jvp(grad(loss), (x,), (v,))[1]
+    kernels.clear()
+    torch.testing.assert_close(grad(along)(x), wanted)
+    assert kernels == [("elman", True), ("elman/by:x", True)]
+    learns = x.clone().requires_grad_()
+    along(learns).backward()  # autograd around a transform
+    torch.testing.assert_close(learns.grad, wanted)
 
 
 @pytest.mark.parametrize("jacobian", [jacrev, jacfwd])
