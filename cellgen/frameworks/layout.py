@@ -92,7 +92,7 @@ class TensorLayout:
 
     def shape(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an array, by its name, for given dimensions."""
-        return tuple(terms_length(axis, sizes) for axis in self.terms[name])
+        return tuple([terms_length(axis, sizes) for axis in self.terms[name]])
 
     def sizes(self, theta: Sequence[Shaped]) -> dict[str, int]:
         """Tell the dimensions from arrays whose ranks are right."""

@@ -207,6 +207,9 @@ def terms_length(terms: Iterable[tuple[int, str]], dims: Mapping[str, int]) -> i
     """Add up terms for given dimensions; plain loops, which Dynamo can trace."""
     total = 0
     for factor, names in terms:
+        if names in dims:  # most are one dimension, which takes no text apart
+            total += factor * dims[names]
+            continue
         length = factor
         for name in term_dims(names):
             length *= dims[name]

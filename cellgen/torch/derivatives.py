@@ -100,7 +100,7 @@ class Call:
         """What the backward pass reads of what the forward pass gives."""
         return results[self.outputs :] if self.checkpoint else results
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """How many outputs and final states the call gives."""
         return len(self.known.layout.outputs) - bin(self.hidden).count("1")

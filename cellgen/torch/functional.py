@@ -181,6 +181,7 @@ class CellFunction:
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
         self._items = {item.name: item for item in layout.theta}
+        self._telling = tuple(dict.fromkeys(layout.theta[told.tensor].name for told in layout.told))
         self._calls: dict[object, Planned] = {}
         self._looked_at: Callable[..., Request] = torch.compiler.assume_constant_result(
             lambda *given: looked_at(layout, *given)
@@ -346,8 +347,9 @@ class CellFunction:
     def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
         """The dimensions that a call tells, states left out. Raises KindError."""
         try:
+            telling = {name: given.get(name) for name in self._telling}
             return self.layout.known_sizes(
-                {n: v for n, v in given.items() if isinstance(v, Tensor)}
+                {n: v for n, v in telling.items() if isinstance(v, Tensor)}
             )
         except UntoldError as error:
             self.layout.check_forms(given)

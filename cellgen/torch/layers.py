@@ -260,6 +260,8 @@ class CellLayers(torch.nn.Module):
 
     def _check_given(self, given: Mapping[str, object]) -> None:
         """Look at names beside the input and the options of a call. Raises KindError."""
+        if not given:
+            return
         known = (
             *(item.name for item in self.roles.given),
             *(mask.name for mask in self.roles.masks),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from cellgen.torch.functional import CellFunction
 NOTHING: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True)
-class StackPlace:
+class StackPlace(NamedTuple):
     """One layer in one direction, and what it is given by name beside its input and states."""
 
     reverse: bool
@@ -58,8 +56,9 @@ def run_layers(
         sides = []
         how = shown if not shown or layer is layers[-1] else _within(cell, shown)
         for place in layer:
-            own = {name: state[number] for name, state in zip(names, states, strict=False)}
-            given = {input_: x, **own, **place.given(x)}
+            given = {input_: x, **place.given(x)}
+            for name, state in zip(names, states, strict=False):
+                given[name] = state[number]
             made = cell(**given, **options, **how, reverse=place.reverse)
             sides.append(made)
             for kept, name in zip(lasts, cell.finals, strict=True):
