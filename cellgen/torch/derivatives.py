@@ -100,10 +100,11 @@ class Call:
         """What the backward pass reads of what the forward pass gives."""
         return results[self.outputs :] if self.checkpoint else results
 
-    @cached_property
+    @property
     def outputs(self) -> int:
         """How many outputs and final states the call gives."""
-        return len(self.known.layout.outputs) - bin(self.hidden).count("1")
+        count = len(self.known.layout.outputs)
+        return count - bin(self.hidden).count("1") if self.hidden else count
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[Tables, list[Tensor], list[Tensor]]:
         """Take a list apart: tables, theta, and what follows."""
