@@ -53,7 +53,7 @@ class Call:
     """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all.
 
     ``products`` and what follows is as in ``cellgen.frameworks.shown``; a call that saves has the
-    latter with a ``checkpoint`` alone.
+    latter with a ``checkpoint`` alone. ``saves``: whether ``forward`` keeps what a gradient reads.
     """
 
     known: Known
@@ -87,6 +87,10 @@ class Call:
         none: list[Tensor] = []
         rest = tuple((self.scalars, save, none, 0, *self.options) for save in (False, True))
         return self.known.text, rest
+
+    def saving(self, *, is_read: bool) -> Call:
+        """The same call, which keeps what a gradient reads where one follows."""
+        return self if is_read else replace(self, saves=False, checkpoint=0)
 
     def layout(self, tables: Tables) -> Layout:
         """What the call takes and gives, with its options."""
@@ -254,7 +258,7 @@ class _Tangent:
     ) -> None:
         layout = call.layout(tables)
         self.layout, self.tables = layout, tables
-        self.call = replace(call.of_tangent(_moving(layout.theta, dots)), saves=save)
+        self.call = call.of_tangent(_moving(layout.theta, dots)).saving(is_read=save)
         self.of_call = self.call.layout(tables)
         directions = self.call.known.directions
         self.moved = layout.moved_outputs(self.of_call, directions)
@@ -269,9 +273,7 @@ class _Tangent:
 
     def outputs(self) -> list[Tensor]:
         """The directional derivatives of the cell's outputs and final states."""
-        return [
-            torch.zeros_like(primal) if dot is None else dot for primal, dot in self.outputs_moved()
-        ]
+        return [torch.zeros_like(h) if dot is None else dot for h, dot in self.outputs_moved()]
 
     def outputs_moved(self) -> list[tuple[Tensor, Tensor | None]]:
         """The cell's outputs and final states, each with its directional derivative, None for 0."""

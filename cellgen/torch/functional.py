@@ -10,7 +10,6 @@ import functools
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -142,7 +141,7 @@ def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequenc
     along = forward_along(call, tables, theta)
     if along is not None:
         return along
-    call = replace(call, saves=has_gradient(theta))
+    call = call.saving(is_read=has_gradient(theta))
     results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
     return results[: call.outputs]
 
