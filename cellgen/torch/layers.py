@@ -112,7 +112,6 @@ class CellLayers(torch.nn.Module):
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
         shown = self._shown(given) if given else {}
-        self._check_given(given)
         if isinstance(x, PackedSequence):
             tables = {"lengths": lengths, "mask": mask, "reset": reset}
             return self._run_packed(x, state, tables, return_outputs, given, shown)
@@ -136,7 +135,7 @@ class CellLayers(torch.nn.Module):
         return (outputs if return_outputs else outputs[0]), last
 
     def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Take options that say what is shown and kept out of the arguments of a call.
+        """Take options that say what is shown and kept out of a call's arguments; look at the others.
 
         A limit of memory is that of all layers and directions together.
         """
@@ -144,6 +143,7 @@ class CellLayers(torch.nn.Module):
         limit = shown.get("memory_limit")
         if isinstance(limit, int):
             shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
+        self._check_given(given)
         return shown
 
     def _run_packed(
@@ -260,8 +260,6 @@ class CellLayers(torch.nn.Module):
 
     def _check_given(self, given: Mapping[str, object]) -> None:
         """Look at names beside the input and the options of a call. Raises KindError."""
-        if not given:
-            return
         known = (
             *(item.name for item in self.roles.given),
             *(mask.name for mask in self.roles.masks),
