@@ -135,7 +135,7 @@ class CellLayers(torch.nn.Module):
         return (outputs if return_outputs else outputs[0]), last
 
     def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Take options that say what is shown and kept out of a call's arguments, and check the rest.
+        """Take options that say what is shown and kept out of the arguments, and check the rest.
 
         A limit of memory is that of all layers and directions together.
         """
