@@ -62,9 +62,9 @@ class Layout(frameworks.TensorLayout):
     def check_forms(self, given: Mapping[str, object]) -> None:
         """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""
         for item in self.theta:
-            if item.name not in given:
+            found = given.get(item.name)
+            if found is None:
                 continue
-            found = given[item.name]
             if not isinstance(found, Tensor):
                 self._refuse_kind(item, found)
             if found.dim() != len(item.shape):
