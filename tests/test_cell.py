@@ -228,6 +228,8 @@ MISUSES = {
     "h = np.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
     "h = x @ w - np.mean(h_prev)": "numpy.mean takes arrays",
     "h = np.dot(x, w) + h_prev": "an equation uses cellgen's own: from cellgen import tanh",
+    "h = x @ w if x else h_prev": "so `if` cannot decide: write where(condition, a, b)",
+    "h = h_prev + (x and h_prev) @ w": "truth value of x; an equation has no value yet",
     "h = h_prev / len(x)": "an equation holds for all units at once: write H for them",
     "h = x @ w if 2 * x > 1 else h_prev": "so `if` cannot decide: write where(condition, a, b)",
 }

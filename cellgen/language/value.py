@@ -8,8 +8,10 @@ carries ``@``. What the operators mean is data in ``ops``.
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
@@ -165,7 +167,12 @@ class _Matmul(Arithmetic):
         raise NoSequenceError(f"{said}; an equation holds for all units at once: write H for them")
 
     def __bool__(self) -> bool:
-        return True  # not by its length
+        """``h = a if x else b`` in a class body would take a; elsewhere an expression is no 0."""
+        frame = sys._getframe(1)
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if not is_function and getattr(frame.f_locals, "is_class_body", False):
+            _refuse_truth(self)
+        return True
 
     def __matmul__(self, other: Expr) -> Apply:
         return Apply("matmul", (self, other))
@@ -320,6 +327,12 @@ def _explained(method: Callable[[Basic], R]) -> Callable[[Basic], R]:
             raise ExpressionError(explanation(error)) from None
 
     return call
+
+
+@located
+def _refuse_truth(value: object) -> None:
+    shown = value if isinstance(value, Symbol) else "an expression"
+    raise ExpressionError(explanation(TypeError(f"cannot determine truth value of {shown}")))
 
 
 @located

@@ -38,6 +38,8 @@ class Namespace(dict[str, Any]):
     names of states that the parents have.
     """
 
+    is_class_body = True
+
     def __init__(
         self, class_name: str, owner: str, ancestors: Iterable[str], states: Iterable[str]
     ) -> None:
