@@ -39,9 +39,10 @@ EMPTY = {
 }
 """No steps, no rows, no inputs, no units."""
 
-MOVED = {"ts": 0.75, "tau": 0.75}
-"""What is added to the numbers of some arrays: times that passed, and time constants, are positive.
-With others the LTC's denominators pass through 0, and its gradients grow beyond any float."""
+MOVED = {"ts": 0.75, "tau": 0.75, "sqrt_sqrt_pre": 0.75, "sqrt_sqrt_pre_2": 0.75}
+"""What is added to the numbers of some arrays: times that passed, time constants and deviations
+are positive. With others the denominators of the LTC and of TTT-Linear pass through 0, and their
+gradients grow beyond any float."""
 
 INTERPOSED = ("-DDRIVE_COUNT", "-Wl,--wrap=mmap,--wrap=pthread_create")
 """Flags with which the program counts allocations."""
