@@ -227,6 +227,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[np.ndarray], np.nda
     "mod": (lambda x: mod(x, 2), lambda x: np.mod(x, 2), [1] * 5),
     "sympy's mod": (lambda x: floor(x) + 0.5 * x, lambda x: np.floor(x) + x / 2, [0.5] * 5),
     "logaddexp": (lambda x: logaddexp(x, 0.3 * x), lambda x: np.logaddexp(x, 0.3 * x), []),
+    "logaddexp near 0": (
+        lambda x: 1e9 * logaddexp(1e-9 * x, -20),
+        lambda x: 1e9 * np.logaddexp(1e-9 * x, -20),
+        [],
+    ),
+    "logaddexp of x and 0": (lambda x: logaddexp(x, -30), lambda x: np.logaddexp(x, -30), []),
     "atan2": (lambda x: atan2(x, 1 + x**2), lambda x: np.arctan2(x, 1 + x**2), []),
     "gelu": (
         gelu,

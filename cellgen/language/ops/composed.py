@@ -18,12 +18,10 @@ from cellgen.language.ops.pointwise import (
     exp,
     floor,
     ge,
-    log,
-    maximum,
+    log1p,
     round_,
     sigmoid,
     sqrt,
-    stop_gradient,
 )
 from cellgen.language.ops.sympy_functions import where
 from cellgen.language.value import check_divisor
@@ -58,11 +56,11 @@ def leaky_relu(x: Expr, slope: Expr | float = 0.01) -> Expr:
 @located
 def logaddexp(a: Expr, b: Expr) -> Expr:
     """``log(exp(a) + exp(b))`` without overflow; of -infinity twice it is that."""
-    largest = maximum(a, b)
+    a, b = sympify(a), sympify(b)
+    largest, least = where(ge(a, b), a, b), where(ge(a, b), b, a)  # gradients agree at ties
     is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
-    most = stop_gradient(largest)
-    below = [where(is_infinite, 0, sympify(one) - most) for one in (a, b)]
-    return where(is_infinite, largest, most + log(exp(below[0]) + exp(below[1])))
+    below = where(is_infinite, 0, least - largest)
+    return where(is_infinite, largest, largest + log1p(exp(below)))
 
 
 @located
