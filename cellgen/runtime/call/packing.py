@@ -171,7 +171,9 @@ class Packing:
         }
         chosen = Options(products=of.products)
         stored = kinds_of(given, [item.name for item in self._function.struct_members])
-        kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if stored.any() else {}
+        # any() of NumPy's ends in a SystemError where there is no memory
+        is_narrow = any(stored.tolist())
+        kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if is_narrow else {}
         settings = ffi.new("cellgen_options *", {**numbers(chosen), **kinds})
         pointers["options"] = settings
         struct = ffi.make(entry.struct, pointers)
