@@ -195,7 +195,7 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=16)
 def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
     command = _command()
-    _check_arithmetic()
+    _check_arithmetic(command)
     files = _witnesses([shutil.which(part) or "" for part in command])
     key = cache.digest(
         [
@@ -281,20 +281,21 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     return info, _programs(command, flags)
 
 
-def _check_arithmetic() -> None:
+def _check_arithmetic(command: tuple[str, ...]) -> None:
     """Refuse flags that let a compiler forget NaN, infinities and the order of sums.
 
     With GCC's, a kernel that is loaded makes its process count denormals as zeros, too.
 
     Raises:
-        BuildError: naming the flag.
+        BuildError: naming the flag, and what has it.
     """
-    given = _words(FLAGS_VARIABLE)
+    given = (*command, *_words(FLAGS_VARIABLE))
     for place, flag in enumerate(given):
-        undone = f"-fno-{flag.removeprefix('-f')}"
-        if flag in INEXACT_FLAGS and undone not in given[place:]:
+        undone = flag.replace("-fno-", "-f") if "-fno-" in flag else flag.replace("-f", "-fno-", 1)
+        if flag in INEXACT_FLAGS and (undone == flag or undone not in given[place:]):
+            found = "the compiler's command" if place < len(command) else FLAGS_VARIABLE
             raise BuildError(
-                f"{FLAGS_VARIABLE} has {flag}, with which kernels would not keep NaN, infinities "
+                f"{found} has {flag}, with which kernels would not keep NaN, infinities "
                 f"and the order of sums; leave it out ({MATH_VARIABLE}=fast has faster functions)"
             )
 
