@@ -366,7 +366,8 @@ BESIDE = (
     Member(
         "stored",
         "const unsigned char *",
-        "float: of each member, what an array over time holds (cellgen_stored); NULL: floats",
+        "float: of each member, what an array over time, or a weight that products alone read, "
+        "holds (cellgen_stored); NULL: floats",
     ),
 )
 """Members of the options in C that are no option of a call."""

@@ -91,7 +91,7 @@ typedef struct {
 /* `products` of the options: operands as they are, or rounded to bfloat16. */
 enum cellgen_products { CELLGEN_PRODUCTS_FULL = 0, CELLGEN_PRODUCTS_BF16 = 1 };
 
-/* `stored` of the options: what an array over time of a function in float holds. */
+/* `stored` of the options: what an array over time, or a weight that products alone read, holds in a function in float. */
 enum cellgen_stored { CELLGEN_STORED_REAL = 0, CELLGEN_STORED_BF16 = 1, CELLGEN_STORED_F16 = 2 };
 
 #include "cellgen_options.h"

@@ -34,7 +34,7 @@ typedef struct {
     const int64_t *strides; /* elements from step to step, row to row; NULL: no gaps */
     const int *stop; /* not 0 there, at any time: the call ends early; NULL: it cannot */
     const void *forward; /* backward, with checkpoints: arguments of the forward pass */
-    const unsigned char *stored; /* float: of each member, what an array over time holds (cellgen_stored); NULL: floats */
+    const unsigned char *stored; /* float: of each member, what an array over time, or a weight that products alone read, holds (cellgen_stored); NULL: floats */
 } cellgen_options;
 
 #endif /* CELLGEN_OPTIONS_H */

@@ -184,7 +184,8 @@ def _host_view(where: str, label: str, value: object) -> ArrayView:
         return view_of(as_base(value))
     raise ArgumentError(
         f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
-        f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32)"
+        f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32), "
+        f"or np.float64 where the other arrays are"
     )
 
 

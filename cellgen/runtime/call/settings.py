@@ -49,7 +49,7 @@ class Beside:
     """What the options in C hold that is no option of a call.
 
     ``strides`` of arrays over time, None: no gaps. ``stored`` says of each member of the struct
-    what an array over time holds, None: all of them floats. ``stop`` may be NULL.
+    what an array over time or an operand holds, None: all of them floats. ``stop`` may be NULL.
     """
 
     strides: tuple[int, ...] | None
