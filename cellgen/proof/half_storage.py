@@ -13,13 +13,12 @@ import numpy as np
 
 from cellgen.proof.rounding import Array
 from cellgen.runtime.call.arguments import has_steps
+from cellgen.runtime.call.narrow import PRODUCTS
 from cellgen.runtime.call.saved import Saved
-from cellgen.runtime.call.stored import BFLOAT16, FLOAT16, NUMBERS, element_of, rounded, widened
+from cellgen.runtime.call.stored import NUMBERS, element_of, rounded, widened
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.options import BACKWARD, BF16, FORWARD, FULL
+from cellgen.runtime.options import BACKWARD, FORWARD
 from cellgen.runtime.results import Results
-
-PRODUCTS = {BFLOAT16: BF16, FLOAT16: FULL}
 
 
 def storage_errors(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from cellgen.runtime.call.stored import element_name
+
 
 @dataclass(frozen=True)
 class TensorPlace:
@@ -33,7 +35,7 @@ class TensorPlace:
     @property
     def kinds(self) -> str:
         """The element types, for a message."""
-        *others, last = (str(dtype).removeprefix("torch.") for dtype in self.dtypes)
+        *others, last = (element_name(dtype) for dtype in self.dtypes)
         return f"{', '.join(others)} or {last}"
 
 

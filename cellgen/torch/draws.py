@@ -17,6 +17,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.masks import Kind, Mask, Varies
 
 Rates: TypeAlias = float | Mapping[str, float]
+EXPECTED = "a number from 0 to 1"
 
 
 def check_rates(where: str, masks: Sequence[Mask], rate: Rates) -> Rates:
@@ -36,9 +37,6 @@ def check_rates(where: str, masks: Sequence[Mask], rate: Rates) -> Rates:
                 f"out, or take a cell of cellgen.regularise"
             )
     return rate
-
-
-EXPECTED = "a number from 0 to 1"
 
 
 def draw(

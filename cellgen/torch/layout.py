@@ -16,6 +16,7 @@ from cellgen.frameworks import layout as frameworks
 from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.stored import element_name
 from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
 
@@ -55,7 +56,7 @@ class Layout(frameworks.TensorLayout):
             return own
         if not PLACES[like.device.type].widens:
             return own + [like.dtype] * len(self.saved)
-        element, kept = str(like.dtype).removeprefix("torch."), self.checkpoint != 0
+        element, kept = element_name(like.dtype), self.checkpoint != 0
         elements = [kept_element(item, element, checkpoint=kept) for item in self.saved]
         return own + [getattr(torch, element) for element in elements]
 
@@ -92,7 +93,7 @@ class Layout(frameworks.TensorLayout):
         place = self._place(first)
         expected, wanted = place.kinds, "float32"
         if found.dtype in place.dtypes:
-            wanted = str(first.dtype).removeprefix("torch.")
+            wanted = element_name(first.dtype)
             expected = f"{wanted}, as {self.theta[0].name} is"
         raise TensorError(
             f"{self.where}: {item.name} is {str(found.dtype).removeprefix('torch.')}, expected "
@@ -157,7 +158,7 @@ class Layout(frameworks.TensorLayout):
             )
         if found.dtype == dtype and tuple(found.shape) == shape:
             return
-        kind = str(dtype).removeprefix("torch.")
+        kind = element_name(dtype)
         raise TensorError(
             f"{self.where}: {name} has shape {tuple(found.shape)} and dtype "
             f"{str(found.dtype).removeprefix('torch.')}, expected ({axes}) = {shape} of {kind}; "

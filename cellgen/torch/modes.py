@@ -12,9 +12,7 @@ from torch.autograd import forward_ad
 
 def is_transforming() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode is at work."""
-    return bool(
-        torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-    )
+    return bool(torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
 
 
 def is_forward_mode() -> bool:

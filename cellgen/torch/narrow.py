@@ -14,9 +14,10 @@ from torch import Tensor
 
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.arguments import has_steps
+from cellgen.runtime.call.stored import IN_C
 
-STORED = {torch.bfloat16: 1, torch.float16: 2}
-"""As ``cellgen_stored`` in generated/include/cellgen.h numbers them; 0: floats."""
+STORED = {getattr(torch, name): number for name, number in IN_C.items()}
+"""As C numbers them; 0: floats."""
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from cellgen.runtime.call.stored import element_name
 from cellgen.torch import recurrent
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError
@@ -66,6 +67,6 @@ def _obstacle(layer: torch.nn.Module) -> str:
         if place is None or parameter.is_meta:
             return f"{name} is on {parameter.device}, and kernels run on the CPU and on CUDA"
         if parameter.dtype not in place.dtypes:
-            kind = str(parameter.dtype).removeprefix("torch.")
+            kind = element_name(parameter.dtype)
             return f"{name} is {kind}, and kernels are {place.kinds}"
     return ""

@@ -17,6 +17,7 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
+from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.kernel import Kernel
 from cellgen.torch.layout import Layout, has_dense_units
 from cellgen.torch.narrow import STORED, stored_of, widened
@@ -287,7 +288,7 @@ def _options(
         hold=int(not steps.zero_output_for_mask),
         window=steps.window,
         flush=int(steps.flush_denormals),
-        products=int(is_in_bf16(steps.products, str(dtype).removeprefix("torch."))),
+        products=int(is_in_bf16(steps.products, element_name(dtype))),
         checkpoint=steps.checkpoint,
         every=steps.every,
         partial=int(steps.hidden != 0),

@@ -18,6 +18,7 @@ from cellgen.errors import DeviceError
 from cellgen.frameworks.shown import IN_BF16
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
+from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import BACKWARD, Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
@@ -61,7 +62,7 @@ class DeviceRunner(Runner):
 
         device = like.device
         stream = torch.cuda.current_stream(device).cuda_stream if like.is_cuda else 0
-        element, number = str(like.dtype).removeprefix("torch."), device.index or 0
+        element, number = element_name(like.dtype), device.index or 0
         launch, options = self.launcher(name), _options(name, steps)
         try:
             launch(element, number, sizes, words, apart, options, stream, workspace)

@@ -20,8 +20,9 @@ STORED: dict[str, np.dtype[Any]] = {
     name: np.dtype([(name, np.uint16)]) for name in (BFLOAT16, FLOAT16)
 }
 """The types of arrays of 16 bits during a call, by what they hold."""
-NUMBERS = {STORED[BFLOAT16]: 1, STORED[FLOAT16]: 2}
-"""The same as ``cellgen_stored`` in generated/include/cellgen.h numbers them; 0: floats."""
+IN_C = {BFLOAT16: 1, FLOAT16: 2}
+"""What they hold as ``cellgen_stored`` in generated/include/cellgen.h numbers it; 0: floats."""
+NUMBERS = {STORED[name]: number for name, number in IN_C.items()}
 _TEXTS = {str(dtype) for dtype in NUMBERS}
 
 
@@ -35,6 +36,11 @@ def element_of(array: Any) -> str:
     dtype = getattr(array, "dtype", "")
     if isinstance(dtype, np.dtype) and dtype in NUMBERS:
         return str(dtype.names[0])  # type: ignore[index]
+    return element_name(dtype)
+
+
+def element_name(dtype: Any) -> str:
+    """The name of a type of elements, of NumPy's, PyTorch's or another library."""
     return str(dtype).removeprefix("torch.")
 
 
