@@ -182,6 +182,7 @@ def _command(command: str, where: str) -> str:
         assert done.exit_code == 0, f"{where}: {command}: {done.output}"
         return done.stdout
     environment = {**os.environ, "CELLGEN": str(ROOT), "PYTHONPATH": str(ROOT)}
+    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     command = command.replace("-O3", "-O1")
     shell = subprocess.run(
         ["bash", "-ec", command], capture_output=True, text=True, env=environment, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -147,6 +148,38 @@ def test_results_are_equal_to_the_bit_for_any_threads(
     one = both(cell, arrays, products=BF16, threads=1)
     for threads in (2, 3):
         assert_equal(both(cell, arrays, products=BF16, threads=threads), one)
+
+
+@pytest.mark.parametrize(
+    "dtype", [ml_dtypes.bfloat16, np.float32], ids=lambda dtype: np.dtype(dtype).name
+)
+@pytest.mark.parametrize(
+    ("cell", "sizes"),
+    [
+        ("lstm_projection", {"I": 70, "H": 40, "P": 37}),
+        ("lem", {"I": 70, "H": 40}),
+        ("rwkv6", {"H": 2, "R": 3, "N": 4, "D": 3, "K": 5}),
+    ],
+)
+def test_threads_in_different_stages_keep_their_own_rounded_rows(
+    cell: str, sizes: dict[str, int], dtype: Any
+) -> None:
+    """Threads that share rows are not in the same stage, and operands of stages differ in width."""
+    kernel, draw = cellgen.load(cell), np.random.default_rng(0)
+    run, back = kernel.sequence_forward, kernel.sequence_backward
+    arguments = {a.name: a for a in (*back.function.arguments, *run.function.arguments)}
+    drawn = {}
+    for name in (n for n, a in arguments.items() if not (a.is_scalar or a.saved)):
+        axes = [axis_length(x, {"T": 12, "B": 6, **sizes}) for x in arguments[name].shape]
+        drawn[name] = (0.3 * draw.standard_normal(axes)).astype(dtype)
+    arrays = {a.name: drawn[a.name] for a in run.function.arguments if not a.is_scalar}
+    one = run(**arrays, save=True, products=BF16, threads=1)
+    given = {**drawn, **one._asdict()}
+    given = {a.name: given[a.name] for a in back.function.arguments if a.name in drawn}
+    expected = back(**given, saved=one.saved, products=BF16, threads=1)._asdict()
+    for threads in (2, 3) * 60:
+        found = back(**given, saved=one.saved, products=BF16, threads=threads)
+        assert_equal(found._asdict(), expected)
 
 
 def test_results_do_not_depend_on_the_plan() -> None:

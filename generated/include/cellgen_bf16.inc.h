@@ -20,19 +20,33 @@ CELLGEN_STATIC int64_t cg_rounded_stride(const cg_row_block *b, const cg_stage *
     return (pairs + 15) / 16 * 16;
 }
 
+/* The widest of a part's stages. Threads that share rows are not all in the same stage: where a row lies is the
+ * same for all of them, so that no thread writes to another's rows. */
+CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number)
+{
+    int64_t widest = 0;
+    for (int i = 0; i < b->f->part[number].stages; ++i) {
+        const cg_stage *const stage = b->f->part[number].stage + i;
+        const int64_t stride = cg_rounded_stride(b, stage, stage->runs);
+        widest = stride > widest ? stride : widest;
+    }
+    return widest;
+}
+
 /* Pairs of memory that the stages of a call need, one after the other. */
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
 {
     int64_t most = 0;
-    for (int number = 0; number < b->f->parts; ++number)
+    for (int number = 0; number < b->f->parts; ++number) {
+        const int64_t of_step = (number ? b->chunk_rows : b->B) * b->widest_rounded[number];
+        most = of_step > most ? of_step : most;
         for (int i = 0; i < b->f->part[number].stages; ++i) {
             const cg_stage *const stage = b->f->part[number].stage + i;
-            const int64_t of_step = (number ? b->chunk_rows : b->B) * cg_rounded_stride(b, stage, stage->runs);
             const int ahead = stage->runs && stage->run->ahead != CELLGEN_NONE;
             const int64_t of_window = ahead ? b->window_rows * cg_rounded_stride(b, stage, 1) : 0;
-            most = of_step > most ? of_step : most;
             most = of_window > most ? of_window : most;
         }
+    }
     return most;
 }
 
@@ -53,12 +67,12 @@ CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, 
     }
 }
 
-/* Round the rows of a stage's operands; a thread that shares units with others rounds few rows itself, into
- * `here`, and of many its partition, for all of them. */
-CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_row_block *b, const cg_stage *stage, int runs, const cg_rows *at,
+/* Round the rows of a stage's operands, `stride` pairs apart; a thread that shares units with others rounds few
+ * rows itself, into `here`, and of many its partition, for all of them. */
+CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_row_block *b, const cg_stage *stage, int runs, int64_t stride, const cg_rows *at,
                                         int64_t begin, int64_t end, int64_t part, int64_t parts, cellgen_pair *here)
 {
-    cellgen_rounded rounded = {b->rounded, 0, cg_rounded_stride(b, stage, runs)};
+    cellgen_rounded rounded = {b->rounded, 0, stride};
     const int64_t rows = end - begin;
     if (parts > 1 && rows * rounded.stride > CELLGEN_ROUNDED_HERE) {
         cellgen_team_barrier(b->team, (int)part); /* until all have read what was there */
@@ -103,6 +117,12 @@ CELLGEN_STATIC void cg_pack_slot_bf16(int64_t K, const float *w, const uint16_t 
 }
 
 #else
+
+CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number)
+{
+    (void)b, (void)number;
+    return 0;
+}
 
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
 {

@@ -53,6 +53,7 @@ typedef struct {
     real *whole;                   /* backward: gradients of outputs of all steps */
     real *held;                    /* forward: what the last step that counts shows, by output that is no state */
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 */
+    int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
 } cg_row_block;
 
 #undef cg_length
@@ -196,6 +197,9 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 #undef cg_rounded_count
 #define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
+#undef cg_widest_rounded
+#define cg_widest_rounded CELLGEN_NAME(cellgen_widest_rounded)
+CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number);
 
 /* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
  * takes. `own`: a row block whose sums are its own. */
@@ -236,6 +240,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
     CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
     CELLGEN_TAKE(b->held, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
+    for (int part = 0; part < f->parts && b->in_bf16; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
     CELLGEN_TAKE(b->rounded, cellgen_pair, b->in_bf16, b->in_bf16 ? cg_rounded_count(b) : 0);
     CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;

@@ -231,8 +231,8 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
 
 #undef cg_group
 #define cg_group CELLGEN_NAME(cellgen_group)
-CELLGEN_OUTLINE void cg_group(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t row_begin,
-                              int64_t row_end, int64_t part, int64_t parts)
+CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage *stage, const cg_frame *frame,
+                              int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
 {
     CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
     const int64_t step = frame->step;
@@ -250,9 +250,12 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, const cg_stage *stage, cons
     CELLGEN_ALIGNED cellgen_pair rows_here[CELLGEN_ROUNDED_HERE];
     cellgen_rounded rounded;
     if (b->in_bf16) {
-        rounded = cg_round_rows(b, stage, stage->runs, frame->at, row_begin, row_end, part, parts, rows_here);
+        const int64_t stride = parts > 1 ? cg_rounded_stride(b, stage, stage->runs) : b->widest_rounded[of_part];
+        rounded = cg_round_rows(b, stage, stage->runs, stride, frame->at, row_begin, row_end, part, parts, rows_here);
         tiles.rounded = &rounded;
     }
+#else
+    (void)of_part;
 #endif
     cellgen_prefetch prefetch;
     if (stage->prefetches && parts == 1 && !tiles.deep && !b->unpacked &&
@@ -306,7 +309,7 @@ CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *st
     cg_stage alone = *stage;
     operand.use = 0;
     alone.run = &operand;
-    const cellgen_rounded rounded = cg_round_rows(b, &alone, 1, at, 0, rows, part, parts, here);
+    const cellgen_rounded rounded = cg_round_rows(b, &alone, 1, cg_rounded_stride(b, &alone, 1), at, 0, rows, part, parts, here);
     const int64_t pairs = CELLGEN_PAIRS(cg_length(b, run->inner)), width = own->width, size = pairs * run->slots * width;
     for (int64_t block = own->begin; block < own->end; ++block) {
         const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[run->panel] + block * size;
@@ -445,7 +448,7 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
     cg_frame frame = {b->n, b->args, b->memory, at, b->counts ? b->counts + step * b->B : 0, step, 0};
     for (int i = 0; i < stage->keeps; ++i) frame.keeps |= cg_member(b, stage->keep[i]) != 0;
     if (stage->kind == CELLGEN_IS_GROUP) {
-        cg_group(b, stage, &frame, row_begin, row_end, part, parts);
+        cg_group(b, number, stage, &frame, row_begin, row_end, part, parts);
     } else if (stage->kind == CELLGEN_IS_PRODUCTS) {
         cg_outers(b, stage, &frame, row_end, row_end - row_begin, part, parts);
     } else {

@@ -286,7 +286,8 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
     for (int i = 0; i < part->runs; ++i) {
         const cellgen_stage_rows *run = part->run + i;
         cg_deferred_stages(b, run, step, rows, thread, threads);
-        if (part->stage[run->first + run->stages - 1].barrier) cellgen_team_barrier(b->team, thread);
+        /* Rounded rows have one place, and rows are shared in another way in the next run, or in the steps. */
+        if (b->in_bf16 || part->stage[run->first + run->stages - 1].barrier) cellgen_team_barrier(b->team, thread);
     }
     if (f->steps_totals) cellgen_team_barrier(b->team, thread);
     for (int i = 0; i < f->steps_totals; ++i) {
