@@ -14,7 +14,7 @@ import pytest
 
 import cellgen
 from cellgen import Bias, Cell, Input, State
-from cellgen.errors import ArgumentError
+from cellgen.errors import ArgumentError, CellgenError
 from cellgen.proof.half_storage import storage_errors
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.options import BF16, FULL
@@ -207,6 +207,24 @@ def test_bound_calls_read_and_write_arrays_of_16_bits() -> None:
     gradients = kernel.sequence_backward.bind(**back, saved=found.saved)
     expected = kernel.sequence_backward(**back, saved=found.saved)
     assert_rounded(gradients(), expected, BFLOAT16)
+
+
+def test_a_bound_call_is_running_until_its_results_are_rounded() -> None:
+    kernel, (narrow, _) = cellgen.load("gru"), narrow_and_wide("gru", (2, 3, 4, 5), BFLOAT16)
+    bound = kernel.forward.bind(**{**narrow, "x": narrow["x"][0]})
+    real = bound._narrow
+    assert real is not None
+
+    class Reentering:
+        read = real.read
+
+        def write(self, found: Any) -> None:
+            with pytest.raises(CellgenError, match="running already"):
+                bound()
+            real.write(found)
+
+    bound._narrow = Reentering()  # type: ignore[assignment]
+    bound()
 
 
 def test_plans_are_measured_on_arrays_of_16_bits() -> None:
@@ -408,6 +426,12 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"out h shares memory with the argument x"):
         forward(**same, out={"h": room[23:53].reshape(2, 3, 5)})
     forward(**same, out={"h": room[24:].reshape(2, 3, 5)})  # beside each other
+    h = np.empty((2, 3, 5), BFLOAT16)
+    with pytest.raises(ArgumentError, match=r"out h shares memory with the result h_last"):
+        forward(**narrow, out={"h": h, "h_last": h[1]})
+    step = {**narrow, "x": narrow["x"][0]}
+    with pytest.raises(ArgumentError, match=r"out h shares memory with the argument h_prev"):
+        kernel.forward(**step, out={"h": step["h_prev"]})
     with pytest.raises(ArgumentError, match=r"x has dtype int8, expected float32 or float64"):
         forward(**{n: a.astype(np.int8) for n, a in wide.items()})
     with pytest.raises(ArgumentError, match=r"x has dtype uint16, expected float32 or float64"):

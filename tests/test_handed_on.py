@@ -70,6 +70,15 @@ def test_weights_packed_for_another_cell_of_the_name_are_refused(other):
             kernel.sequence_forward(**rest, packed=packed)
 
 
+def test_a_cell_without_weights_has_nothing_to_pack():
+    class Decaying(Cell):
+        x, h_prev = Input(H), State(H)
+        h = tanh(x) + h_prev / 2
+
+    with pytest.raises(ArgumentError, match=r"decaying\.pack: this cell has no weights; call it"):
+        cellgen.compile(Decaying).pack()
+
+
 def test_another_kernel_of_the_same_sources_takes_packed_weights():
     weights, rest = parted(draw(kernel_of()))
     packed, twin = kernel_of().pack(**weights), cellgen.compile(declared())

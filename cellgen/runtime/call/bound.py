@@ -114,12 +114,12 @@ class BoundCall:
                     code = heeding_signals(
                         lambda: self._run(self._sizes, self._struct), self._stop, self._where
                     )
+            if code:
+                raise self._failure(code)
+            if self._narrow is not None:
+                self._narrow.write(self._wide)
         finally:
             self._lock.release()
-        if code:
-            raise self._failure(code)
-        if self._narrow is not None:
-            self._narrow.write(self._wide)
         return self.results
 
     def _find_workspace(self) -> None:

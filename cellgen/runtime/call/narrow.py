@@ -23,6 +23,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import has_steps, take_out
 from cellgen.runtime.call.frameworks import Framework, adopt, has_foreign, is_foreign
+from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.saved import Saved, make_saved
 from cellgen.runtime.call.stored import (
     BFLOAT16,
@@ -133,6 +134,8 @@ def narrowed(
     if in_place and element == BFLOAT16 and arguments.get("products") == BF16:
         stays |= {n for n, item in items.items() if item.operand and _is_dense(arguments.get(n))}
     wide: list[tuple[Array, Array]] = []
+    written, given = _written(where, function, out, element, first, in_place=in_place)
+    refuse_shared(where, arguments, given)
     for name, array in arguments.items():
         if name in ROWS or not isinstance(array, np.ndarray):
             continue
@@ -143,7 +146,6 @@ def narrowed(
             wide.append((array, numbers))
     if saved is not None:
         arguments["saved"] = _saved_as(where, saved, in_place=in_place)
-    written, given = _written(where, function, out, element, first, in_place=in_place)
     return NarrowCall(element, arguments, written, framework, tuple(wide), given, lent)
 
 

@@ -55,6 +55,8 @@ class Packing:
         Raises ArgumentError, BuildError, MemoryError.
         """
         kernel, where = self._kernel, f"{self._kernel.name}.pack"
+        if not self._weights.arguments:
+            raise ArgumentError(f"{where}: this cell has no weights; call it without packed")
         usual = PRODUCTS.get(_element(weights), FULL)
         products = checked_options(where, {"products": weights.pop("products", usual)}).products
         weights = self._read(weights, products)
