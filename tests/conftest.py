@@ -47,6 +47,8 @@ from cellgen.runtime.host import threads
 
 Arrays = dict[str, np.ndarray]
 
+os.environ.setdefault("CELLGEN_CALLS", "python")  # what tests replace in Python is called
+
 if shutil.which("clang++") and not {"CELLGEN_CXX", "CXX"} & set(os.environ):
     os.environ["CELLGEN_CXX"] = "clang++"  # the emulation of CUDA in half the time of g++
 

@@ -17,6 +17,7 @@ from cellgen.errors import CellgenError
 from cellgen.runtime import paths
 from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
 from cellgen.runtime.build import cache
+from cellgen.runtime.call import repeated
 
 EXTRAS = (
     ("matplotlib", "plot", "plots of the examples"),
@@ -39,7 +40,7 @@ class Finding:
 
 def examine() -> tuple[Finding, ...]:
     """Look at everything; nothing raises, what fails is a finding."""
-    findings = [_python(), *_installation(), *_toolchains(), *_cache()]
+    findings = [_python(), *_installation(), *_toolchains(), _calls(), *_cache()]
     return (*findings, *(_extra(*extra) for extra in EXTRAS))
 
 
@@ -89,6 +90,11 @@ def _toolchains() -> list[Finding]:
         for name in BACKENDS
         for need in backend(name).toolchain()
     ]
+
+
+def _calls() -> Finding:
+    """Who makes calls like earlier ones: Python, where C cannot."""
+    return replace(_guarded("repeated calls", repeated.described), required=False)
 
 
 def _cache() -> list[Finding]:

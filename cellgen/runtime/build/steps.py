@@ -139,13 +139,21 @@ CAUSES = (
 """In order: the first whose words stand in the output is taken."""
 
 
-def run(place: Path, name: str, entry: str, rounds: Sequence[Sequence[Step]], tool: Tool) -> None:
-    """Run rounds of steps in a workplace, those of a round side by side.
+def run(
+    place: Path,
+    name: str,
+    entry: str,
+    rounds: Sequence[Sequence[Step]],
+    tool: Tool,
+    *,
+    shown: bool = True,
+) -> None:
+    """Run rounds of steps in a workplace, those of a round side by side; ``shown`` by a bar.
 
     However this ends (Ctrl-C included), no process of them is left running. Raises BuildError.
     """
     deadline = time.monotonic() + timeout()
-    with progress(f"compiling {name}"):
+    with progress(f"compiling {name}") if shown else contextlib.nullcontext():
         for steps in rounds:
             failed = _run(place, steps, tool, deadline)
             if failed is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cellgen import accept
+from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
@@ -17,9 +18,12 @@ from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.prepared import TimeCallPlan
+from cellgen.runtime.call.repeated import Repeats, address
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.workspace import Pointer
+from cellgen.runtime.call.workspace import Pointer, kept
+from cellgen.runtime.host.threads import team_size, threads_team
 from cellgen.runtime.options import NONE, Options
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -30,6 +34,7 @@ class SequenceForward(TimeFunction):
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
         self.result = result_class(function.name, (*self._fields, "saved"))
+        self._repeats = Repeats(function, self.result)
 
     def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
         self,
@@ -49,14 +54,36 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if save is not False or out is not None or packed is not None:
+            return self._by_python(arguments, out, threads, packed, save=save)[0]
+        if self._repeats.kinds:
+            found = self._repeated(arguments, threads)
+            if found is not None:
+                return found
+        names = tuple(arguments)
+        results, plan = self._by_python(arguments, out, threads, packed, save=save)
+        if plan is not None:
+            self._repeats.remember(plan, names, arguments)
+        return results
+
+    def _by_python(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        threads: int | None,
+        packed: Packed | None,
+        *,
+        save: bool,
+    ) -> tuple[Results, TimeCallPlan | None]:
+        """Make a call; also return its plan where a call without options is plain."""
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
             how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
-            return narrow.results(self(out=narrow.out, **how, **narrow.arguments))
+            return narrow.results(self(out=narrow.out, **how, **narrow.arguments)), None
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
-            kept: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
-            return call.results(self(out=call.out, **kept, **call.arguments))
+            how = {"save": save, "threads": threads, "packed": packed}
+            return call.results(self(out=call.out, **how, **call.arguments)), None
         options, alone = NONE, packed
         if save is not False:
             save = accept.flag(self.__qualname__, "save", save)
@@ -72,7 +99,8 @@ class SequenceForward(TimeFunction):
         if not save or options is NONE or options.checkpoint:
             found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
             run = self._runs.describe(made, options, scalars, copied=True) if save else None
-            return self._named(found, run, options)
+            is_plain = made.plain and options is NONE
+            return self._named(found, run, options), made if is_plain else None
         if out is not None:
             self._outputs.refuse(take_out(self.__qualname__, self._fields, out), options)
         shown, out = self._shown(arguments, out, options)
@@ -84,7 +112,21 @@ class SequenceForward(TimeFunction):
         for name, array in shown.items():
             array[...] = getattr(results, name)
         named = zip(results._fields, results, strict=True)
-        return tuple.__new__(self.result, [shown.get(name, array) for name, array in named])
+        every = [shown.get(name, array) for name, array in named]
+        return tuple.__new__(self.result, every), None
+
+    def _repeated(self, arguments: dict[str, object], threads: int | None) -> Results | None:
+        """Let C make a call that looks like an earlier one; None: Python makes it."""
+        team = 0
+        if type(threads) is not int or threads != 1:
+            try:
+                count = team_size(threads, self.__qualname__)
+                found = threads_team(self._kernel.library(), self._kernel.interface, count)
+            except (ArgumentError, MemoryError):  # said once the arrays have been looked at
+                return None
+            team = address(found)
+        memory, repeats = kept(), self._repeats
+        return repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, team)
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

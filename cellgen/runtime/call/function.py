@@ -35,8 +35,9 @@ from cellgen.runtime.call.plan import (
     make_plan,
     refuse_overlap,
 )
+from cellgen.runtime.call.repeated import Repeats
 from cellgen.runtime.call.wanted import Wanted
-from cellgen.runtime.call.workspace import take_workspace
+from cellgen.runtime.call.workspace import kept, take_workspace
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -63,6 +64,7 @@ class KernelFunction(ShownInNotebooks):
             item.name for item in function.arguments if item.optional or not item.used
         )
         self._wanted = Wanted(self.__qualname__, function)
+        self._repeats = Repeats(function, self.result)
         self._plans: dict[object, CallPlan] = {}
         self._latest: tuple[object, CallPlan | None] = (None, None)
 
@@ -81,6 +83,12 @@ class KernelFunction(ShownInNotebooks):
         ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
         are None. Raises ArgumentError, BuildError, MemoryError.
         """
+        repeats, names = self._repeats, tuple(arguments)
+        if repeats.kinds and out is None and gradients is None:
+            memory = kept()
+            made = repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, 0)
+            if made is not None:
+                return made
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
             return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))
@@ -98,6 +106,8 @@ class KernelFunction(ShownInNotebooks):
         code = plan.call(plan.sizes, struct)
         if code:
             raise defect(self.__qualname__, plan, code)
+        if out is None and gradients is None:
+            repeats.remember(plan, names, arguments)
         return tuple.__new__(self.result, ordered)
 
     def bind(
