@@ -98,9 +98,10 @@ def compile(cell: type[Cell], target: str = DEFAULT, *, emulated: bool = False) 
             the sources cannot be compiled.
     """
     runs = _backend("compile", target, emulated)
-    source = _generated(cell, runs.name)
-    files = SourceFiles.gather(source.name, source.of(runs.name), None, include_folder())
-    return runs.kernel(source.interface, files, emulated=bool(emulated))
+    with runs.preparing():
+        source = _generated(cell, runs.name)
+        files = SourceFiles.gather(source.name, source.of(runs.name), None, include_folder())
+        return runs.kernel(source.interface, files, emulated=bool(emulated))
 
 
 def _generated(cell: type[Cell], *targets: str) -> Source:

@@ -20,10 +20,11 @@ import pytest
 from cellgen.errors import BuildError
 from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
-from cellgen.runtime.build import cache, steps
+from cellgen.runtime.build import cache, shared_object, steps
 from cellgen.runtime.build import compiler as build_module
-from cellgen.runtime.build.compiler import Built, build, compiler
+from cellgen.runtime.build.compiler import compiler
 from cellgen.runtime.build.library import load
+from cellgen.runtime.build.shared_object import Built, build
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.kernel import load_folder
@@ -216,14 +217,14 @@ def test_two_processes_that_build_at_once_both_succeed(folder: Path) -> None:
 def test_a_change_in_any_file_means_another_key(
     tmp_path: Path, sources: SourceFiles, interface: Interface, file: str
 ) -> None:
-    key = build_module._key(sources, compiler())
+    key = shared_object._key(sources, compiler())
     shutil.copytree(TOY, tmp_path / "toy")
     copy = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert build_module._key(copy, compiler()) == key
+    assert shared_object._key(copy, compiler()) == key
     with (tmp_path / "toy" / file).open("a") as stream:
         stream.write("/* changed */\n")
     changed = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
-    assert build_module._key(changed, compiler()) != key
+    assert shared_object._key(changed, compiler()) != key
 
 
 def test_a_changed_header_is_compiled_again(tmp_path: Path, interface: Interface) -> None:

@@ -20,7 +20,7 @@ from cellgen import Bias, Cell, H, I, Input, Layers, State, Weight, tanh
 from cellgen.errors import BuildError, CellgenError, DeviceError
 from cellgen.runtime import kernel
 from cellgen.runtime.abi import ABI_VERSION
-from cellgen.runtime.build import cache, compiler
+from cellgen.runtime.build import cache, compiler, driver
 from cellgen.runtime.device.arrays import DeviceArray
 from cellgen.runtime.kernel import Kernel, load_folder
 
@@ -69,10 +69,12 @@ def emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_kernels(own: Kernel, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """The same, but for the driver, which compiles for seconds."""
-    driver = compiler._driver(own.sources(), compiler.compiler()).parent
+    shared = own.sources().driver()
+    assert shared is not None
+    made = driver.compiled(shared, compiler.compiler()).parent
     emptied: Path = request.getfixturevalue("emptied")
     emptied.mkdir(mode=0o700)
-    shutil.copytree(driver, emptied / "kernels" / driver.name)
+    shutil.copytree(made, emptied / "kernels" / made.name)
     (emptied / "kernels").chmod(0o700)
     return emptied
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import runpy
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from cellgen.language.notation import ATOM, Notation, Text
 from cellgen.language.ops import operator_of, shape_of
 from cellgen.runtime.backend import Need
 from cellgen.runtime.build import cache
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.folders import read_files, read_interface
 from cellgen.runtime.results import result_class
 from cellgen.targets.target import NotYet
@@ -83,6 +84,9 @@ class NumPyBackend:
 
     def toolchain(self):
         return (Need("NumPy", lambda: np.__version__),)
+
+    def preparing(self):
+        return nullcontext()
 
     def build(self, files, interface):
         entry = f"{files.name}_numpy-{files.digest}"

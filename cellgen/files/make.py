@@ -15,7 +15,7 @@ from cellgen.files import tree
 from cellgen.language.cell import Cell
 from cellgen.pipeline import generate
 from cellgen.runtime.backend import DEFAULT, backend
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import stop_all
 from cellgen.targets import Source

@@ -15,10 +15,11 @@ from cellgen.errors import BuildError
 from cellgen.runtime.imports import whole_imports
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from cellgen.runtime.abi import Interface
-    from cellgen.runtime.build.compiler import Built
+    from cellgen.runtime.build.shared_object import Built
     from cellgen.runtime.build.sources import SourceFiles
     from cellgen.runtime.options import Options
 
@@ -111,6 +112,9 @@ class Backend(Protocol):
 
     def toolchain(self) -> tuple[Need, ...]:
         """What it needs, for ``cellgen doctor``; first the compiler, or its like."""
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Begin what kernels of all cells need, while the body derives and builds one of them."""
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
         """Compile a cell unless the cache has it. Raises BuildError."""

@@ -17,8 +17,8 @@ from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.cache import digest
-from cellgen.runtime.build.compiler import Built, build
 from cellgen.runtime.build.library import Library, load
+from cellgen.runtime.build.shared_object import Built, build
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.call.backward import SequenceBackward
 from cellgen.runtime.call.forward import SequenceForward

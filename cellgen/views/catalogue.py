@@ -12,7 +12,7 @@ from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, Value
-from cellgen.runtime.build.compiler import find
+from cellgen.runtime.build.shared_object import find
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.paths import generated_folder

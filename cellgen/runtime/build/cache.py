@@ -166,13 +166,31 @@ def made(
     if path is not None:
         return path, True
     with building(entry):
-        path = find(entry)  # another process has built it meanwhile
-        if path is not None:
-            return path, True
-        with workplace() as place:
-            with explained():
-                _write(place, files)
-            return publish(place, entry, make(place)), False
+        return _found_or_made(entry, files, make)
+
+
+def made_if_free(
+    entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
+) -> Path | None:
+    """Find an entry, or have it made as ``made`` does, unless somebody else is at it.
+
+    Then, and where there are no locks, None at once.
+    """
+    path = prepare() / LOCKS / entry
+    with locks.hold_if_free(path, f"building {entry}") as is_held:
+        return _found_or_made(entry, files, make)[0] if is_held else None
+
+
+def _found_or_made(
+    entry: str, files: Sequence[tuple[str, str]], make: Callable[[Path], str]
+) -> tuple[Path, bool]:
+    path = find(entry)  # another process may have built it before this one had the lock
+    if path is not None:
+        return path, True
+    with workplace() as place:
+        with explained():
+            _write(place, files)
+        return publish(place, entry, make(place)), False
 
 
 def _write(place: Path, files: Sequence[tuple[str, str]]) -> None:
@@ -217,6 +235,11 @@ def _put(place: Path, entry: str, produced: str) -> Path:
             if error.errno not in others or attempt == ATTEMPTS - 1:
                 raise
     return target / produced
+
+
+def has(entry: str) -> bool:
+    """Tell whether something stands under an entry; ``find`` looks at it."""
+    return (folder() / KERNELS / entry).exists()
 
 
 def find(entry: str) -> Path | None:

@@ -1,8 +1,6 @@
-"""Compile the C of one cell into a shared object and keep it in the cache.
+"""Find the C compiler of this machine, and the flags that it accepts.
 
-Input: ``SourceFiles`` (a cell's C, its header and the runtime headers they include) and its
-``Interface``. Output: ``Built`` (a path in the cache), which ``library`` loads. There is nothing of
-Python in it: every Python of a machine shares it, and other programs load it too.
+Input: environment variables and PATH. Output: ``CompilerInfo``, remembered in the cache.
 Not supported: Windows, cross compiling.
 """
 
@@ -17,16 +15,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from cellgen.errors import BuildError
-from cellgen.runtime.abi import ABI_VERSION, Interface
+from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.sources import DRIVER, SourceFiles
-from cellgen.runtime.build.steps import Step, Tool
+from cellgen.runtime.build.steps import Tool
 
 STILL_WORKS = (
     "Declaring cells, `cellgen show`, `cellgen check` and the NumPy reference need no compiler"
@@ -64,7 +59,7 @@ VECTOR_MACROS = (
 )
 LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
 LINK_FLAGS_ELSEWHERE = ("-shared",)
-LIBRARIES = ("-lm", "-lpthread")
+SUFFIX = ".so"
 
 COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
 FLAGS_VARIABLE = "CELLGEN_CFLAGS"
@@ -100,8 +95,6 @@ WATCHED_VARIABLES = (
 )
 """Environment variables that can change which compiler runs and what it makes of its flags."""
 
-SUFFIX = ".so"
-DRIVER_PRECISIONS = {"f32": "32", "f64": "64"}
 TOOL = Tool(
     "the C compiler",
     flags=f"{FLAGS_VARIABLE} or {COMPILER_VARIABLES[0]}",
@@ -134,44 +127,6 @@ class CompilerInfo:
         )
 
 
-@dataclass(frozen=True)
-class Built:
-    """A shared object in the cache; ``cached`` tells that no compiler had to run for it."""
-
-    path: Path
-    cached: bool
-    seconds: float
-
-
-def build(sources: SourceFiles, interface: Interface) -> Built:
-    """Find the cell's shared object in the cache, or compile and publish it.
-
-    Raises BuildError: no compiler, compiler errors, an unusable cache folder.
-    """
-    start = time.perf_counter()
-    found = compiler()
-    entry = _entry(sources, interface, found)
-    path = cache.find(entry)
-    if path is not None:
-        return Built(path, True, time.perf_counter() - start)
-    has_driver = f"include/{DRIVER}.c" in dict(sources.files)
-    drivers = [_driver(sources, found)] if has_driver else []
-    path, cached = cache.made(
-        entry,
-        sources.files,
-        lambda place: _compile(place, sources.name, entry, found, drivers),
-    )
-    return Built(path, cached, time.perf_counter() - start)
-
-
-def find(sources: SourceFiles, interface: Interface) -> Path | None:
-    """Find the cell's shared object in the cache; None when ``build`` would have to compile it.
-
-    Raises BuildError: no compiler.
-    """
-    return cache.find(_entry(sources, interface, compiler()))
-
-
 def compiler() -> CompilerInfo:
     """Find the C compiler and the flags it accepts; asked once per process and environment.
 
@@ -189,7 +144,9 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
     return tuple(name for macro, name in VECTOR_MACROS if macro in defined)
 
 
-# --- the compiler -----------------------------------------------------------------------------
+def link_flags() -> tuple[str, ...]:
+    """Flags that make a shared object on this system."""
+    return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
 
 
 @functools.lru_cache(maxsize=16)
@@ -410,78 +367,6 @@ CPU_FIELDS = (
     *("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "cache size"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
 )
-
-
-# --- compiling --------------------------------------------------------------------------------
-
-
-def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
-    return f"{interface.name}-{_key(sources, found)}"
-
-
-def _key(sources: SourceFiles, found: CompilerInfo) -> str:
-    return cache.digest(
-        [
-            *((f"file {name}", text) for name, text in sources.files),
-            ("abi", str(ABI_VERSION)),
-            ("linked", repr((link_flags(), LIBRARIES))),
-            *found.facts,
-        ]
-    )
-
-
-def _driver(sources: SourceFiles, found: CompilerInfo) -> Path:
-    """Find the time driver's object, or compile it, once for all cells.
-
-    Both precisions are compiled side by side.
-    """
-    files = [(name, text) for name, text in sources.files if name.startswith("include/")]
-    key = cache.digest([*((f"file {name}", text) for name, text in files), *found.facts])
-    entry = f"{DRIVER}-{key}"
-
-    def compiled(place: Path) -> str:
-        call = (*found.command, *found.flags, "-Iinclude")
-        halves = [_compiling(call, f"include/{DRIVER}", s) for s in DRIVER_PRECISIONS]
-        objects = [step.product for step in halves]
-        command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
-        joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
-        steps.run(place, DRIVER, entry, (halves, (joined,)), TOOL)
-        return joined.product
-
-    return cache.made(entry, files, compiled)[0]
-
-
-def _compiling(call: Sequence[str], name: str, suffix: str) -> Step:
-    """Compile a source, or one precision of it where it is written once for both."""
-    stem = name.rpartition("/")[2]
-    produced = f"{stem}_{suffix}.o" if suffix else f"{stem}.o"
-    precision = (f"-DCELLGEN_PRECISION={DRIVER_PRECISIONS[suffix]}",) if suffix else ()
-    command = (*call, *precision, "-c", f"{name}.c", "-o", produced)
-    return Step(f"compiling {name}.c{f' ({suffix})' if suffix else ''}", command, produced)
-
-
-def _compile(
-    place: Path, name: str, entry: str, found: CompilerInfo, drivers: Sequence[Path]
-) -> str:
-    """Compile both precisions side by side and link them with the driver.
-
-    Return the product's file name. Sources without a driver are one translation unit.
-    """
-    call = (*found.command, *found.flags, "-Iinclude")
-    suffixes = DRIVER_PRECISIONS if drivers else ("",)
-    produced = f"{entry}{SUFFIX}"
-    compiled = [_compiling(call, name, suffix) for suffix in suffixes]
-    objects = (*(step.product for step in compiled), *map(str, drivers))
-    command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
-    linked = Step(f"linking {produced}", command, produced)
-    steps.run(place, name, entry, (compiled, (linked,)), TOOL)
-    steps.require_loadable(place / produced, name, linked, f"{name}_cellgen")
-    return produced
-
-
-def link_flags() -> tuple[str, ...]:
-    """Flags that make a shared object on this system."""
-    return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
 
 
 def _first_line(text: str) -> str:

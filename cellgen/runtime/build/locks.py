@@ -84,6 +84,20 @@ def hold(path: Path, purpose: str) -> Iterator[bool]:
         _release(handle)
 
 
+@contextmanager
+def hold_if_free(path: Path, purpose: str) -> Iterator[bool]:
+    """Hold a lock file if nobody holds it, at once; tell whether it is held."""
+    handle = None
+    with contextlib.suppress(OSError):
+        handle = take(path, create=True)
+    try:
+        if handle is not None:
+            _sign(handle, purpose)
+        yield handle is not None
+    finally:
+        _release(handle)
+
+
 def give_up() -> None:
     """End the waiting of every thread with a BuildError."""
     global _given_up

@@ -37,6 +37,29 @@ class SourceFiles:
         """Tell these texts from others."""
         return cache.digest((f"file {name}", text) for name, text in self.files)
 
+    def driver(self) -> SourceFiles | None:
+        """The driver among them and what it includes; None where there is none."""
+        texts = dict(self.files)
+        source = f"include/{DRIVER}.c"
+        if source not in texts:
+            return None
+        reached, todo = {source}, [source]
+        while todo:
+            found = {f"include/{name}" for name in INCLUDE.findall(texts[todo.pop()])}
+            new = (found & texts.keys()) - reached
+            reached |= new
+            todo += new
+        return SourceFiles(DRIVER, tuple((name, texts[name]) for name in sorted(reached)))
+
+    @classmethod
+    def of_driver(cls, include: Path) -> SourceFiles:
+        """Read the driver and what it includes, as ``driver`` gives it for any cell.
+
+        Raises BuildError when a file cannot be read.
+        """
+        source = f"{DRIVER}.c"
+        return cls.gather(DRIVER, {f"include/{source}": _text(include / source)}, None, include)
+
     @classmethod
     def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:
         """Read a generated cell; ``include`` is ``folder/../include`` unless given.

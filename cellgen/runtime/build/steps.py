@@ -139,6 +139,26 @@ CAUSES = (
 """In order: the first whose words stand in the output is taken."""
 
 
+class Stoppable:
+    """Commands of one caller that another thread may stop: those at work, and any to come."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        """Take in a command that has started."""
+        self._running.add(process)
+        if self.is_stopped:
+            _stop(process)
+
+    def stop(self) -> None:
+        """Kill every command at work."""
+        self.is_stopped = True
+        for process in tuple(self._running):
+            _stop(process)
+
+
 def run(
     place: Path,
     name: str,
@@ -147,15 +167,19 @@ def run(
     tool: Tool,
     *,
     shown: bool = True,
+    stoppable: Stoppable | None = None,
 ) -> None:
     """Run rounds of steps in a workplace, those of a round side by side; ``shown`` by a bar.
 
     However this ends (Ctrl-C included), no process of them is left running. Raises BuildError.
     """
     deadline = time.monotonic() + timeout()
+    stoppable = stoppable or Stoppable()
     with progress(f"compiling {name}") if shown else contextlib.nullcontext():
         for steps in rounds:
-            failed = _run(place, steps, tool, deadline)
+            failed = _run(place, steps, tool, deadline, stoppable)
+            if stoppable.is_stopped:
+                raise BuildError(f"{name}: stopped")
             if failed is not None:
                 raise _failure(place, name, entry, failed, tool)
 
@@ -211,11 +235,15 @@ def require_loadable(path: Path, name: str, step: Step, *symbols: str) -> None:
 # --- running ----------------------------------------------------------------------------------
 
 
-def _run(place: Path, steps: Sequence[Step], tool: Tool, deadline: float) -> _Failed | None:
+def _run(
+    place: Path, steps: Sequence[Step], tool: Tool, deadline: float, stoppable: Stoppable
+) -> _Failed | None:
     """Run steps side by side; return the first that fails."""
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(place)}
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(_started(place, s, tool, environment)) for s in steps]
+        for process, _ in running:
+            stoppable.add(process)
         for step, (process, log) in zip(steps, running, strict=True):
             try:
                 status = process.wait(max(0.0, deadline - time.monotonic()))

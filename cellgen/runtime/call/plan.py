@@ -16,8 +16,8 @@ import numpy as np
 
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, Function, Interface
-from cellgen.runtime.build.compiler import Built
 from cellgen.runtime.build.library import DIMS, Library
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.call.arguments import (
     DTYPES,
     Checked,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.arrays import SUFFIXES
@@ -31,6 +32,10 @@ class DeviceBackend:
     def toolchain(self) -> tuple[Need, ...]:
         """Nvcc and cuBLAS."""
         return (Need("nvcc", _nvcc), Need("cuBLAS", _cublas))
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Nothing: kernels have nothing compiled in common."""
+        return nullcontext()
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
         """Compile the library of a cell unless the cache has it."""

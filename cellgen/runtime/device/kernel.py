@@ -18,7 +18,7 @@ import numpy as np
 
 from cellgen.errors import DeviceError
 from cellgen.runtime.abi import ABI_VERSION, Interface
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16

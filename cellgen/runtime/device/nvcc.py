@@ -22,7 +22,7 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step, Tool
 from cellgen.runtime.device.cublas import wheel_folders

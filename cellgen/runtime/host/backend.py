@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from cellgen.errors import BuildError
 from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build import compiler, survey
-from cellgen.runtime.build.compiler import Built
+from cellgen.runtime.build import compiler, driver, shared_object, survey
+from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel, load_folder
 
@@ -51,9 +52,13 @@ class HostBackend:
         )
         return (*needs, *asked)
 
+    def preparing(self) -> AbstractContextManager[None]:
+        """Compile the time driver beside the body."""
+        return driver.before_cells(paths.include_folder())
+
     def build(self, files: SourceFiles, interface: Interface) -> Built:
         """Compile the shared object of a cell unless the cache has it."""
-        return compiler.build(files, interface)
+        return shared_object.build(files, interface)
 
     def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> Kernel:
         """Compile a cell and return its kernel."""

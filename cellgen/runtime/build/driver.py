@@ -1,0 +1,134 @@
+"""Compile the time driver, which every cell is linked with: once per machine, compiler and flags.
+
+Input: its ``SourceFiles``. Output: the path of its object in the cache. It takes the compiler
+longer than a cell does. So where the cache lacks it, it is compiled on a thread of its own while
+the cell is derived and compiled; linking waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+from cellgen.errors import BuildError
+from cellgen.runtime.build import cache, steps
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler
+from cellgen.runtime.build.sources import DRIVER, SourceFiles
+from cellgen.runtime.build.steps import Step, Stoppable
+from cellgen.runtime.progress import progress
+
+PRECISIONS = {"f32": "32", "f64": "64"}
+
+_ahead: dict[str, Future[Path | None]] = {}
+"""Entries that threads of this process compile ahead; None where that has come to nothing."""
+
+os.register_at_fork(after_in_child=_ahead.clear)  # these threads are the parent's
+
+
+def compiled(files: SourceFiles, found: CompilerInfo) -> Path:
+    """Find the driver's object or compile it; wait for it where a thread is at it.
+
+    Raises BuildError.
+    """
+    entry, began = _entry(files, found), time.monotonic()
+    ahead = _ahead.get(entry)
+    if ahead is not None:
+        with progress(f"compiling {DRIVER}", began=began):
+            path = ahead.result()
+        if path is not None:
+            return path
+    return cache.made(entry, files.files, lambda place: _compile(place, entry, found))[0]
+
+
+@contextmanager
+def before_cells(include: Path) -> Iterator[None]:
+    """Compile the driver beside the body, in which a cell is derived.
+
+    Nothing is done, and nothing raised, where that is not possible; ``compiled`` says why.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(BuildError):
+            stack.enter_context(beside(SourceFiles.of_driver(include), compiler()))
+        yield
+
+
+@contextmanager
+def beside(files: SourceFiles, found: CompilerInfo) -> Iterator[None]:
+    """Compile the driver beside the body, in which ``compiled`` gives it.
+
+    Nothing is done where the cache has it, or anybody is at it. What still runs when the body ends
+    is stopped.
+    """
+    entry = _entry(files, found)
+    if entry in _ahead or cache.has(entry):
+        yield
+        return
+    stoppable, future = Stoppable(), Future[Path | None]()
+    worker = threading.Thread(
+        target=_compile_ahead, args=(entry, files, found, stoppable, future), daemon=True
+    )
+    try:
+        _ahead[entry] = future
+        worker.start()
+        yield
+    finally:
+        stoppable.stop()
+        if worker.ident is not None:
+            worker.join()
+        _ahead.pop(entry, None)
+
+
+def _compile_ahead(
+    entry: str,
+    files: SourceFiles,
+    found: CompilerInfo,
+    stoppable: Stoppable,
+    future: Future[Path | None],
+) -> None:
+    """Compile the driver unless another process does; who waits is told what came of it."""
+    try:
+        future.set_result(
+            cache.made_if_free(
+                entry, files.files, lambda place: _compile(place, entry, found, stoppable)
+            )
+        )
+    except BaseException as error:
+        if stoppable.is_stopped:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _entry(files: SourceFiles, found: CompilerInfo) -> str:
+    texts = ((f"file {name}", text) for name, text in files.files)
+    return f"{DRIVER}-{cache.digest([*texts, *found.facts])}"
+
+
+def _compile(
+    place: Path, entry: str, found: CompilerInfo, stoppable: Stoppable | None = None
+) -> str:
+    """Compile both precisions side by side, and join them."""
+    call = (*found.command, *found.flags, "-Iinclude")
+    halves = [compiling(call, f"include/{DRIVER}", suffix) for suffix in PRECISIONS]
+    objects = [step.product for step in halves]
+    command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
+    joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
+    is_alone = stoppable is None  # otherwise a bar shows what the caller does
+    rounds = (halves, (joined,))
+    steps.run(place, DRIVER, entry, rounds, TOOL, shown=is_alone, stoppable=stoppable)
+    return joined.product
+
+
+def compiling(call: Sequence[str], name: str, suffix: str) -> Step:
+    """Compile a source, or one precision of it where it is written once for both."""
+    stem = name.rpartition("/")[2]
+    produced = f"{stem}_{suffix}.o" if suffix else f"{stem}.o"
+    precision = (f"-DCELLGEN_PRECISION={PRECISIONS[suffix]}",) if suffix else ()
+    command = (*call, *precision, "-c", f"{name}.c", "-o", produced)
+    return Step(f"compiling {name}.c{f' ({suffix})' if suffix else ''}", command, produced)

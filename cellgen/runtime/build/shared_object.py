@@ -1,0 +1,96 @@
+"""Compile the C of one cell into a shared object and keep it in the cache.
+
+Input: ``SourceFiles`` (a cell's C, its header and the runtime headers they include) and its
+``Interface``. Output: ``Built`` (a path in the cache), which ``library`` loads. There is nothing of
+Python in it: every Python of a machine shares it, and other programs load it too.
+Not supported: Windows, cross compiling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.runtime.abi import ABI_VERSION, Interface
+from cellgen.runtime.build import cache, driver, steps
+from cellgen.runtime.build.compiler import SUFFIX, TOOL, CompilerInfo, compiler, link_flags
+from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.build.steps import Step
+
+LIBRARIES = ("-lm", "-lpthread")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A shared object in the cache; ``cached`` tells that no compiler had to run for it."""
+
+    path: Path
+    cached: bool
+    seconds: float
+
+
+def build(sources: SourceFiles, interface: Interface) -> Built:
+    """Find the cell's shared object in the cache, or compile and publish it.
+
+    Raises BuildError: no compiler, compiler errors, an unusable cache folder.
+    """
+    start = time.perf_counter()
+    found = compiler()
+    entry = _entry(sources, interface, found)
+    path = cache.find(entry)
+    if path is not None:
+        return Built(path, True, time.perf_counter() - start)
+    shared = sources.driver()
+    with driver.beside(shared, found) if shared else contextlib.nullcontext():
+        path, cached = cache.made(
+            entry,
+            sources.files,
+            lambda place: _compile(place, sources.name, entry, found, shared),
+        )
+    return Built(path, cached, time.perf_counter() - start)
+
+
+def find(sources: SourceFiles, interface: Interface) -> Path | None:
+    """Find the cell's shared object in the cache; None when ``build`` would have to compile it.
+
+    Raises BuildError: no compiler.
+    """
+    return cache.find(_entry(sources, interface, compiler()))
+
+
+def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
+    return f"{interface.name}-{_key(sources, found)}"
+
+
+def _key(sources: SourceFiles, found: CompilerInfo) -> str:
+    return cache.digest(
+        [
+            *((f"file {name}", text) for name, text in sources.files),
+            ("abi", str(ABI_VERSION)),
+            ("linked", repr((link_flags(), LIBRARIES))),
+            *found.facts,
+        ]
+    )
+
+
+def _compile(
+    place: Path, name: str, entry: str, found: CompilerInfo, shared: SourceFiles | None
+) -> str:
+    """Compile both precisions side by side and link them with the driver.
+
+    Return the product's file name. Sources without a driver are one translation unit.
+    """
+    call = (*found.command, *found.flags, "-Iinclude")
+    suffixes = driver.PRECISIONS if shared else ("",)
+    compiled = [driver.compiling(call, name, suffix) for suffix in suffixes]
+    steps.run(place, name, entry, (compiled,), TOOL)
+    drivers = [str(driver.compiled(shared, found))] if shared else []
+    produced = f"{entry}{SUFFIX}"
+    objects = (*(step.product for step in compiled), *drivers)
+    command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
+    linked = Step(f"linking {produced}", command, produced)
+    steps.run(place, name, entry, ((linked,),), TOOL)
+    steps.require_loadable(place / produced, name, linked, f"{name}_cellgen")
+    return produced
