@@ -27,12 +27,15 @@ unevenly, and there are more threads than rows or blocks of units."""
 SHAPES = {
     4: (
         *((3, 4, 5, 7), (1, 1, 1, 1), (24, 17, 3, 6), (3, 4, 35, 70), (5, 7, 6, 33)),
-        *((2, 3, 4, 17), (1, 5, 4, 40), (4, 1, 9, 64), (13, 64, 2, 3)),
+        *((2, 3, 4, 17), (1, 5, 4, 40), (4, 1, 9, 64), (13, 64, 2, 3), (2, 17, 35, 20)),
     ),
     3: ((4, 5, 7), (1, 1, 1), (7, 6, 33), (33, 20, 16)),
 }
 """T, B, I, H of functions over time; B, I, H of one step: units within and beyond whole vectors,
-so many that every thread packs its operands of weight gradients, and two and four row blocks."""
+so many that every thread packs its operands of weight gradients, two and four row blocks, and
+threads that share rows, where operands of the stages of a step differ in width."""
+OTHERS = {"P": 37}
+"""Other dimensions but those of 3."""
 EMPTY = {
     4: ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4), (3, 2, 4, 0), (0, 0, 0, 0)),
     3: ((0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)),
@@ -157,7 +160,7 @@ def _shapes(function: Function, quick: bool) -> Iterator[tuple[int, ...]]:
     chosen, empty = SHAPES[len(order)], EMPTY[len(order)]
     for shape in (*chosen[:3], *empty[:1]) if quick else (*chosen, *empty):
         sizes = dict(zip(order, shape, strict=True))
-        yield tuple(sizes.get(name, 3) for name in function.dims)
+        yield tuple({**OTHERS, **sizes}.get(name, 3) for name in function.dims)
 
 
 def _table(interface: Interface, function: Function, suffix: str, c_type: str) -> list[str]:
