@@ -854,6 +854,21 @@ def test_aliases() -> None:
     assert A.z == A.h_prev
 
 
+def test_a_value_that_is_listed_by_two_names_is_refused() -> None:
+    with pytest.raises(DeclarationError) as found:
+
+        class A(Cell):
+            x, h_prev = Input(H), State(H)
+            h = tanh(h_prev * x)
+            y = h
+            outputs = y, h
+
+    assert found.value.code == "declaration.outputs"
+    assert "A: outputs lists h twice (y: another name of it); a value has one place" in str(
+        found.value
+    )
+
+
 def test_new_state_that_is_another_value_is_a_value_of_its_own() -> None:
     class Copy(Cell):
         x, h_prev, c_prev = Input(H), State(H), State(H)

@@ -36,7 +36,16 @@ def chosen(
             f"of this cell{draft.where(what)}",
             code=f"declaration.{what}",
         )
-    values = tuple(bound[name] for name in dict.fromkeys(names))
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        others = [alias for alias, target in draft.aliases.items() if target == twice]
+        known = f" ({' and '.join(others)}: another name of it)" if others else ""
+        raise DeclarationError(
+            f"{what} lists {twice} twice{known}; a value has one place there: list it once"
+            f"{draft.where(what)}",
+            code=f"declaration.{what}",
+        )
+    values = tuple(bound[name] for name in names)
     wrong = [v for v in values if what == "outputs" and v.role is not Role.LOCAL]
     if wrong:
         raise DeclarationError(
