@@ -14,6 +14,7 @@ import pickle
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -38,7 +39,7 @@ from cellgen.runtime.call.repeated import (
     MOST_AXES,
     Extension,
 )
-from cellgen.runtime.call.workspace import kept
+from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host import threads as threads_of_calls
 from cellgen.runtime.kernel import Kernel
 from tests.test_kernel import toy as toy  # a fixture
@@ -75,34 +76,47 @@ def given(function: Function, dtype: Any = np.float32, **sizes: int) -> dict[str
     }
 
 
+def repeats_of(function: Any, call: dict[str, Any]) -> Any:
+    """What a call may be made by: its function's, those of packed weights, or none."""
+    if call.get("packed") is None:
+        return function._repeats
+    return getattr(call["packed"], "repeats", {}).get(function)
+
+
 def called(function: Any, call: dict[str, Any]) -> tuple[Any, bool]:
     """Make a call; return its results or its error, and whether C made it."""
-    repeats, made = function._repeats, []
-    make = repeats.make
+    repeats, made = repeats_of(function, call), []
+    make = None if repeats is None else repeats.make
 
     def watched(*args: object) -> Any:
         made.append(make(*args))
         return made[-1]
 
-    repeats.make = watched
+    if repeats is not None:
+        repeats.make = watched
     try:
         found: Any = function(**call)
     except Exception as error:
         found = error
     finally:
-        repeats.make = make if repeats.make is watched else repeats.make
+        if repeats is not None and repeats.make is watched:
+            repeats.make = make
     return found, bool(made) and made[-1] is not None
 
 
 def by_python(function: Any, call: dict[str, Any]) -> Any:
     """Make a call as Python does where nothing is remembered."""
-    kinds, function._repeats.kinds = function._repeats.kinds, ()
+    repeats = repeats_of(function, call)
+    kinds = () if repeats is None else repeats.kinds
     try:
+        if repeats is not None:
+            repeats.kinds = ()
         return function(**call)
     except Exception as error:
         return error
     finally:
-        function._repeats.kinds = kinds
+        if repeats is not None:
+            repeats.kinds = kinds
 
 
 def taught(function: Any, call: dict[str, Any]) -> None:
@@ -207,6 +221,63 @@ def test_options_at_their_defaults_are_ordinary() -> None:
         found, in_c = called(function, {**call, **changed})
         assert not in_c
         require_same(found, by_python(function, {**call, **changed}))
+
+
+@pytest.mark.parametrize("name", ["gru", "antisymmetric_rnn"])
+def test_packed_weights_are_ordinary_too(name: str) -> None:
+    function: Any = kernel(name).functions["sequence_forward"]
+    call = given(function.function)
+    scalars = {} if name == "gru" else {"eps": 0.3}
+    weights = {n: call.pop(n) for n in weights_of(name)}
+    one, other = (kernel(name).pack(**weights, **scalars) for _ in range(2))
+    for packed in (one, other, one):
+        taught(function, {**call, "packed": packed})
+        call = {n: a + np.float32(0.25) for n, a in call.items()}
+        found, in_c = called(function, {**call, "packed": packed})
+        assert in_c
+        require_same(found, by_python(function, {**call, "packed": packed}))
+        require_same(found, by_python(function, {**call, **weights, **scalars}))
+    first, array = next(iter(weights.items()))
+    changes: list[dict[str, Any]] = [
+        {"packed": 1},
+        {"packed": kernel("lstm").pack(**weights_of("lstm"))},
+        {first: array},
+        {first: array.copy()},
+        {"x": call["x"][..., :-1].copy()},
+        {"products": "bf16"},
+        {"save": True},
+    ]
+    for change in changes:
+        changed = {**call, "packed": one, **change}
+        found, in_c = called(function, changed)
+        assert not in_c
+        expected = by_python(function, changed)
+        if "save" in change:
+            found, expected = (each._replace(saved=None) for each in (found, expected))
+        require_same(found, expected)
+    assert called(function, {**call, "packed": one})[1]
+    array.shape = (*array.shape[::-1], 1)
+    found, in_c = called(function, {**call, "packed": one})
+    assert not in_c
+    assert isinstance(found, ArgumentError)
+
+
+def weights_of(name: str) -> dict[str, Any]:
+    function = kernel(name).functions["sequence_forward"].function
+    weights = {a.name for a in function.arguments if a.is_weight}
+    return {n: array for n, array in given(function).items() if n in weights}
+
+
+def test_packed_weights_go_when_nobody_has_them() -> None:
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = given(function.function)
+    weights = {n: call.pop(n) for n in weights_of("gru")}
+    packed = kernel("gru").pack(**weights)
+    taught(function, {**call, "packed": packed})
+    gone = weakref.ref(packed), weakref.ref(weights.popitem()[1])
+    weights.clear()
+    del packed
+    assert [each() for each in gone] == [None, None]
 
 
 def test_several_kinds_are_kept_and_others_come_back() -> None:
@@ -439,7 +510,7 @@ def test_nothing_leaks(extension_in_c: ModuleType) -> None:
     wrong = {**call, "x": call["x"][:, :-1].copy()}
     watched = [*call.values(), *call, np.dtype(np.float32), function.result, None, *wrong.values()]
     kinds, make = function._repeats.kinds, function._repeats.make
-    address, size = kept().address, kept().bytes
+    address, size = per_thread.memory.address, per_thread.memory.bytes
 
     def work(count: int) -> None:
         for _ in range(count):

@@ -65,6 +65,7 @@ class Kernel(ShownInNotebooks):
             item.name: KINDS.get(item.name, KernelFunction)(self, item)
             for item in interface.functions
         }
+        self.__dict__.update(self.functions)  # `kernel.forward` needs no __getattr__
         self._sources = sources
         self._include = include
         self._library: Library | None = None

@@ -8,11 +8,17 @@ import weakref
 from collections.abc import Callable, Iterable, MutableSequence
 
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.frameworks import Framework
 from cellgen.runtime.call.narrow import NarrowCall
 from cellgen.runtime.call.plan import CallPlan
-from cellgen.runtime.call.workspace import AlignedBytes, Pointer, lending, take_workspace
+from cellgen.runtime.call.workspace import (
+    KEPT_WORKSPACE,
+    AlignedBytes,
+    Pointer,
+    lending,
+    per_thread,
+    take_workspace,
+)
 from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.results import Results
@@ -49,6 +55,7 @@ class BoundCall:
         self._run, self._sizes = plan.call, plan.sizes
         self._memory: AlignedBytes | None = None
         self._narrow: NarrowCall | None = None
+        self._is_plain = team is None and stop is None
         self._held = hold(arrays)
         self._lock = threading.Lock()
         _bound_calls.add(self)
@@ -69,7 +76,7 @@ class BoundCall:
 
     def around(self, narrow: NarrowCall) -> BoundCall:
         """Let arrays have 16 bits: ``narrow`` widens them before each call, and rounds after it."""
-        self._narrow, self._wide = narrow, self.results
+        self._narrow, self._wide, self._is_plain = narrow, self.results, False
         self._held = (*self._held, *hold(narrow.given.values()))
         if narrow.framework is not None:
             self.given_to(narrow.framework)
@@ -100,20 +107,10 @@ class BoundCall:
                 code="kernel",
             )
         try:
-            if self._narrow is not None:
-                self._narrow.read()
-            if self._workspace >= 0 and self._memory is not memory_of_calls.kept():
-                self._find_workspace()
-            if self._team is not None:
-                self._struct.team = self._team()  # type: ignore[attr-defined]
-            if self._stop is None:
+            if self._is_plain and self._memory is per_thread.memory:
                 code = self._run(self._sizes, self._struct)
             else:
-                self._stop[0] = 0
-                with lending(self._memory):
-                    code = heeding_signals(
-                        lambda: self._run(self._sizes, self._struct), self._stop, self._where
-                    )
+                code = self._run_around()
             if code:
                 raise self._failure(code)
             if self._narrow is not None:
@@ -122,9 +119,25 @@ class BoundCall:
             self._lock.release()
         return self.results
 
+    def _run_around(self) -> int:
+        """Run with all that a call may have: 16 bits, a team, a flag that ends it."""
+        if self._narrow is not None:
+            self._narrow.read()
+        if self._workspace >= 0 and self._memory is not per_thread.memory:
+            self._find_workspace()
+        if self._team is not None:
+            self._struct.team = self._team()  # type: ignore[attr-defined]
+        if self._stop is None:
+            return self._run(self._sizes, self._struct)
+        self._stop[0] = 0
+        with lending(self._memory):
+            return heeding_signals(
+                lambda: self._run(self._sizes, self._struct), self._stop, self._where
+            )
+
     def _find_workspace(self) -> None:
         """Take this thread's workspace unless the call has its own. Raises MemoryError."""
-        if self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE:
+        if self._memory is not None and self._workspace > KEPT_WORKSPACE:
             return
         memory = take_workspace(self._where, self._workspace, self._plan.dims)
         if memory is not self._memory:

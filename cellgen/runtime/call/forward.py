@@ -19,12 +19,12 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.repeated import Repeats, address
+from cellgen.runtime.call.repeated import Repeats, Settings
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.workspace import Pointer, kept
-from cellgen.runtime.host.threads import team_size, threads_team
-from cellgen.runtime.options import NONE, Options
+from cellgen.runtime.call.workspace import Pointer, per_thread
+from cellgen.runtime.host.threads import team_address, team_size
+from cellgen.runtime.options import FULL, NONE, Options
 from cellgen.runtime.results import Array, Results, result_class
 
 
@@ -54,16 +54,21 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if save is not False or out is not None or packed is not None:
+        if save is not False or out is not None:
             return self._by_python(arguments, out, threads, packed, save=save)[0]
-        if self._repeats.kinds:
-            found = self._repeated(arguments, threads)
+        repeats: Repeats | None = self._repeats
+        whole = arguments
+        if packed is not None:
+            repeats, whole = self._with_packed(arguments, packed)
+        if repeats is not None and repeats.kinds:
+            found = self._repeated(repeats, whole, threads)
             if found is not None:
                 return found
-        names = tuple(arguments)
-        results, plan = self._by_python(arguments, out, threads, packed, save=save)
-        if plan is not None:
-            self._repeats.remember(plan, names, arguments)
+        names = tuple(whole)
+        results, plan = self._by_python(arguments, None, threads, packed, save=False)
+        if plan is not None and repeats is not None:
+            settings = None if packed is None else self._settings(packed, plan)
+            repeats.remember(plan, names, arguments, settings)
         return results
 
     def _by_python(
@@ -115,18 +120,40 @@ class SequenceForward(TimeFunction):
         every = [shown.get(name, array) for name, array in named]
         return tuple.__new__(self.result, every), None
 
-    def _repeated(self, arguments: dict[str, object], threads: int | None) -> Results | None:
+    def _repeated(
+        self, repeats: Repeats, arguments: dict[str, object], threads: int | None
+    ) -> Results | None:
         """Let C make a call that looks like an earlier one; None: Python makes it."""
         team = 0
         if type(threads) is not int or threads != 1:
             try:
                 count = team_size(threads, self.__qualname__)
-                found = threads_team(self._kernel.library(), self._kernel.interface, count)
+                team = team_address(self._kernel.library(), self._kernel.interface, count)
             except (ArgumentError, MemoryError):  # said once the arrays have been looked at
                 return None
-            team = address(found)
-        memory, repeats = kept(), self._repeats
+        memory = per_thread.memory
         return repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, team)
+
+    def _with_packed(
+        self, arguments: dict[str, object], packed: Packed
+    ) -> tuple[Repeats | None, dict[str, object]]:
+        """The calls that C makes with packed weights, and all arguments of one, these too."""
+        if type(packed) is not Packed:
+            return None, arguments
+        weights = packed.weights
+        whole = {**arguments, **dict(weights.arguments), "packed": weights}
+        if len(whole) != len(arguments) + len(weights.arguments) + 1:
+            return None, arguments  # given, and packed: Python compares them
+        repeats = packed.repeats.get(self)
+        if repeats is None:
+            repeats = packed.repeats[self] = Repeats(self.function, self.result, weights)
+        return repeats, whole
+
+    def _settings(self, packed: Packed, plan: TimeCallPlan) -> Settings:
+        """The options of C of a call with packed weights, and what they point to."""
+        layout = self._packing.layout(packed, plan.fits, FULL)
+        made: Pointer = self._kernel.library().ffi.new("cellgen_options *", layout.members)
+        return Settings(made, layout)
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

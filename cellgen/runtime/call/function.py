@@ -37,7 +37,7 @@ from cellgen.runtime.call.plan import (
 )
 from cellgen.runtime.call.repeated import Repeats
 from cellgen.runtime.call.wanted import Wanted
-from cellgen.runtime.call.workspace import kept, take_workspace
+from cellgen.runtime.call.workspace import per_thread, take_workspace
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -85,7 +85,7 @@ class KernelFunction(ShownInNotebooks):
         """
         repeats, names = self._repeats, tuple(arguments)
         if repeats.kinds and out is None and gradients is None:
-            memory = kept()
+            memory = per_thread.memory
             made = repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, 0)
             if made is not None:
                 return made

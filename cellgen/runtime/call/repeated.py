@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import _cffi_backend
 import numpy as np
@@ -25,6 +27,7 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.build import extension
 from cellgen.runtime.call.arguments import scalar_places
 from cellgen.runtime.call.plan import CallPlan, run_nothing
+from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.options import taken_by
 from cellgen.runtime.results import Results
 
@@ -100,14 +103,23 @@ class Extension:
 EXTENSION = Extension()
 
 
+class Settings(NamedTuple):
+    """The options of a call in C, and what they point to."""
+
+    options: Pointer
+    keep: object
+
+
 class Repeats:
     """The kinds of calls of one function that C makes: those of its latest calls.
+
+    With weights that were ``packed``, these are an argument of that name and always the same.
 
     ``make(kinds, arguments, address, bytes, team)`` gives the results of a call, None for one that
     is of no kind of these, which Python makes. It takes the addresses of workspace and team.
     """
 
-    def __init__(self, function: Function, result: type[Results]) -> None:
+    def __init__(self, function: Function, result: type[Results], packed: object = None) -> None:
         self.kinds: tuple[object, ...] = ()
         self.make: Callable[..., Results | None] = _none
         self._function, self._result = function, result
@@ -116,10 +128,15 @@ class Repeats:
         options = taken_by(function.name) if function.team else ()
         self._constants: dict[str, object] = dict.fromkeys(nullable)
         self._constants |= {o.name: o.default_in(function.name) for o in options}
+        self._constants["packed"] = packed
         self._known: dict[object, tuple[CallPlan, object]] = {}
 
     def remember(
-        self, plan: CallPlan, names: tuple[str, ...], arguments: Mapping[str, object]
+        self,
+        plan: CallPlan,
+        names: tuple[str, ...],
+        arguments: Mapping[str, object],
+        settings: Settings | None = None,
     ) -> None:
         """Let C make calls like one that Python made: of ``names`` in order; its arrays by name."""
         module = EXTENSION.count()
@@ -130,7 +147,7 @@ class Repeats:
             if key not in self._known:
                 if len(self._known) >= KEPT_KINDS:
                     self._known.clear()
-                self._known[key] = plan, self._kind(module, plan, names, arguments)
+                self._known[key] = plan, self._kind(module, plan, names, arguments, settings)
             _, kind = self._known[key]
             if kind is not None:
                 others = [other for other in self.kinds if other is not kind]
@@ -144,6 +161,7 @@ class Repeats:
         plan: CallPlan,
         names: tuple[str, ...],
         arguments: Mapping[str, object],
+        settings: Settings | None,
     ) -> object:
         """Describe a call to C; None for one that is too large for it, or of no function of C."""
         function, fresh = self._function, dict(plan.fresh)
@@ -157,6 +175,8 @@ class Repeats:
         )
         values = [item.default if item.is_scalar else 0 for item in members]
         tail = 2 * function.workspace + 2 * function.team
+        pointer = 0 if settings is None else address(settings.options)
+        options = pointer.to_bytes(8, sys.byteorder) if function.team else b""
         shapes = [item[3] for item in (*given, *results)]
         large = len(members) + tail > MOST_WORDS or max(map(len, shapes)) > MOST_AXES
         if large or not isinstance(plan.call, _ffi.CData):
@@ -164,11 +184,11 @@ class Repeats:
         return module.kind(
             address(plan.call),
             address(plan.sizes),
-            plan,
+            (plan, settings),
             plan.dtype,
             self._result,
             len(self._result._fields),
-            plan.layout.pack(*values) + bytes(8 * tail),
+            plan.layout.pack(*values) + bytes(8 * tail - 8 * function.team) + options,
             len(members) if function.workspace else -1,
             plan.workspace or 0 if function.workspace else -1,
             len(members) + 2 * function.workspace if function.team else -1,

@@ -40,38 +40,34 @@ class _PerThread(threading.local):
     memory = NOTHING
 
 
-_per_thread = _PerThread()
+per_thread = _PerThread()
+"""``per_thread.memory`` is what the thread that asks keeps."""
 _ffi = _cffi_backend.FFI()
-
-
-def kept() -> AlignedBytes:
-    """What this thread keeps."""
-    return _per_thread.memory
 
 
 def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
     """Return workspace for a call: this thread's, grown if need be. Raises MemoryError."""
-    memory = _per_thread.memory
+    memory = per_thread.memory
     if memory.bytes >= size:
         return memory
     memory = new_memory(where, size, dims)
     if size <= KEPT_WORKSPACE:
-        _per_thread.memory = memory
+        per_thread.memory = memory
     return memory
 
 
 @contextmanager
 def lending(memory: AlignedBytes | None) -> Iterator[None]:
     """Let the workspace of a call be its own while Python runs in its thread, as in handlers."""
-    if memory is None or _per_thread.memory is not memory:
+    if memory is None or per_thread.memory is not memory:
         yield
         return
-    _per_thread.memory = NOTHING
+    per_thread.memory = NOTHING
     try:
         yield
     finally:
-        if _per_thread.memory.bytes < memory.bytes:
-            _per_thread.memory = memory
+        if per_thread.memory.bytes < memory.bytes:
+            per_thread.memory = memory
 
 
 def new_memory(where: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:

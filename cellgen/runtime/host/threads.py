@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
     from cellgen.runtime.build.library import Library
 
+VARIABLE = "CELLGEN_NUM_THREADS"
 MAX_THREADS = 1024
 """What the runtime's team holds."""
 
@@ -45,12 +46,12 @@ def thread_count(threads: int | None, where: str) -> int:
     if type(threads) is int and 0 < threads <= MAX_THREADS:
         return threads
     if threads is None:
-        text = os.environ.get("CELLGEN_NUM_THREADS", "")
+        text = os.environ.get(VARIABLE, "")
         if not text:
             return min(usable_processors(), MAX_THREADS)
         return accept.whole_text(
             where,
-            "CELLGEN_NUM_THREADS",
+            VARIABLE,
             text,
             1,
             MAX_THREADS,
@@ -73,6 +74,8 @@ def team_size(threads: int | None, where: str) -> int:
     Raises:
         ArgumentError: as ``thread_count``.
     """
+    if threads is None and not os.environ.get(VARIABLE):
+        return min(usable_processors(), MAX_THREADS)
     count = thread_count(threads, where)
     return count if count == 1 or is_crowding else min(count, usable_processors())
 
@@ -97,6 +100,15 @@ def threads_team(library: Library, interface: Interface, threads: int) -> object
                 destroy(team)
         address = _teams[key][0]
     return library.ffi.cast("void *", address)
+
+
+def team_address(library: Library, interface: Interface, threads: int) -> int:
+    """Return where the team of ``threads_team`` lies, 0 for one thread; raises as that does."""
+    if threads == 1:
+        return 0
+    known = _teams.get((threads, calls_waiting()))
+    team = known[0] if known is not None else threads_team(library, interface, threads)
+    return int(library.ffi.cast("intptr_t", team))
 
 
 def _forget_teams() -> None:
