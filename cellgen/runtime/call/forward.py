@@ -145,7 +145,7 @@ class SequenceForward(TimeFunction):
         if len(whole) != len(arguments) + len(weights.arguments) + 1:
             return None, arguments  # given, and packed: Python compares them
         repeats = packed.repeats.get(self)
-        if repeats is None:
+        if not isinstance(repeats, Repeats):
             repeats = packed.repeats[self] = Repeats(self.function, self.result, weights)
         return repeats, whole
 
