@@ -19,7 +19,7 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.repeated import Repeats, Settings
+from cellgen.runtime.call.repeated import Repeats, HeldOptions
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
@@ -149,11 +149,11 @@ class SequenceForward(TimeFunction):
             repeats = packed.repeats[self] = Repeats(self.function, self.result, weights)
         return repeats, whole
 
-    def _settings(self, packed: Packed, plan: TimeCallPlan) -> Settings:
+    def _settings(self, packed: Packed, plan: TimeCallPlan) -> HeldOptions:
         """The options of C of a call with packed weights, and what they point to."""
         layout = self._packing.layout(packed, plan.fits, FULL)
         made: Pointer = self._kernel.library().ffi.new("cellgen_options *", layout.members)
-        return Settings(made, layout)
+        return HeldOptions(made, layout)
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

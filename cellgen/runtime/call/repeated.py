@@ -103,7 +103,7 @@ class Extension:
 EXTENSION = Extension()
 
 
-class Settings(NamedTuple):
+class HeldOptions(NamedTuple):
     """The options of a call in C, and what they point to."""
 
     options: Pointer
@@ -136,7 +136,7 @@ class Repeats:
         plan: CallPlan,
         names: tuple[str, ...],
         arguments: Mapping[str, object],
-        settings: Settings | None = None,
+        settings: HeldOptions | None = None,
     ) -> None:
         """Let C make calls like one that Python made: of ``names`` in order; its arrays by name."""
         module = EXTENSION.count()
@@ -161,7 +161,7 @@ class Repeats:
         plan: CallPlan,
         names: tuple[str, ...],
         arguments: Mapping[str, object],
-        settings: Settings | None,
+        settings: HeldOptions | None,
     ) -> object:
         """Describe a call to C; None for one that is too large for it, or of no function of C."""
         function, fresh = self._function, dict(plan.fresh)
