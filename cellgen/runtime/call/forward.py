@@ -19,7 +19,7 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.repeated import Repeats, HeldOptions
+from cellgen.runtime.call.repeated import HeldOptions, Repeats
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
