@@ -317,12 +317,12 @@ def test_a_handler_cannot_resize_what_a_long_call_reads(everything_is_long, hand
 def test_a_workspace_is_kept_for_the_next_call(everything_is_long, handling, monkeypatch):
     kernel, arguments = drawn("lstm")
     kernel.sequence_forward(**arguments)
-    kept = workspace._per_thread.memory
+    kept = workspace.per_thread.memory
     signalled_once_begun(monkeypatch, call_over_time)
     small = {n: a[:1] if n == "x" else a for n, a in arguments.items()}
     handling(lambda: kernel.sequence_forward(**small))
     kernel.sequence_forward(**arguments)
-    assert workspace._per_thread.memory is kept
+    assert workspace.per_thread.memory is kept
 
 
 def test_a_team_can_be_made_while_one_is_made(monkeypatch):

@@ -47,7 +47,7 @@ class Scenario:
     def forget(self) -> None:
         for function in self.kernel.functions.values():
             function._plans.clear()
-        call_workspace._per_thread.memory = call_workspace.NOTHING
+        call_workspace.per_thread.memory = call_workspace.NOTHING
         memory._shelf = memory._Shelf()
         _, destroy = self.kernel.interface.team_symbols
         for team, library in threads._teams.values():
