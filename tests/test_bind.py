@@ -167,7 +167,7 @@ def test_arrays_live_as_long_as_what_is_bound():
 def test_other_calls_between_take_the_same_workspace(monkeypatch):
     # Without what the thread keeps of earlier tests, which may be as large already.
     monkeypatch.setattr(
-        call._per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
+        call.per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
     )
     small, large = kernel("gru"), kernel("lstm")
     arrays = draw(small.sequence_forward)
@@ -202,7 +202,7 @@ def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, mon
     monkeypatch.setattr(call, "new_memory", recorded)
     # Without what the thread keeps of earlier tests; a new kernel has no plans yet.
     monkeypatch.setattr(
-        call._per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
+        call.per_thread, "memory", call.AlignedBytes(None, -1, np.empty(0, np.uint8))
     )
     fresh = cellgen.load("lstm")
     calls = 0

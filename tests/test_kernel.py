@@ -426,8 +426,8 @@ def test_threads_that_call_at_once_get_the_same_bits(toy: Kernel) -> None:
 def test_workspace_is_kept_per_thread_up_to_a_bound(
     toy: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call, "_per_thread", call._PerThread())
-    kept = call._per_thread
+    monkeypatch.setattr(call, "per_thread", call._PerThread())
+    kept = call.per_thread
     toy.forward(**arguments())
     first = kept.memory
     assert first.bytes >= B * H * 8
