@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Iterable, MutableSequence
 
 from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.call import workspace as memory_of_calls
 from cellgen.runtime.call.frameworks import Framework
 from cellgen.runtime.call.narrow import NarrowCall
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import (
-    KEPT_WORKSPACE,
     AlignedBytes,
     Pointer,
     lending,
@@ -137,7 +137,7 @@ class BoundCall:
 
     def _find_workspace(self) -> None:
         """Take this thread's workspace unless the call has its own. Raises MemoryError."""
-        if self._memory is not None and self._workspace > KEPT_WORKSPACE:
+        if self._memory is not None and self._workspace > memory_of_calls.KEPT_WORKSPACE:
             return
         memory = take_workspace(self._where, self._workspace, self._plan.dims)
         if memory is not self._memory:
