@@ -55,7 +55,7 @@ class Entry(Structure):
         ("call", CFUNCTYPE(c_int, c_void_p, c_void_p)),
         ("size", CFUNCTYPE(c_int64, c_void_p, c_void_p)),
         ("plan", CFUNCTYPE(None, c_void_p, c_int64, c_void_p, c_void_p)),
-        ("packed_size", CFUNCTYPE(c_int64, c_void_p)),
+        ("packed_size", CFUNCTYPE(c_int64, c_void_p, c_void_p)),
         ("pack", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int64)),
     )
 

@@ -19,7 +19,7 @@ from cellgen.runtime.abi import Argument, axis_terms
 from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
 from cellgen.runtime.call.stored import BFLOAT16
-from cellgen.runtime.options import BF16, FULL, ROWS, Options
+from cellgen.runtime.options import BF16, FULL, INT8, ROWS, Options
 
 Kind = TypeVar("Kind", bound=TensorLayout)
 
@@ -187,11 +187,19 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
 
 
 def _products(where: str, products: object) -> int:
-    row = ROWS["products"]
-    if isinstance(products, str) and products in row.choices:
-        return PRODUCTS.index(products)
-    known = ", ".join(map(repr, row.choices))
-    raise ArgumentError(f"{where}: products is {accept.shown(products)}, expected one of {known}")
+    known = PRODUCTS[IN_FULL:]
+    if isinstance(products, str) and products in known:
+        return known.index(products) + IN_FULL
+    if products == INT8:
+        raise ArgumentError(
+            f"{where}: products is {INT8!r}, which calls of frameworks do not have, expected one "
+            f"of {', '.join(map(repr, known))}; pack the weights for a kernel, "
+            f"kernel.pack(..., products={INT8!r}), and call kernel.sequence_forward"
+        )
+    raise ArgumentError(
+        f"{where}: products is {accept.shown(products)}, expected one of "
+        f"{', '.join(map(repr, known))}"
+    )
 
 
 def looked_at(

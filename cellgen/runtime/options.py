@@ -22,8 +22,9 @@ BY_ROW, OTHER = "by row", "other"
 """Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; what
 another module checks."""
 ALL_LAYERS, LAST_LAYER = "all", "last"
-FULL, BF16 = "full", "bf16"
-"""What operands of products over time are: the arrays as they are, or rounded to bfloat16."""
+FULL, BF16, INT8 = "full", "bf16", "int8"
+"""What operands of products over time are: the arrays as they are, rounded to bfloat16, or weights
+rounded to int8."""
 
 
 @dataclass(frozen=True)
@@ -255,14 +256,17 @@ class Options:
         default=FULL,
         metadata=_row(
             "'bf16': operands of products over time are rounded to bfloat16, for float32 arrays; "
-            "sums, functions and states stay in float32; 'full': none is rounded",
+            "'int8': weights of products are, to int8 with a scale for each output, in a forward "
+            "pass that does not save; sums, functions and states stay in float32; 'full': none is "
+            "rounded",
             kind=CHOICE,
-            choices=(FULL, BF16),
+            choices=(FULL, BF16, INT8),
             c=(
                 Member(
                     "products",
                     "int64_t",
-                    "1: operands of products of float arrays are rounded to bfloat16",
+                    "of float arrays; 1: operands of products are rounded to bfloat16; 2, forward: "
+                    "weights of products to int8",
                 ),
             ),
             layers=ALL_LAYERS,

@@ -104,7 +104,7 @@ int co_rnn_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, 
 void co_rnn_sequence_forward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t co_rnn_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t co_rnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t co_rnn_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int co_rnn_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -143,7 +143,7 @@ int co_rnn_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
 void co_rnn_sequence_backward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t co_rnn_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t co_rnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t co_rnn_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int co_rnn_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -234,7 +234,7 @@ int co_rnn_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, 
 void co_rnn_sequence_forward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t co_rnn_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t co_rnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t co_rnn_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int co_rnn_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -273,7 +273,7 @@ int co_rnn_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
 void co_rnn_sequence_backward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t co_rnn_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t co_rnn_sequence_backward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t co_rnn_sequence_backward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int co_rnn_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const co_rnn_sequence_backward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */

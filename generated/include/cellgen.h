@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 15
+#define CELLGEN_ABI_VERSION 16
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -88,8 +88,8 @@ typedef struct {
     cellgen_constants by; /* what it was chosen by; for information */
 } cellgen_plan;
 
-/* `products` of the options: operands as they are, or rounded to bfloat16. */
-enum cellgen_products { CELLGEN_PRODUCTS_FULL = 0, CELLGEN_PRODUCTS_BF16 = 1 };
+/* `products` of the options: operands as they are, rounded to bfloat16, or weights in int8 (not backward). */
+enum cellgen_products { CELLGEN_PRODUCTS_FULL = 0, CELLGEN_PRODUCTS_BF16 = 1, CELLGEN_PRODUCTS_INT8 = 2 };
 
 /* `stored` of the options: what an array over time, or a weight that products alone read, holds in a function in float. */
 enum cellgen_stored { CELLGEN_STORED_REAL = 0, CELLGEN_STORED_BF16 = 1, CELLGEN_STORED_F16 = 2 };

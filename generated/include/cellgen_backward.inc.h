@@ -235,7 +235,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
     call.row_blocks = cg_row_blocks(f, n, extent);
     call.stopped = 0;
     const int64_t threads = cellgen_team_size(call.team);
-    cg_choose_for(f, n, threads, 0, cg_is_in_bf16(options), &plan);
+    cg_choose_for(f, n, threads, 0, options, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, call.row_blocks)) return CELLGEN_PLAN_UNFIT;
     call.plan = &plan;
@@ -254,7 +254,7 @@ int cg_run_backward(const cg_function *f, const int64_t *dims, const void *args)
         return cg_run_per_row(f, n, extent, args, &plan, (uintptr_t)workspace, &call);
 
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace); /* of all row blocks */
-    uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
+    uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n, options));
     for (int64_t number = 0; number < call.row_blocks; ++number) {
         const int64_t bytes = cg_begin_row_block(&call, number, f, n, extent, args, &plan, packed, address);
         if (bytes < 0) return (int)-bytes;
@@ -272,7 +272,7 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     cg_row_block b;
     if (cg_is_negative(f, n)) return CELLGEN_NEGATIVE_DIMENSION;
     if (cg_missing(f, args, CELLGEN_PACKED, 0) || !packed) return CELLGEN_NULL_POINTER;
-    if (packed_bytes < cg_packed_size(f, n)) return CELLGEN_PACKED_TOO_SMALL;
+    if (packed_bytes < cg_packed_size(f, n, cg_options_of(f, args))) return CELLGEN_PACKED_TOO_SMALL;
     memset(&b, 0, sizeof b);
     f->extent(n, extent);
     b.f = f;
@@ -281,6 +281,7 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     memcpy(b.n, n, (size_t)f->dims * sizeof *n);
     b.args = (char *)(uintptr_t)args;
     b.in_bf16 = cg_is_in_bf16(cg_options_of(f, args));
+    b.in_int8 = cg_is_in_int8(f, cg_options_of(f, args));
     cg_place_packed(&b, (uintptr_t)packed);
     if (f->prologue) cg_once(&b, f->prologue);
     for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1, 1);

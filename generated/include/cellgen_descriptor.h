@@ -91,7 +91,7 @@ typedef struct {
     int (*call)(const int64_t *dims, const void *args);
     int64_t (*size)(const int64_t *dims, const void *options); /* bytes of workspace; below 0: too many */
     void (*plan)(const int64_t *dims, int64_t threads, const void *constants, void *plan);
-    int64_t (*packed_size)(const int64_t *dims);
+    int64_t (*packed_size)(const int64_t *dims, const void *options);
     int (*pack)(const int64_t *dims, const void *args, void *packed, int64_t packed_bytes);
 } cellgen_entry;
 

@@ -18,10 +18,12 @@
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
 #include "cellgen_gemm_bf16.h"
+#include "cellgen_gemm_int8.h"
 #include "cellgen_sequence.h" /* and cellgen_driver.h */
 #include "cellgen_place.inc.h"
 #include "cellgen_bf16.inc.h"
 #include "cellgen_stored.inc.h"
+#include "cellgen_int8.inc.h"
 #include "cellgen_stage.inc.h"
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"

@@ -370,10 +370,11 @@ struct CELLGEN_NAME(cellgen_function_table) {
         const int64_t n[] = {__VA_ARGS__};                                                         \
         return cg_workspace_size(&CELLGEN_NAME(stem##_table), n, options);                         \
     }                                                                                              \
-    int64_t CELLGEN_NAME(stem##_packed_size)(CELLGEN_UNPACKED parameters)                          \
+    int64_t CELLGEN_NAME(stem##_packed_size)(CELLGEN_UNPACKED parameters,                          \
+                                             const cellgen_options *options)                       \
     {                                                                                              \
         const int64_t n[] = {__VA_ARGS__};                                                         \
-        return cg_packed_size(&CELLGEN_NAME(stem##_table), n);                                     \
+        return cg_packed_size(&CELLGEN_NAME(stem##_table), n, options);                            \
     }                                                                                              \
     int CELLGEN_NAME(stem##_pack)(CELLGEN_UNPACKED parameters,                                     \
                                   const CELLGEN_NAME(stem##_args) *args, void *packed,             \
@@ -421,9 +422,9 @@ struct CELLGEN_NAME(cellgen_function_table) {
         cg_choose(&CELLGEN_NAME(stem##_table), n, threads, (const cellgen_constants *)constants,   \
                   (cellgen_plan *)plan);                                                           \
     }                                                                                              \
-    static int64_t CELLGEN_NAME(stem##_size_packed)(const int64_t *n)                              \
+    static int64_t CELLGEN_NAME(stem##_size_packed)(const int64_t *n, const void *options)         \
     {                                                                                              \
-        return cg_packed_size(&CELLGEN_NAME(stem##_table), n);                                     \
+        return cg_packed_size(&CELLGEN_NAME(stem##_table), n, (const cellgen_options *)options);   \
     }                                                                                              \
     static int CELLGEN_NAME(stem##_lay_out)(const int64_t *n, const void *args, void *packed,      \
                                             int64_t packed_bytes)                                  \
@@ -457,7 +458,7 @@ int cg_run_backward(const cg_function *f, const int64_t *n, const void *args);
 int64_t cg_workspace_size(const cg_function *f, const int64_t *n, const cellgen_options *options);
 void cg_choose(const cg_function *f, const int64_t *n, int64_t threads,
                const cellgen_constants *constants, cellgen_plan *plan);
-int64_t cg_packed_size(const cg_function *f, const int64_t *n);
+int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_options *options);
 int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *packed, int64_t packed_bytes);
 
 /* Matrix products, C (+)= A B, A B^T, A^T B. */

@@ -173,7 +173,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
 
     cellgen_team *const team = cg_team_of_call(cg_team_of(f, args), options);
     const int64_t threads = cellgen_team_size(team);
-    cg_choose_for(f, n, threads, 0, cg_is_in_bf16(options), &plan);
+    cg_choose_for(f, n, threads, 0, options, &plan);
     if (options && options->plan) plan = *options->plan;
     if (!cellgen_plan_fits(&plan, threads, f->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
 
@@ -182,7 +182,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     cg_begin_stored(&pass.stored, f, n, extent, &plan, workspace, &args, &options);
     cg_shape_row_block(row_block, f, n, extent, n[1], &plan, options);
     const uintptr_t packed = (uintptr_t)(options && options->packed ? options->packed : workspace);
-    const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n));
+    const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n, options));
     cg_place_all(row_block, options, &plan, 0, address);
     cg_place_packed(row_block, packed);
     row_block->args = (char *)(uintptr_t)args;
@@ -190,7 +190,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (options) row_block->options = *options;
     row_block->team = team;
     row_block->packed = options && options->packed;
-    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_bf16;
+    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_bf16 && !row_block->in_int8;
     const int bad = cg_begin(row_block, options, &plan);
     if (bad) return bad;
     if (row_block->held) cg_copy_row(row_block->held, 0, row_block->B * cg_sparse_width(row_block));

@@ -425,24 +425,28 @@ CELLGEN_INLINE cellgen_fetch cellgen_part(const void *panel, int64_t tile, int64
 
 #define CELLGEN_ONLY_TILES 0
 #define CELLGEN_REAL float
+#define CELLGEN_LEFT float
 #define CELLGEN_SUM float
 #define CELLGEN_S(name) cellgen_##name##_f32
 #define CELLGEN_C(name) cellgen_##name##_f32
 #define CELLGEN_LANES CELLGEN_LANES_F32
 #include "cellgen_gemm_real.inc.h"
 #undef CELLGEN_REAL
+#undef CELLGEN_LEFT
 #undef CELLGEN_SUM
 #undef CELLGEN_S
 #undef CELLGEN_C
 #undef CELLGEN_LANES
 
 #define CELLGEN_REAL double
+#define CELLGEN_LEFT double
 #define CELLGEN_SUM double
 #define CELLGEN_S(name) cellgen_##name##_f64
 #define CELLGEN_C(name) cellgen_##name##_f64
 #define CELLGEN_LANES CELLGEN_LANES_F64
 #include "cellgen_gemm_real.inc.h"
 #undef CELLGEN_REAL
+#undef CELLGEN_LEFT
 #undef CELLGEN_SUM
 #undef CELLGEN_S
 #undef CELLGEN_C

@@ -144,6 +144,7 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_pairs(cellgen_pair a, cellgen_ve
 
 #define CELLGEN_ONLY_TILES 1
 #define CELLGEN_REAL cellgen_pair
+#define CELLGEN_LEFT cellgen_pair
 #define CELLGEN_SUM float
 #define CELLGEN_S(name) cellgen_##name##_pairs
 #define CELLGEN_C(name) cellgen_##name##_f32
@@ -151,6 +152,7 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_pairs(cellgen_pair a, cellgen_ve
 #include "cellgen_gemm_real.inc.h"
 #undef CELLGEN_ONLY_TILES
 #undef CELLGEN_REAL
+#undef CELLGEN_LEFT
 #undef CELLGEN_SUM
 #undef CELLGEN_S
 #undef CELLGEN_C

@@ -1,9 +1,10 @@
-/* The body of cellgen_gemm.h, included there once for float, once for double and once for pairs of
- * bfloat16.
+/* The body of cellgen_gemm.h, included there once for float, once for double, once for pairs of bfloat16
+ * and once for panels of int8.
  *
- * CELLGEN_REAL is the type of operands, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a
- * vector; CELLGEN_SUM is the type of sums, CELLGEN_C(name) a name for that. With CELLGEN_ONLY_TILES
- * there are no whole products: operands come packed. */
+ * CELLGEN_REAL is the type of panels, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a
+ * vector; CELLGEN_LEFT is the type of rows, CELLGEN_SUM that of sums, CELLGEN_C(name) a name for that.
+ * With CELLGEN_ONLY_TILES there are no whole products: operands come packed; where it is 2, there is
+ * nothing but tiles. */
 
 /* ------------------------------------------------------------------------------------ tiles
  * c[row][vector] (+)= sum over terms and k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES]:
@@ -13,7 +14,7 @@
 
 typedef struct {
     int64_t K;
-    const CELLGEN_REAL *a;
+    const CELLGEN_LEFT *a;
     int64_t a_row, a_step;
     const CELLGEN_REAL *b;
     int64_t b_step;
@@ -47,13 +48,13 @@ typedef struct {
     CELLGEN_KEEP(b_##J);
 #if CELLGEN_BY_LANE
 #define CELLGEN_LOAD_A(R, NV)                                                                      \
-    CELLGEN_REAL x_##R = *(const CELLGEN_REAL *)(const void *)(a_##R + k_a);                       \
+    CELLGEN_LEFT x_##R = *(const CELLGEN_LEFT *)(const void *)(a_##R + k_a);                       \
     CELLGEN_KEEP_ORDER(x_##R);
 #define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma_lane)(x_##R, b_##J, t_##R##_##J);
 #else
 #define CELLGEN_LOAD_A(R, NV)                                                                      \
     const CELLGEN_S(vec) x_##R =                                                                   \
-        CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
+        CELLGEN_S(set1)(*(const CELLGEN_LEFT *)(const void *)(a_##R + k_a));
 #define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma)(x_##R, b_##J, t_##R##_##J);
 #endif
 
@@ -98,7 +99,8 @@ typedef struct {
             CELLGEN_ROWS_##MR(CELLGEN_ROW_SEED, NV)                                                \
         }                                                                                          \
         for (; terms > 0; --terms, ++term) {                                                       \
-            const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b + left;        \
+            const CELLGEN_LEFT *const a = term->a + top * term->a_row;                             \
+            const CELLGEN_REAL *b = term->b + left;                                                \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
             const int fetches = CELLGEN_FETCHES(MR, 2) && left == 0;                               \
             const int64_t K = term->K, b_step = term->b_step;                                      \
@@ -236,7 +238,7 @@ CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, const CELLGEN_
 
 /* The same of one operand. */
 CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
-                                         const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
+                                         const CELLGEN_LEFT *a, int64_t a_row, int64_t a_step,
                                          const CELLGEN_REAL *b, int64_t b_step, CELLGEN_SUM *c,
                                          int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
 {
@@ -244,6 +246,7 @@ CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
     CELLGEN_S(column)(M, vectors, &term, 1, c, ldc, lanes, lanes_b, accumulate);
 }
 
+#if CELLGEN_ONLY_TILES < 2
 /* -------------------------------------------------------------------------- packing columns */
 
 #define CELLGEN_CHUNK (16 / (int64_t)sizeof(CELLGEN_REAL)) /* k of one gather */
@@ -835,4 +838,5 @@ CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, cons
          CELLGEN_LANES, accumulate);
     }
 }
+#endif
 #endif

@@ -24,7 +24,7 @@ typedef struct {
     int64_t every; /* outputs of steps n * every - 1 alone; 0, 1: of all */
     int64_t window; /* backward: no gradient passes back from step n * window */
     int64_t per_row; /* backward: 1: each row's gradients of weights, (B, ...); 2: sums of squares */
-    int64_t products; /* 1: operands of products of float arrays are rounded to bfloat16 */
+    int64_t products; /* of float arrays; 1: operands of products are rounded to bfloat16; 2, forward: weights of products to int8 */
     const cellgen_plan *plan; /* how to run; NULL: as ..._plan says */
     int64_t checkpoint; /* states are kept before steps n * checkpoint; 0: none */
     void *const *checkpoints; /* where: for each state (.., B, units), then for outputs that are none where steps may not count */

@@ -175,7 +175,7 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.together = cg_together(n[1]);
     call.norms = options->per_row > 1;
     call.packed = (uintptr_t)(options->packed ? options->packed : (const void *)workspace);
-    call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n));
+    call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n, options));
     cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
     call.all.options = *options;
     call.all.first = call.all.segment ? -1 : 0;

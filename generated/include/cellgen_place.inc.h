@@ -1,6 +1,8 @@
 /* Memory of a call: what the workspace holds, and where the rows of every array lie at every step.
  * Part of cellgen_driver.c, once per precision. */
 
+#define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
+
 /* Where an array's rows lie at a step: `step` elements from one step to the next, in as many places as
  * `turns` says if it is not 0; at step `edge` elsewhere. `apart`: from step to step for rows of many
  * steps, each where it belongs. */
@@ -26,6 +28,7 @@ typedef struct {
     int by_units; /* threads share the units of a step, not its rows */
     int unpacked; /* weights are read where they lie */
     int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
+    int in_int8;  /* weights of products are int8; in float32 alone, not backward */
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may not count, or start anew */
     int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
@@ -163,6 +166,18 @@ CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *ite
     }
 }
 
+/* Bytes of one array of packed weights. */
+#undef cg_packed_bytes
+#define cg_packed_bytes CELLGEN_NAME(cellgen_packed_bytes)
+CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memory *item)
+{
+    if (item->rows != CELLGEN_PANELS) return CELLGEN_BYTES(cg_count(b, item));
+    const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
+    const int64_t inner = cg_length(b, item->width), units = cg_length(b, item->units), vectors = cg_slot_vectors(item->widest);
+    if (b->in_int8) return heads * cellgen_panels_bytes_int8(inner, item->slots, units, vectors);
+    return CELLGEN_BYTES(heads * cg_panels_size(b->in_bf16 ? CELLGEN_PAIRS(inner) : inner, item->slots, units, vectors));
+}
+
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
 #undef cg_place_packed
 #define cg_place_packed CELLGEN_NAME(cellgen_place_packed)
@@ -173,7 +188,7 @@ CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
         const cellgen_memory *item = b->f->memory + i;
         if (!item->is_packed) continue;
         if (address) b->memory[i] = (real *)(address + (uintptr_t)bytes);
-        bytes += CELLGEN_BYTES(cg_count(b, item));
+        bytes += cg_packed_bytes(b, item);
     }
     return bytes;
 }
@@ -259,6 +274,14 @@ CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
     return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
 }
 
+/* Whether weights of products are int8. */
+#undef cg_is_in_int8
+#define cg_is_in_int8 CELLGEN_NAME(cellgen_is_in_int8)
+CELLGEN_INLINE int cg_is_in_int8(const cg_function *f, const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && !f->is_backward && options && options->products == CELLGEN_PRODUCTS_INT8;
+}
+
 /* Whether arrays over time have types of their own. */
 #undef cg_is_stored
 #define cg_is_stored CELLGEN_NAME(cellgen_is_stored)
@@ -299,6 +322,7 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
         b->chunk_rows = b->chunk_steps * rows;
     }
     b->in_bf16 = cg_is_in_bf16(options);
+    b->in_int8 = cg_is_in_int8(f, options);
     b->stored = cg_is_stored(options);
     if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);
     b->every = options && options->every > 1 && !options->last && !b->stored ? options->every : 1;
@@ -614,7 +638,7 @@ CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked,
 #define cg_packs_less CELLGEN_NAME(cellgen_packs_less)
 CELLGEN_INLINE int cg_packs_less(const cg_function *f, const int64_t *n, const cellgen_options *options)
 {
-    return options && options->packed && options->packed_bytes < cg_packed_size(f, n);
+    return options && options->packed && options->packed_bytes < cg_packed_size(f, n, options);
 }
 
 #undef cg_is_negative
@@ -669,7 +693,7 @@ CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, in
 #undef cg_choose_for
 #define cg_choose_for CELLGEN_NAME(cellgen_choose_for)
 CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, int64_t threads,
-                                  const cellgen_constants *constants, int in_bf16, cellgen_plan *plan)
+                                  const cellgen_constants *constants, const cellgen_options *options, cellgen_plan *plan)
 {
     int64_t dims[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, given, dims);
@@ -687,7 +711,8 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
         const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
         free_partitions = (extent[part->free_units] + granularity - 1) / granularity;
     }
-    *plan = cellgen_choose_plan(n[0], n[1], threads, (in_bf16 ? 2 : (int64_t)sizeof(real)) * weights, part->can_split,
+    const int64_t bytes = cg_is_in_int8(f, options) ? 1 : cg_is_in_bf16(options) ? 2 : (int64_t)sizeof(real);
+    *plan = cellgen_choose_plan(n[0], n[1], threads, bytes * weights, part->can_split,
                                 free_partitions, cg_row_blocks(f, n, extent), constants);
 }
 
@@ -697,7 +722,7 @@ void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const ce
     cg_choose_for(f, n, threads, constants, 0, plan);
 }
 
-int64_t cg_packed_size(const cg_function *f, const int64_t *n)
+int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_options *options)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX];
     cg_row_block shape;
@@ -705,6 +730,8 @@ int64_t cg_packed_size(const cg_function *f, const int64_t *n)
     memset(&shape, 0, sizeof shape);
     shape.f = f;
     shape.extent = extent;
+    shape.in_bf16 = cg_is_in_bf16(options);
+    shape.in_int8 = cg_is_in_int8(f, options);
     return cg_place_packed(&shape, 0);
 }
 
@@ -772,10 +799,10 @@ int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cell
 {
     int64_t extent[CELLGEN_EXTENTS_MAX], dims[CELLGEN_DIMS_MAX];
     const int64_t *const n = cg_dims(f, given, dims);
-    int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n));
+    int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n, options));
     cellgen_plan plan;
     f->extent(n, extent);
-    cg_choose_for(f, n, 1, 0, cg_is_in_bf16(options), &plan);
+    cg_choose_for(f, n, 1, 0, options, &plan);
     if (options && options->plan) plan = *options->plan;
     const int64_t row_blocks = cg_row_blocks(f, n, extent);
     plan.row_blocks = row_blocks;

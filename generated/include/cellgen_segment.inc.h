@@ -30,7 +30,7 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     segment->options.last = segment->options.every = segment->options.partial = segment->options.checkpoint = 0;
     segment->options.checkpoints = options->checkpoints;
     segment->options.stop = options->stop;
-    cg_choose_for(forward, n, threads, 0, cg_is_in_bf16(&segment->options), &segment->plan);
+    cg_choose_for(forward, n, threads, 0, &segment->options, &segment->plan);
     if (segment->options.plan) segment->plan = *segment->options.plan;
     f->extent(n, segment->extent);
     segment->band_rows = cg_band_rows(f, n, segment->extent, options);
@@ -67,7 +67,7 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
     cg_row_block *const b = &segment->row_block;
     const cg_function *const forward = f->forward;
     const uintptr_t packed = segment->options.packed ? (uintptr_t)segment->options.packed : address;
-    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->n);
+    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->n, &segment->options);
     bytes += cg_place_all(b, &segment->options, &segment->plan, 0, address ? address + (uintptr_t)bytes : 0);
     if (address) cg_place_packed(b, packed);
     CELLGEN_TAKE(b->args, char, 1, CELLGEN_WORD * (forward->members + 4));
@@ -127,7 +127,7 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
     b->options.checkpoint = options->checkpoint;
     b->team = team;
     b->packed = segment->options.packed != 0;
-    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_bf16;
+    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_bf16 && !b->in_int8;
     return cg_begin(b, &segment->options, &segment->plan);
 }
 

@@ -1,8 +1,6 @@
 /* Stages of a step, for rows and a partition of the units: groups of products with equations on their tiles,
  * equations alone, weight gradients. Part of cellgen_driver.c, once per precision. */
 
-#define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
-
 /* Which blocks of units a partition has; no block spans two heads. */
 #undef cg_blocks
 #define cg_blocks CELLGEN_NAME(cellgen_blocks)
@@ -186,6 +184,28 @@ CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int
     }
     cellgen_tile_of_pairs(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
 }
+
+/* The same of weights in int8, one operand after the other: each has scales of its own. */
+CELLGEN_INLINE void cg_terms_int8(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows, const cellgen_run *run,
+                                  int some, real *out, int accumulate)
+{
+    const cg_row_block *const b = tiles->b;
+    const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
+    for (int i = 0; i < some; ++i, accumulate = 1) {
+        const cellgen_run *own = run + i;
+        const int64_t row = tiles->frame->at[own->use].row, columns = own->slots * width;
+        const int8_t *const panel = cg_block_int8(b, own, at->block, columns);
+        const cellgen_term_int8 term = {cg_length(b, own->inner),
+                                        cg_operand(b, tiles->frame->at, own, at->head) + top * row,
+                                        row,
+                                        1,
+                                        panel,
+                                        columns,
+                                        {panel, 0},
+                                        tiles->prefetch};
+        cg_product_int8(rows, own->slots * vectors, &term, out, slots * width, accumulate);
+    }
+}
 #endif
 
 #undef cg_fill_tile
@@ -223,6 +243,10 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
                 cg_terms_bf16(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
                 continue;
             }
+            if (b->in_int8) {
+                cg_terms_int8(tiles, at, top, rows, run + done, some, out, accumulate);
+                continue;
+            }
 #endif
             cg_terms_of(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
         }
@@ -239,7 +263,8 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
     cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
-    tiles.deep = cellgen_is_deep(b->in_bf16 ? CELLGEN_PAIRS(cg_length(b, stage->depth)) : cg_length(b, stage->depth), vectors);
+    tiles.deep = !b->in_int8 &&
+                 cellgen_is_deep(b->in_bf16 ? CELLGEN_PAIRS(cg_length(b, stage->depth)) : cg_length(b, stage->depth), vectors);
     const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
     const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
     const int64_t high = most < room ? most : room;
@@ -347,6 +372,20 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
         cg_form_ahead_bf16(b, stage, &rows, &own, steps * b->B, part, parts);
         return;
     }
+    for (int64_t block = own.begin; block < own.end && b->in_int8; ++block) {
+        const int8_t *const panel = cg_block_int8(b, run, block, run->slots * width);
+        const cellgen_term_int8 term = {inner,
+                                        cg_operand(b, &rows, &operand, own.of_head ? block / own.of_head : 0),
+                                        row,
+                                        1,
+                                        panel,
+                                        run->slots * width,
+                                        {panel, 0},
+                                        0};
+        cg_product_int8(steps * b->B, run->slots * vectors, &term,
+                        b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+    }
+    if (b->in_int8) return;
 #endif
     for (int64_t block = own.begin; block < own.end; ++block) {
         const real *const panel = b->memory[run->panel] + block * inner * run->slots * width;
@@ -501,6 +540,10 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
                     cg_pack_slot_bf16(inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
                                       vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * pairs);
                 if (b->in_bf16) continue;
+                for (int64_t head = 0; head < heads && b->in_int8; ++head)
+                    cg_pack_slot_int8(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own, vectors, run->slots, w,
+                                      (int8_t *)(void *)b->memory[run->panel] + head * cellgen_panels_bytes_int8(inner, run->slots, units, vectors));
+                if (b->in_int8) continue;
 #endif
                 for (int64_t head = 0; head < heads; ++head)
                     cg_pack_slot(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,

@@ -89,7 +89,7 @@ int min_gru_log_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t
 void min_gru_log_sequence_forward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t min_gru_log_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t min_gru_log_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t min_gru_log_sequence_forward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int min_gru_log_sequence_forward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const min_gru_log_sequence_forward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -120,7 +120,7 @@ int min_gru_log_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_
 void min_gru_log_sequence_backward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t min_gru_log_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t min_gru_log_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t min_gru_log_sequence_backward_packed_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int min_gru_log_sequence_backward_pack_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const min_gru_log_sequence_backward_args_f32 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -195,7 +195,7 @@ int min_gru_log_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t
 void min_gru_log_sequence_forward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t min_gru_log_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t min_gru_log_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t min_gru_log_sequence_forward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int min_gru_log_sequence_forward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const min_gru_log_sequence_forward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 typedef struct {
@@ -226,7 +226,7 @@ int min_gru_log_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_
 void min_gru_log_sequence_backward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t min_gru_log_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 /* Pack the weights once for many calls, into so many bytes aligned to 64: `packed` of the options. */
-int64_t min_gru_log_sequence_backward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t min_gru_log_sequence_backward_packed_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 int min_gru_log_sequence_backward_pack_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const min_gru_log_sequence_backward_args_f64 *args, void *packed, int64_t packed_bytes);
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */

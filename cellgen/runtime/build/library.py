@@ -87,7 +87,7 @@ _ENTRY = _struct(
         ("call", _ffi.typeof("int(*)(int64_t *, void *)")),
         ("size", _ffi.typeof("int64_t(*)(int64_t *, void *)")),
         ("plan", _ffi.typeof("void(*)(int64_t *, int64_t, void *, void *)")),
-        ("packed_size", _ffi.typeof("int64_t(*)(int64_t *)")),
+        ("packed_size", _ffi.typeof("int64_t(*)(int64_t *, void *)")),
         ("pack", _ffi.typeof("int(*)(int64_t *, void *, void *, int64_t)")),
     ],
 )
@@ -145,7 +145,7 @@ class Entry:
     """How one function is called in one precision; each takes dimensions (``DIMS``) first.
 
     ``call(dims, struct)`` returns an error code, ``size(dims, options)`` the bytes of workspace,
-    ``plan(dims, threads, constants, plan)`` fills a plan, ``packed_size(dims)`` and
+    ``plan(dims, threads, constants, plan)`` fills a plan, ``packed_size(dims, options)`` and
     ``pack(dims, struct, memory, bytes)`` lay out weights. ``struct`` is the type of a pointer to
     its arguments. NULL is what it does not have.
     """

@@ -68,6 +68,7 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        self._packing.say_products(arguments, packed)
         if narrow_element(arguments):
             given = arguments if saved is None else {**arguments, "saved": saved}
             narrow = narrowed(self.__qualname__, self.function, given, out, in_place=bp_lim is None)
@@ -93,11 +94,9 @@ class SequenceBackward(TimeFunction):
                 self._save_all(arguments, options, threads, run)
             return self._truncated(arguments, out, options, threads, bp_lim, run)
         function = self._variant(options.per_row, run)
-        options, kept_states = function._with_checkpoints(
-            arguments, out, options, saved, save=False
-        )
+        options, states = function._with_checkpoints(arguments, out, options, saved, save=False)
         found, _ = function._run(
-            arguments, out, options, threads, packed=alone, run=run, kept=kept_states
+            arguments, out, options, threads, packed=alone, run=run, kept=states
         )
         return self._named(found, None, options)
 

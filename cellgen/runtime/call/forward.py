@@ -81,6 +81,7 @@ class SequenceForward(TimeFunction):
         save: bool,
     ) -> tuple[Results, TimeCallPlan | None]:
         """Make a call; also return its plan where a call without options is plain."""
+        self._packing.say_products(arguments, packed)
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
             how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}

@@ -120,13 +120,13 @@ class TimeFunction(KernelFunction):
         returns those. Raises ArgumentError, BuildError, MemoryError.
         """
         where, arguments = self.__qualname__, call
+        self._packing.say_products(arguments, call.get("packed"))
         if narrow_element(arguments):
             narrow = narrowed(where, self.function, arguments, out, in_place=True)
             return self.bind(out=narrow.out, **narrow.arguments).around(narrow)
         if has_foreign(arguments):
             adopted = adopt(where, arguments, out)
-            bound = self.bind(out=adopted.out, **adopted.arguments)
-            return bound.given_to(adopted.framework)
+            return self.bind(out=adopted.out, **adopted.arguments).given_to(adopted.framework)
         save = accept.flag(f"{where}.bind", "save", self._popped(call, "save"))
         packed, threads = self._popped(call, "packed"), self._popped(call, "threads")
         saved, limit = self._popped(call, "saved"), self._popped(call, "bp_lim")

@@ -30,7 +30,7 @@ from cellgen.runtime.call.stored import BFLOAT16, as_stored, element_of, kinds_o
 from cellgen.runtime.call.workspace import new_memory
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.names import c_member
-from cellgen.runtime.options import BF16, FULL, Options
+from cellgen.runtime.options import BF16, FULL, INT8, Options
 
 
 class Packing:
@@ -50,7 +50,7 @@ class Packing:
         """Lay out weights once for many calls: every weight and bias of the cell, by name.
 
         Run-time scalars may be given too; a call takes those that were given here. With
-        ``products="bf16"`` the layout is for calls with that option.
+        ``products="bf16"`` or ``"int8"`` the layout is for calls with that option.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
@@ -76,6 +76,8 @@ class Packing:
             products,
         )
         require_float32(where, products, checked.dtype)
+        if products == INT8:
+            self._require_finite(where, checked)
         packed = Packed(of)
         self._lay_out(packed)
         return packed
@@ -97,6 +99,22 @@ class Packing:
             stays = name in operands and element == BFLOAT16 and products == BF16
             found[name] = as_stored(np.ascontiguousarray(array)) if stays else widened(array)
         return found
+
+    def _require_finite(self, where: str, checked: Checked) -> None:
+        """Refuse what int8 cannot hold, of what products alone read. Raises ArgumentError."""
+        for item in self._weights.arguments:
+            array = checked.inputs[item.name]
+            if item.operand and not np.isfinite(array).all():
+                place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
+                raise ArgumentError(
+                    f"{where}: {item.name}{place} is {array[tuple(place)]}, expected finite "
+                    f"numbers for products={INT8!r}; int8 has nothing else"
+                )
+
+    def say_products(self, arguments: dict[str, Any], packed: object) -> None:
+        """Add the products that weights were packed for to a call that does not say any."""
+        if isinstance(packed, Packed) and packed.weights.products != FULL:
+            arguments.setdefault("products", packed.weights.products)
 
     def layout_of(
         self, packed: Packed | None, fits: tuple[str | int, ...], products: str
@@ -161,8 +179,6 @@ class Packing:
         entry = library.entry(self._function.name, suffix)
         lengths = [checked.dims.get(name, 0) for name in self._function.dims]
         sizes = ffi.make(DIMS, lengths)
-        size = entry.packed_size(sizes)
-        memory = new_memory(where, size, tuple(lengths))
         pointers: dict[str, object] = {
             c_member(item.name): ffi.cast(f"{c_type} *", checked.inputs[item.name].ctypes.data)
             for item in self._weights.arguments
@@ -177,6 +193,7 @@ class Packing:
         is_narrow = any(stored.tolist())
         kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if is_narrow else {}
         settings = ffi.new("cellgen_options *", {**numbers(chosen), **kinds})
+        memory = new_memory(where, entry.packed_size(sizes, settings), tuple(lengths))
         pointers["options"] = settings
         struct = ffi.make(entry.struct, pointers)
         code = entry.pack(sizes, struct, memory.pointer, memory.bytes)

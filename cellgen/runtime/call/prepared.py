@@ -26,13 +26,18 @@ from cellgen.runtime.call.layout import (
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.packing import Packing
 from cellgen.runtime.call.plan import CallPlan, Owner, make_plan, refuse_overlap, run_nothing
-from cellgen.runtime.call.settings import Beside, make_settings, require_float32
+from cellgen.runtime.call.settings import (
+    Beside,
+    make_settings,
+    require_float32,
+    require_forward,
+)
 from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED, kinds_of
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG
 from cellgen.runtime.host.memory import empty, hold, is_small
 from cellgen.runtime.host.threads import team_size, threads_team
-from cellgen.runtime.options import NONE, Options
+from cellgen.runtime.options import BACKWARD, NONE, Options
 from cellgen.runtime.results import Array
 
 
@@ -167,6 +172,8 @@ class Preparation:
         stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
         if options is not NONE or strides is not None or plan.long or plan.stored is not None:
             require_float32(where, options.products, plan.dtype)
+            if save or self._function.name == BACKWARD:
+                require_forward(where, options.products, save=save)
             layout = self.packing.layout_of(options.packed, plan.fits, options.products)
             stored = self._stored(call, {**found, **shown})
             beside = Beside(strides, layout, stop, kept, stored)

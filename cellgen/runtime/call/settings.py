@@ -26,6 +26,8 @@ from cellgen.runtime.host.plans import SequencePlan
 from cellgen.runtime.options import (
     BF16,
     CHOICE,
+    FULL,
+    INT8,
     OF_OPTIONS,
     ROWS,
     STEPS,
@@ -78,11 +80,22 @@ def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
 
 
 def require_float32(where: str, products: str, dtype: np.dtype[np.floating]) -> None:
-    """Refuse products in bfloat16 of other arrays than float32. Raises ArgumentError."""
-    if products == BF16 and dtype != np.float32:
+    """Refuse rounded products of other arrays than float32. Raises ArgumentError."""
+    if products != FULL and dtype != np.float32:
         raise ArgumentError(
-            f"{where}: products is {BF16!r} and the arrays are {dtype}, expected float32 arrays; "
-            f"pass those, or leave products out"
+            f"{where}: products is {products!r} and the arrays are {dtype}, expected float32 "
+            f"arrays; pass those, or leave products out"
+        )
+
+
+def require_forward(where: str, products: str, *, save: bool) -> None:
+    """Refuse weights in int8 where there are gradients, of any weights. Raises ArgumentError."""
+    if products == INT8:
+        found = "save is True" if save else "this is a backward pass"
+        raise ArgumentError(
+            f"{where}: products is {INT8!r} and {found}, expected a forward pass alone, which does "
+            f"not save: weights rounded to int8 have no gradients; leave products out, or train "
+            f"with products={BF16!r}"
         )
 
 

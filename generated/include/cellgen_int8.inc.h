@@ -1,0 +1,39 @@
+/* Products of weights in int8 (`products` of the options): weights are rounded as they are packed, rows are as
+ * they are. Part of cellgen_driver.c, for float32 and functions that are not backward. */
+
+#if CELLGEN_PRECISION == 32
+
+/* A block of units of a run's panel, of a head among others. */
+CELLGEN_INLINE const int8_t *cg_block_int8(const cg_row_block *b, const cellgen_run *run, int64_t block, int64_t columns)
+{
+    const int8_t *const panels = (const int8_t *)(const void *)b->memory[run->panel];
+    return panels + block * cellgen_block_bytes_int8(cg_length(b, run->inner), columns);
+}
+
+/* The product of one operand for a tile, or for any number of rows where nothing is there yet. */
+CELLGEN_OUTLINE void cg_product_int8(int64_t rows, int64_t vectors, const cellgen_term_int8 *term, float *out, int64_t ldc,
+                                     int accumulate)
+{
+    CELLGEN_ALIGNED float sums[CELLGEN_TILE_BYTES / sizeof(float)];
+    const float *const scale = (const float *)(const void *)(term->b + term->K * term->b_step);
+    float *const to = accumulate ? sums : out;
+    const int64_t step = accumulate ? term->b_step : ldc;
+    cellgen_column_int8(rows, vectors, term, 1, to, step, CELLGEN_LANES_F32, CELLGEN_LANES_F32, 0);
+    cellgen_scale_int8(rows, vectors, to, step, scale, out, ldc, accumulate);
+}
+
+/* Pack the blocks of some units of one slot's weights, as cg_pack_slot does. */
+CELLGEN_STATIC void cg_pack_slot_int8(int64_t K, const float *w, int64_t ldw, int transposed, cellgen_units own, int64_t vectors,
+                                      int64_t slots, int64_t slot, int8_t *panels)
+{
+    const int64_t width = vectors * CELLGEN_LANES_F32, columns = slots * width;
+    for (int64_t first = own.begin; first < own.end; first += width) {
+        const int64_t count = own.end - first < width ? own.end - first : width;
+        int8_t *const panel = panels + first / width * cellgen_block_bytes_int8(K, columns);
+        float *const scale = (float *)(void *)(panel + K * columns) + slot * width;
+        const float *const from = K > 0 ? w + (transposed ? first * ldw : first) : w;
+        cellgen_pack_int8(K, width, count, from, ldw, transposed, panel + slot * width, columns, scale);
+    }
+}
+
+#endif
