@@ -30,7 +30,7 @@ needs_glibc = pytest.mark.skipif(
 )
 QUICK = (
     *("step", "forward with saving", "forward on two threads", "pack", "bind", "a long call"),
-    *("backward with a mask", "layers forward"),
+    *("backward with a mask", "layers forward", "a call that C makes"),
 )
 """Scenarios with few requests."""
 CELLS = ("gru", "lstm_block_cell", "slstm_heads", "min_gru")

@@ -18,6 +18,7 @@ import cellgen
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call import over_time, prepared
 from cellgen.runtime.call import workspace as call_workspace
+from cellgen.runtime.call.repeated import EXTENSION
 from cellgen.runtime.host import memory, threads
 
 LEAST = 600
@@ -35,16 +36,19 @@ Call = Callable[[], object]
 @dataclass
 class Scenario:
     """A call, the arrays that it reads, and what is forgotten before each run, so that plans,
-    workspace and teams are made anew."""
+    workspace and teams are made anew; nothing of one that is ``repeated``."""
 
     name: str
     call: Call
     reads: Arrays
     kernel: cellgen.Kernel
     long: bool = False
+    repeated: bool = False
     found: list[str] = field(default_factory=list)
 
     def forget(self) -> None:
+        if self.repeated:
+            return
         for function in self.kernel.functions.values():
             function._plans.clear()
         call_workspace.per_thread.memory = call_workspace.NOTHING
@@ -198,7 +202,22 @@ def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenari
         reads = {**taken, **arrays, **first, "mask": mask, "lengths": lengths}
         yield Scenario(f"{kernel.name}, {name}", call, reads, kernel)
     yield Scenario(f"{kernel.name}, a long call", calls["forward"], arrays, kernel, long=True)
+    yield from repeated(kernel, arrays)
     yield from stacked(kernel, sizes)
+
+
+def repeated(kernel: cellgen.Kernel, arrays: Arrays) -> Iterator[Scenario]:
+    """A call that C makes, with results and their named tuple for which there may be no memory."""
+    forward = kernel.sequence_forward
+
+    def call() -> object:
+        return forward(**arrays, threads=1)
+
+    EXTENSION.module = EXTENSION.require()
+    call()
+    assert forward._repeats.kinds
+    yield Scenario(f"{kernel.name}, a call that C makes", call, arrays, kernel, repeated=True)
+    EXTENSION.module, forward._repeats.kinds = None, ()
 
 
 def item_is_over_time(function: over_time.TimeFunction, name: str) -> bool:
