@@ -2,6 +2,7 @@
 
 Microseconds of one call, the least of many runs: of a step and of a sequence of one step with one
 row, 8 inputs and 8 units on one thread, checked and bound, and of NumPy's cheapest work beside it.
+``CELLGEN_CALLS`` decides who makes the checked ones.
 """
 
 from __future__ import annotations

@@ -682,6 +682,17 @@ def test_it_is_looked_for_and_compiled_after_many_calls(monkeypatch: pytest.Monk
     assert made == ["find", "build"]
 
 
+def test_a_process_that_gets_no_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    made: list[str] = []
+    found = counted(made, monkeypatch)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert [found.count() for _ in range(2 * LOOK_AFTER)] == [None] * 2 * LOOK_AFTER
+    assert made == []
+
+
 @pytest.mark.parametrize(("asked", "expected"), [("python", []), ("c", ["build"])])
 def test_the_environment_decides(
     asked: str, expected: list[str], monkeypatch: pytest.MonkeyPatch

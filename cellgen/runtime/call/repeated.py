@@ -10,6 +10,7 @@ cannot be compiled, Python makes all calls, with the same results.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -87,7 +88,9 @@ class Extension:
         self._given_up = asked in ("c", "python")
 
     def _load_beside(self, make: Callable[[Path], Path | None]) -> None:
-        threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True).start()
+        thread = threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads, or the interpreter is ending
+            thread.start()
 
     def _load(self, make: Callable[[Path], Path | None]) -> None:
         """Load the module if ``make`` finds or compiles it; the log says why not."""
@@ -95,7 +98,7 @@ class Extension:
             path = make(SOURCE)
             if path is not None:
                 self.module = extension.load(SOURCE.stem, path)
-        except (CellgenError, OSError) as error:
+        except (CellgenError, OSError, MemoryError) as error:
             log.info("calls are made by Python: %s", error)
             self._given_up = True
 
@@ -139,11 +142,11 @@ class Repeats:
         settings: HeldOptions | None = None,
     ) -> None:
         """Let C make calls like one that Python made: of ``names`` in order; its arrays by name."""
-        module = EXTENSION.count()
-        if module is None or plan.given or plan.call is run_nothing:
-            return
-        key = (id(plan), names)
         try:
+            module = EXTENSION.count()
+            if module is None or plan.given or plan.call is run_nothing:
+                return
+            key = (id(plan), names)
             if key not in self._known:
                 if len(self._known) >= KEPT_PLANS:
                     self._known.clear()
