@@ -649,6 +649,21 @@ def test_what_is_known_of_a_compiler_is_remembered_until_it_changes(
     assert asked != []
 
 
+@pytest.mark.parametrize("flag", ["-include {}", "@{}"])
+def test_a_file_that_flags_name_is_part_of_the_key(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled with another content of it is not loaded, nor what macros do not show."""
+    file = tmp_path / "named"
+    monkeypatch.setenv("CELLGEN_CFLAGS", flag.format(file))
+    found = []
+    for text in ("-DONE=1", "-DONE=2", "-DTWO=1", "-fwrapv", "-ftrapv"):
+        file.write_text("static int x;" * (2 + len(found)) if "-i" in flag else text)
+        build_module._compiler.cache_clear()
+        found.append(compiler().facts)
+    assert len(set(found)) == len(found)
+
+
 def test_a_compiler_behind_a_script_is_watched_too(fake: Script, folder: Path) -> None:
     fake("true")
     compiler()

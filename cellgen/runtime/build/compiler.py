@@ -159,6 +159,7 @@ def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
             ("abi", str(ABI_VERSION)),
             ("command", shlex.join(command)),
             ("files", files),
+            *_named_files(command),
             ("environment", json.dumps(environment)),
             ("machine", _machine()),
             ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
@@ -233,7 +234,7 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     if version is None:
         raise _useless(command, [*command, "--version"])
     path = os.path.realpath(shutil.which(command[0]) or command[0])
-    fingerprint = cache.digest([("macros", macros), ("path", path)])
+    fingerprint = cache.digest([("macros", macros), ("path", path), *_named_files(command)])
     info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
     return info, _programs(command, flags)
 
@@ -266,6 +267,14 @@ def _useless(command: tuple[str, ...], question: Sequence[str]) -> BuildError:
         f"  command: {shlex.join(question)}\n"
         f"  To get one, {FIX_COMPILER}. {STILL_WORKS}."
     )
+
+
+def _named_files(command: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The files that flags name (``-include FILE``, ``@FILE``, ``-specs=FILE``), with texts."""
+    words = (*command[1:], *_words(FLAGS_VARIABLE))
+    parts = {part for w in words for part in (w, w.removeprefix("@"), w.partition("=")[2])}
+    files = (name for name in sorted(parts) if os.path.isfile(name) and os.access(name, os.R_OK))
+    return [(name, Path(name).read_bytes().decode("latin-1")) for name in files]
 
 
 def _math_flags() -> tuple[str, ...]:
