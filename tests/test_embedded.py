@@ -35,9 +35,9 @@ FLOAT_GRADIENT = 2.0**-16
 class Greek(Cell, name="greek"):
     """Names that C or the export has a use for, a scalar that learns, one that does not."""
 
-    value, place, h_prev = Input(I), Input(H), State(H)
+    value, place, later_prev = Input(I), Input(H), State(H)
     w, β, α, unit = Weight(I, H), Bias(H), Scalar(0.7, gradient=True), Scalar(0.25)
-    h = α * tanh(value @ w + β * place) + unit * h_prev
+    later = α * tanh(value @ w + β * place) + unit * later_prev
 
 
 def forward_errors(cell: type[Cell], given: Case, export: Export) -> dict[str, float]:

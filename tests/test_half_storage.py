@@ -5,6 +5,8 @@ The truth is a call in float32 with the same numbers, each of whose results is r
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,6 +161,48 @@ def test_some_outputs_and_the_last_ones_are_rounded_too() -> None:
     expected = kernel.sequence_backward(**given, d_h=all_d_h, saved=saved, products=BF16, mask=MASK)
     assert_rounded(found, expected, BFLOAT16)
     assert truth.h.shape == run.h.shape
+
+
+GUARDED = """
+import ctypes, mmap
+import ml_dtypes, numpy as np
+import cellgen
+from cellgen.runtime.call import workspace
+
+protect = ctypes.CDLL(None).mprotect
+
+def guarded(where, size, dims):
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, -(-size // page) * page + page)
+    end = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + len(memory) - page
+    assert protect(ctypes.c_void_p(end), page, 0) == 0
+    address = (end - size) // 64 * 64
+    return workspace.AlignedBytes(workspace._ffi.cast("void *", address), size, memory, address)
+
+workspace.new_memory, workspace.KEPT_WORKSPACE = guarded, 0
+kernel, draw = cellgen.load("gru"), np.random.default_rng(0).standard_normal
+sizes = {"T": 40, "B": 1, "I": 300, "H": 8}
+x = {
+    a.name: draw([sizes[axis] for axis in a.shape]).astype(ml_dtypes.bfloat16)
+    for a in kernel.sequence_forward.function.arguments
+}
+for checkpoint in (3, 7, 40):
+    run = kernel.sequence_forward(**x, save=True, checkpoint=checkpoint, threads=1)
+    found = kernel.sequence_backward(**x, d_h=run.h, saved=run.saved, threads=1)
+    assert np.isfinite(found.d_x.astype(np.float32)).all()
+"""
+"""Calls whose workspace ends at a page that nobody may read."""
+
+
+def test_products_that_are_formed_ahead_are_of_the_steps_that_are_held() -> None:
+    """Of a segment, in 16 bits: a window of steps is longer, and reads nothing beyond."""
+    plan = cellgen.load("gru").sequence_forward.plan(T=40, B=1, I=300, H=8, threads=1)
+    assert plan.hoist
+    assert plan.window_rows > 7
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # --- arrays that a caller has -----------------------------------------------------------------

@@ -96,7 +96,7 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, in
         }
         for (int i = 0; b->hoist && (step % b->window_steps == 0 || step == first) && i < part->stages; ++i)
             if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
-                cg_form_ahead(b, part->stage + i, step - step % b->window_steps, own->partition, own->partitions);
+                cg_form_ahead(b, part->stage + i, step, last, own->partition, own->partitions);
         cg_step(b, own, step, thread);
     }
     return 0;

@@ -231,13 +231,13 @@ CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int
 /* Form what is formed ahead of the steps of a segment, for all of its bands. */
 #undef cg_form_segment
 #define cg_form_segment CELLGEN_NAME(cellgen_form_segment)
-CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan, int64_t first)
+CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan, int64_t first, int64_t last)
 {
     const cg_part *const part = b->f->part;
     b->first = first - 1;
     cg_aim(b, options, plan);
     for (int i = 0; b->hoist && i < part->stages; ++i)
-        if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE) cg_form_ahead(b, part->stage + i, first, 0, 1);
+        if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE) cg_form_ahead(b, part->stage + i, first, last, 0, 1);
 }
 
 /* The rows begin <= row < end of the batch over the steps first <= step < last of a segment, forward and back. `from`:
@@ -273,7 +273,7 @@ CELLGEN_STATIC int cg_run_bands(cg_segment *segment, cg_row_block *row_blocks, i
 {
     cg_row_block *const b = &segment->row_block;
     const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
-    cg_form_segment(b, &segment->options, &segment->plan, first);
+    cg_form_segment(b, &segment->options, &segment->plan, first, last);
     (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
     for (int64_t number = 0, from = 0; number < count; from += row_blocks[number++].B) {
         const int64_t all = from + row_blocks[number].B;

@@ -324,9 +324,10 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 }
 
 #if CELLGEN_PRECISION == 32
-/* The product of an input for a window of steps, in bfloat16; `at` are the rows of the window. */
+/* The product of an input for some steps of a window, in bfloat16; `at` are their rows, `first` the place of the
+ * first one in the window. */
 CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
-                                       int64_t rows, int64_t part, int64_t parts)
+                                       int64_t first, int64_t rows, int64_t part, int64_t parts)
 {
     CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
     const cellgen_run *const run = stage->run;
@@ -347,15 +348,15 @@ CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *st
                                          {block + 1 < own->end ? panel + size : panel, 0},
                                          0};
         cellgen_tile_of_pairs(rows, run->slots * (width / CELLGEN_REAL_LANES), &term, 1,
-                              b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+                              b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
     }
 }
 #endif
 
-/* The product of an input for a window of steps, ahead of the loop. */
+/* The product of an input for the steps step <= s < last of a window, ahead of the loop: no others may be held. */
 #undef cg_form_ahead
 #define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
-CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t part, int64_t parts)
+CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t last, int64_t part, int64_t parts)
 {
     const cellgen_run *const run = stage->run;
     const cellgen_place *const place = b->f->part->place + stage->use[run->use];
@@ -364,12 +365,13 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
     const cg_rows rows = {cg_at_step(series, step), row, 0};
     const cg_blocks own = cg_partition_blocks(b, stage, part, parts);
     const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
-    const int64_t steps = b->T - step < b->window_steps ? b->T - step : b->window_steps;
+    const int64_t first = step % b->window_steps * b->B, left = b->window_steps - step % b->window_steps;
+    const int64_t steps = last - step < left ? last - step : left;
     cellgen_run operand = *run;
     operand.use = 0;
 #if CELLGEN_PRECISION == 32
     if (b->in_bf16) {
-        cg_form_ahead_bf16(b, stage, &rows, &own, steps * b->B, part, parts);
+        cg_form_ahead_bf16(b, stage, &rows, &own, first, steps * b->B, part, parts);
         return;
     }
     for (int64_t block = own.begin; block < own.end && b->in_int8; ++block) {
@@ -398,7 +400,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
                               {block + 1 < own.end ? panel + inner * run->slots * width : panel, 0},
                               0};
         cg_tile_of(steps * b->B, run->slots * vectors, &term, 1,
-                   b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+                   b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
     }
 }
 

@@ -119,8 +119,10 @@ class Export:
         """The gradients of all that learns, for given gradients of outputs and states."""
         weights, training = self.weights(arguments), self._zeros("training")
         self._call("train_start", training)
-        following = {f"{m.name}_prev": m.name for m in self.layout.state.members}
-        states = {following[c_name(n)]: a for n, a in arguments.items() if c_name(n) in following}
+        made = {
+            str(s.name): str(self.definition.next_state(s).name) for s in self.definition.states
+        }
+        states = {made[n]: a for n, a in arguments.items() if n in made}
         training[: self._count(self.layout.state)] = self._packed(self.layout.state, states)
         self._train("train_gradients", weights, training, arguments, upstream)
         first = self._count(self.layout.state)
