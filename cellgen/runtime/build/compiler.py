@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION
