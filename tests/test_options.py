@@ -642,6 +642,7 @@ class ConstantDecoder(Cell):
     h = tanh(x @ w + h_prev @ u + ctx @ v)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("options", [{}, {"lengths": LENGTHS}, {"bp_lim": 3}, {"window": 2}])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_context_is_an_input_that_is_the_same_at_every_step(options, threads):
@@ -670,6 +671,7 @@ def relative_to_largest(found, expected):
     return np.max(np.abs(found - expected)) / np.max(np.abs(expected))
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
     kernel = cellgen.compile(ConstantDecoder)
     for steps, rows in ((0, 3), (2, 0)):
@@ -682,6 +684,7 @@ def test_a_context_without_steps_or_rows_has_a_gradient_of_zeros():
         assert np.array_equal(found.d_ctx, np.zeros((rows, 2)))
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_an_input_that_is_the_same_at_every_step_is_not_copied():
     kernel = cellgen.compile(Decoder)
     arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "C": 5})
@@ -709,6 +712,7 @@ class Narrow(Cell):
     h = tanh(x @ w @ u + h_prev)
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_weights_of_a_dimension_named_like_the_rows_are_packed():
     kernel = cellgen.compile(Narrow)
     arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "Bottleneck": 2})

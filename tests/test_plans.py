@@ -19,7 +19,7 @@ from cellgen.runtime import abi
 from cellgen.runtime.build.library import Types
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
-from tests.random_cells import draw_arrays, run_both
+from tests.random_cells import draw_arrays
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
 
@@ -269,7 +269,7 @@ def test_sums_over_rows_are_the_same_for_any_threads_and_chunks():
 
 
 SLICED = "-DCELLGEN_DEEP_BYTES=0 -DCELLGEN_SLICE=3"  # every panel is deep, gone through by threes
-IN_MEMORY = "-DCELLGEN_WEIGHTS_IN_CACHE=1"  # weights of any size: products run ahead of the loop
+IN_MEMORY = Constants(weights_in_cache=1)  # weights of any size: products run ahead of the loop
 
 
 @pytest.mark.parametrize("name", ["lstm", "slstm_heads", "min_gru"])
@@ -277,20 +277,30 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatc
     (cell,) = (c for c in SHIPPED if c.definition.name == name)
     sizes = {"T": 3, "B": 150, "I": 7, "H": 21, "K": 2, "D": 19}  # rows of three groups
 
-    def results(flags: str) -> dict[str, np.ndarray]:
-        monkeypatch.setenv("CELLGEN_CFLAGS", flags)
+    def results(flags: str, by: Constants) -> dict[str, np.ndarray]:
+        monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 {flags}")
         built, rng = cellgen.compile(cell), np.random.default_rng(0)
-        functions = built.sequence_forward.function, built.sequence_backward.function
-        arrays = draw_arrays(functions[0], sizes, rng, optional=False)
-        given = draw_arrays(functions[1], sizes, rng, optional=True)
-        dims = {n: size for n, size in sizes.items() if n in functions[0].dims}
-        assert built.sequence_forward.plan(**dims, threads=1).hoist == (IN_MEMORY in flags)
-        one, two = (run_both(cell, built, arrays, given, threads=threads) for threads in (1, 2))
+        forward, backward = built.sequence_forward, built.sequence_backward
+        arrays = draw_arrays(forward.function, sizes, rng, optional=False)
+        given = draw_arrays(backward.function, sizes, rng, optional=True)
+        dims = {n: size for n, size in sizes.items() if n in forward.function.dims}
+        found = []
+        for threads in (1, 2):
+            first, second = (
+                f.plan(**dims, threads=threads, constants=by, dtype=np.float64)
+                for f in (forward, backward)
+            )
+            assert threads > 1 or first.hoist == (by == IN_MEMORY)
+            y = forward(**arrays, save=True, threads=threads, plan=first)._asdict()
+            given |= {n: y[n] for n in ("saved", *map(str, cell.definition.outputs))}
+            found.append(y | backward(**arrays, **given, threads=threads, plan=second)._asdict())
+        one, two = found
+        del one["saved"]
         for key, array in one.items():
-            assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}"
+            assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}, {by}"
         return one
 
-    whole = results("-O0")
-    for flags in (f"-O0 {SLICED}", f"-O0 {SLICED} {IN_MEMORY}"):
-        for key, array in results(flags).items():
-            assert array.tobytes() == whole[key].tobytes(), f"{key}: {flags}"
+    whole = results("", Constants())
+    for case in ((SLICED, Constants()), (SLICED, IN_MEMORY)):
+        for key, array in results(*case).items():
+            assert array.tobytes() == whole[key].tobytes(), f"{key}: {case}"

@@ -123,6 +123,7 @@ class FlatSquare(Cell):
     outputs = y, s
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare])
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)

@@ -548,6 +548,7 @@ class NormalisedWeights(Cell):
     h = tanh(c_bar) * sigmoid(f_bar) + sigmoid(g) * (h_prev @ b) + h_prev @ v
 
 
+@pytest.mark.usefixtures("quickly_compiled")
 def test_work_on_weights_alone_is_done_once_a_sequence():
     schedule = sequence_of(NormalisedWeights)
     assert schedule.prologue

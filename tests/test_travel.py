@@ -44,7 +44,7 @@ sys.stdout.buffer.write(pickle.dumps(function(**arguments)))
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CELLGEN_CFLAGS", "-O0")  # with the time driver that other tests have
+        patch.setenv("CELLGEN_CFLAGS", "-O1")  # with the time driver that other tests have
         yield
 
 
@@ -100,10 +100,12 @@ def forward(function: Callable[..., object]) -> np.ndarray:
 # --- kernels ----------------------------------------------------------------------------------
 
 
-def test_a_kernel_of_ones_own_is_compiled_where_it_arrives(own: Kernel, emptied: Path) -> None:
+def test_a_kernel_of_ones_own_is_compiled_where_it_arrives(
+    own: Kernel, without_kernels: Path
+) -> None:
     result = elsewhere(own.sequence_forward, x=X, **START, **WEIGHTS)
     np.testing.assert_array_equal(result.h, forward(own.sequence_forward))
-    kernels = [path.name for path in (emptied / "kernels").iterdir()]
+    kernels = [path.name for path in (without_kernels / "kernels").iterdir()]
     cells = [name for name in kernels if not name.startswith("cellgen_driver")]
     assert cells == [own.build().path.parent.name]
 
