@@ -30,7 +30,7 @@ def test_a_cell_of_all_names_that_generated_code_needs_is_proved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Steps, gradients, sequences and their options, by the author's names; a class ``Cellgen``."""
-    monkeypatch.setenv("CELLGEN_CFLAGS", "-O1")
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-O0")
     cell = cell_of_names(0, FEW)
     names = {str(v) for v in (*cell.definition.declared, *cell.definition.aliases)}
     names |= {str(equation.target) for equation in cell.definition.equations}
