@@ -622,6 +622,18 @@ def test_threads_that_call_at_once_get_the_same_bits() -> None:
     assert not wrong
 
 
+def test_another_thread_may_forget_what_is_known_of_calls() -> None:
+    """As where it is too much: between two instructions of a call that has been made."""
+
+    class Forgetting(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            self.clear()
+
+    function: Any = kernel("gru").functions["sequence_forward"]
+    function._repeats._known = Forgetting()
+    taught(function, given(function.function, B=7))
+
+
 def test_the_collector_may_run_calls_of_its_own() -> None:
     function: Any = kernel("gru").functions["sequence_forward"]
     call, other = given(function.function), given(function.function, B=40)

@@ -147,11 +147,13 @@ class Repeats:
             if module is None or plan.given or plan.call is run_nothing:
                 return
             key = (id(plan), names)
-            if key not in self._known:
+            known = self._known.get(key)
+            if known is None:
                 if len(self._known) >= KEPT_PLANS:
-                    self._known.clear()
-                self._known[key] = plan, self._kind(module, plan, names, arguments, settings)
-            _, kind = self._known[key]
+                    self._known.clear()  # another thread may do so at any time
+                known = plan, self._kind(module, plan, names, arguments, settings)
+                self._known[key] = known
+            kind = known[1]
             if kind is not None:
                 others = [other for other in self.kinds if other is not kind]
                 self.make, self.kinds = module.make, (kind, *others[: KEPT_KINDS - 1])
