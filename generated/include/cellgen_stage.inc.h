@@ -385,7 +385,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
                                         {panel, 0},
                                         0};
         cg_product_int8(steps * b->B, run->slots * vectors, &term,
-                        b->memory[run->ahead] + block * b->window_rows * run->slots * width, run->slots * width, 0);
+                        b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
     }
     if (b->in_int8) return;
 #endif
