@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,17 +29,15 @@ from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import AS_ARRAYS, Shown, showing
 from cellgen.runtime.abi import Argument
 from cellgen.torch.batches import fold, one_by_one, unfold
+from cellgen.torch.calls import Given, Tables, run_backward, run_forward
 from cellgen.torch.devices import PLACES
+from cellgen.torch.direct import Direct, how
 from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.modes import has_gradient, is_differentiated, is_forward_mode, is_transforming
 from cellgen.torch.registry import Known
 from cellgen.torch.run import Steps
-from cellgen.torch.schemas import OVERLOAD
 
-Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
-"""Lengths, mask and reset of a call."""
-Given: TypeAlias = Sequence[Tensor | None]
 Of = TypeVar("Of")
 
 MOST_BITS = 62
@@ -87,6 +85,14 @@ class Call:
         none: list[Tensor] = []
         rest = tuple((self.scalars, save, none, 0, *self.options) for save in (False, True))
         return self.known.text, rest
+
+    @cached_property
+    def direct(self) -> Direct | None:
+        """How to make the call without torch's dispatcher; None where its options forbid that."""
+        plain = Call(self.known, self.scalars, self.reverse, window=self.window)
+        if plain != replace(self, zero_output_for_mask=False):
+            return None
+        return how(self.known.text, self.scalars, reverse=self.reverse)
 
     def saving(self, *, is_read: bool) -> Call:
         """The same call, which keeps what a gradient reads where one follows."""
@@ -193,55 +199,6 @@ def backward(
         results: Sequence[Tensor] = Backward.apply(call, *tables, *theta, *kept, *upstream)
         return results
     return run_backward(call, tables, theta, kept, upstream)
-
-
-def run_forward(
-    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
-) -> Sequence[Tensor]:
-    """Call the operator: with tables that there are, and which those are."""
-    given, present = _present(tables)
-    if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
-        given = [theta[0]]
-    found: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
-        call.known.text, theta, call.scalars, save, given, present, *call.options
-    )
-    return found
-
-
-def run_below(
-    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
-) -> Sequence[Tensor]:
-    """The same where torch only runs it: below autograd, with what does not change kept."""
-    lengths, mask, reset = tables
-    with torch._C._AutoDispatchBelowAutograd():
-        if lengths is None and mask is None and reset is None:
-            head, rest = call.ends
-            behind = rest[save]
-            run = getattr(torch.ops.cellgen.forward, OVERLOAD)
-            found: Sequence[Tensor] = run(head, theta, *behind)
-            return found
-        return run_forward(call, tables, theta, save=save)
-
-
-def _present(tensors: Given) -> tuple[list[Tensor], int]:
-    """The tensors that there are, and their places as bits."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    if len(given) == len(tensors):
-        return given, (1 << len(given)) - 1
-    return given, sum(1 << place for place, t in enumerate(tensors) if t is not None)
-
-
-def run_backward(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
-) -> Sequence[Tensor]:
-    """Call the operator: upstream gradients that there are, and which those are."""
-    given, present = _present(upstream)
-    there, which = _present(tables)
-    found: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
-        *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
-        *call.options,
-    )
-    return found
 
 
 # --- the rules --------------------------------------------------------------------------------

@@ -22,15 +22,8 @@ from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.torch import operators  # noqa: F401 - defines the operators
-from cellgen.torch.derivatives import (
-    Call,
-    Forward,
-    Tables,
-    backward,
-    forward_along,
-    run_below,
-    run_forward,
-)
+from cellgen.torch.calls import Tables, run_below, run_forward
+from cellgen.torch.derivatives import Call, Forward, backward, forward_along
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.modes import has_gradient, is_transforming

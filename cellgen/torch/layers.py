@@ -13,6 +13,7 @@ from cellgen import accept
 from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
+from cellgen.torch.direct import Stack, stack_of
 from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.functional import CellFunction, function
@@ -30,6 +31,8 @@ State: TypeAlias = Tensor | tuple[Tensor, ...]
 
 class CellLayers(torch.nn.Module):
     """Layers of any cell over time; ``cellgen.torch.module`` makes one and documents it."""
+
+    _stack: Stack | bool | None = None
 
     def __init__(  # noqa: PLR0913 - one argument an option
         self,
@@ -111,6 +114,11 @@ class CellLayers(torch.nn.Module):
         **given: Any,
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
+        is_plain = lengths is None and mask is None and reset is None and not given
+        if is_plain and not (return_outputs or torch.compiler.is_compiling()):
+            found = self._directly(x, state)
+            if found is not None:
+                return found
         shown = self._shown(given) if given else {}
         if isinstance(x, PackedSequence):
             tables = {"lengths": lengths, "mask": mask, "reset": reset}
@@ -133,6 +141,32 @@ class CellLayers(torch.nn.Module):
             states = tuple(one.squeeze(1) for one in states)
         last = states[0] if len(states) == 1 else states
         return (outputs if return_outputs else outputs[0]), last
+
+    def _directly(self, x: Any, state: Any) -> tuple[Tensor, State] | None:
+        """Compute a batch without torch's dispatcher; None where that is to decide what is done."""
+        stack = self._stack
+        if stack is None:
+            stack = self._make_stack()
+        if not isinstance(stack, Stack) or (self.training and self.dropout):
+            return None
+        states = () if state is None else state if type(state) is tuple else (state,)
+        found = stack.run(x, states, self._parameters, self.batch_first)
+        if found is None:
+            return None
+        output, last = found
+        return output, last if len(last) > 1 else last[0]
+
+    def _make_stack(self) -> Stack | bool:
+        """Say what direct calls take; False where there are none."""
+        ends: list[list[str]] = [[] for _ in range(self.num_layers)]
+        for layer, suffix, _ in self.places():
+            ends[layer].append(suffix)
+        found = None
+        if not (self.roles.given or self.roles.masks) and len(units(self.roles.outputs[0])) == 1:
+            scalars = tuple({**self.cell.scalars, **self.scalars}.values())
+            found = stack_of(self.cell, scalars, ends)
+        self._stack = found or False
+        return self._stack
 
     def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take options that say what is shown and kept out of the arguments, and check the rest.

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ from cellgen.torch.registry import find
 NAME = "cellgen_torch"
 VARIABLE = "CELLGEN_TORCH_OPERATORS"
 SOURCE = Path(__file__).parent / "shim.c"
+PARTS = (Path(__file__).parent / "direct.c",)
 HEADERS = ("cellgen.h", "cellgen_descriptor.h", "cellgen_options.h")
 FLAGS = ("-O2", "-std=gnu11", "-fexceptions", "-fPIC", "-pthread")
 """``-fexceptions``: a fault leaves the operator as an exception of C++."""
@@ -60,7 +62,40 @@ def register(forward: str, backward: str) -> bool:
     except (BuildError, OSError, AttributeError) as error:
         log.warning("torch's operators are Python, some 100 us a call slower: %s", error)
         return False
+    _loaded.append(shared)
     return True
+
+
+_loaded: list[ctypes.CDLL] = []
+"""The shared object, once torch has its operators."""
+
+
+@functools.cache
+def direct() -> Callable[..., Any] | None:
+    """Return the function of ``direct.c`` that runs a forward pass, None where it cannot be had."""
+    handles: Any = getattr(torch._C, "_aoti", None)
+    try:
+        given = (
+            handles.unsafe_alloc_void_ptrs_from_tensors,
+            handles.alloc_tensors_by_stealing_from_void_ptrs,
+            *(torch.Tensor.is_neg, "requires_grad", torch.Tensor, torch.nn.Parameter, None, False),
+        )
+        make = ctypes.PyDLL(_loaded[0]._name).cellgen_torch_direct
+        make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
+        found: Callable[..., Any] = make(given)
+    except (AttributeError, IndexError, OSError, ValueError) as error:
+        log.debug("calls go through torch's dispatcher: %s", error)
+        return None
+    return found
+
+
+def number_of(text: str) -> int:
+    """Return what the operators in C know a cell by in this process; 0 where they do not."""
+    if not _loaded:
+        return 0
+    look_up = _loaded[0].cellgen_torch_cell
+    look_up.argtypes, look_up.restype = [ctypes.c_char_p], ctypes.c_void_p
+    return look_up(text.encode()) or 0
 
 
 def _version() -> int:
@@ -126,6 +161,7 @@ def _built() -> Path:
     found = compiler()
     folder = include_folder()
     texts = [("shim.c", SOURCE.read_text(encoding="utf-8"))]
+    texts += [(part.name, part.read_text(encoding="utf-8")) for part in PARTS]
     texts += [(name, (folder / name).read_text(encoding="utf-8")) for name in HEADERS]
     libraries = Path(torch.__file__).parent / "lib"
     facts = [

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks.shown import Request
-from cellgen.torch.derivatives import Call, Tables
+from cellgen.torch.calls import Tables
+from cellgen.torch.derivatives import Call
 
 
 @dataclass(frozen=True)

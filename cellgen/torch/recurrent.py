@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
 from cellgen.torch.devices import PLACES
+from cellgen.torch.direct import Stack, stack_of
 from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, dropped_rows_first, run_layers
@@ -48,6 +49,7 @@ class _Recurrent(torch.nn.RNNBase):
     """What the three layers share; ``peer`` is torch's own, for what cellgen does not compute."""
 
     peer: type[torch.nn.RNNBase]
+    _stack: Stack | bool | None = None
 
     @property
     def cell(self) -> CellFunction:
@@ -68,6 +70,12 @@ class _Recurrent(torch.nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
+        is_compiling = torch.compiler.is_compiling()
+        found = None if is_compiling else self._directly(input, hx)
+        return self._computed(input, hx) if found is None else found
+
+    def _computed(self, input: Any, hx: Any) -> Any:
+        """Compute by operators, or as ``torch.nn`` does, which says what is wrong."""
         states = _given(hx, len(self.cell.states))
         if states is None:
             return self.peer.forward(self, input, hx)
@@ -85,6 +93,30 @@ class _Recurrent(torch.nn.RNNBase):
             if self._is_mine(input, states):
                 raise
         return self.peer.forward(self, input, hx)
+
+    def _directly(self, input: Any, hx: Any) -> Any:
+        """Compute a batch without torch's dispatcher; None where that is to decide what is done."""
+        stack = self._stack
+        if stack is None:
+            stack = self._make_stack()
+        if hx is None:
+            hx = ()
+        elif type(hx) is Tensor:
+            hx = (hx,)
+        if not isinstance(stack, Stack) or type(hx) is not tuple:
+            return None
+        if self.training and self.dropout:
+            return None
+        found = stack.run(input, hx, self._parameters, self.batch_first)
+        return None if found is None else (found[0], self._as_states(found[1]))
+
+    def _make_stack(self) -> Stack | bool:
+        """Say what direct calls take; False where there are none."""
+        ends = ("", "_reverse")[: 1 + self.bidirectional]
+        layers = [[f"_l{layer}{end}" for end in ends] for layer in range(self.num_layers)]
+        found = stack_of(self.cell, (), layers) if self.bias else None
+        self._stack = found or False
+        return self._stack
 
     def _compute(self, input: Any, states: tuple[Any, ...]) -> Any:
         if isinstance(input, PackedSequence):

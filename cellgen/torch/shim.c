@@ -122,6 +122,7 @@ typedef struct {
     int64_t wanted; /* bits of the results that the caller wants; -1: all */
     int64_t every, hidden, segment;
     int last, skips;
+    int is_layer; /* states are (1, B, ...), those of one layer */
 } Run;
 
 /* What a backward pass with checkpoints runs forward once more. */
@@ -217,7 +218,7 @@ static void own(Run *run, Tensor tensor)
 
 static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
 {
-    int64_t strides[AXES], dense = 1;
+    int64_t strides[AXES + 1], dense = 1;
     Tensor made = NULL;
     for (int64_t k = rank; k-- > 0;) {
         strides[k] = dense;
@@ -311,8 +312,11 @@ static void *address(Run *run, Tensor tensor, const Member *member)
     int32_t dtype = -1, device = -1;
     _Bool dense = 0;
     void *found = NULL;
+    int first = 0;
     aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
     aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
+    if (run->is_layer && value->role == CELLGEN_ROLE_STATE)
+        first = rank > 0 && sizes[0] == 1, sizes += first, rank = first ? rank - 1 : -1;
     if (rank != value->axes || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: a tensor has another rank, dtype or device");
         return NULL;
@@ -333,7 +337,7 @@ static void *address(Run *run, Tensor tensor, const Member *member)
             aoti_torch_get_data_ptr(tensor, &found);
             return found;
         }
-        tensor = copied(run, tensor, rank, sizes, is_widened ? aoti_torch_dtype_float32() : dtype);
+        tensor = copied(run, tensor, rank + first, sizes - first, is_widened ? aoti_torch_dtype_float32() : dtype);
         if (tensor == NULL)
             return NULL;
     }
@@ -423,7 +427,7 @@ static void widen_theta(Run *run)
         int32_t dtype = -1, device = -1;
         const cellgen_value *value = run->cell->shape[k];
         const Member member = {value, THETA, k};
-        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME || is_raw(run, &member))
+        if (value == NULL || value->flags & CELLGEN_VALUE_OVER_TIME || is_raw(run, &member) || run->theta[k] == NULL)
             continue;
         aoti_torch_get_dtype(run->theta[k], &dtype), aoti_torch_get_device_type(run->theta[k], &device);
         if (dtype != run->dtype || device != aoti_torch_device_type_cpu()) {
@@ -431,7 +435,7 @@ static void widen_theta(Run *run)
             return;
         }
         aoti_torch_get_dim(run->theta[k], &rank), aoti_torch_get_sizes(run->theta[k], &sizes);
-        if (rank != value->axes) {
+        if (rank != value->axes + (run->is_layer && value->role == CELLGEN_ROLE_STATE)) {
             fail(run, "cellgen: a tensor has another rank");
             return;
         }
@@ -441,9 +445,8 @@ static void widen_theta(Run *run)
     }
 }
 
-static void take_theta(Run *run, Value value)
+static void look_at_theta(Run *run, int count)
 {
-    const int count = take_tensors(run, value, run->theta);
     const Cell *cell = run->cell;
     if (cell == NULL || run->fault != NULL)
         return;
@@ -459,6 +462,10 @@ static void take_theta(Run *run, Value value)
         const Tells tells = cell->tells[k];
         const cellgen_value *shape = cell->shape[tells.tensor];
         int64_t rank = 0, *sizes = NULL;
+        if (run->theta[tells.tensor] == NULL) {
+            fail(run, "cellgen: a state is left out that alone tells a dimension");
+            return;
+        }
         aoti_torch_get_dim(run->theta[tells.tensor], &rank);
         if (rank != shape->axes) {
             fail(run, "cellgen: a tensor has another rank");
@@ -471,6 +478,11 @@ static void take_theta(Run *run, Value value)
     }
     if (run->narrow)
         widen_theta(run);
+}
+
+static void take_theta(Run *run, Value value)
+{
+    look_at_theta(run, take_tensors(run, value, run->theta));
 }
 
 /* Lengths (B), mask and reset (T, B), as `given` says which there are. */
@@ -533,12 +545,13 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     if (is_wanted ? is_saved && (!saves || run->segment) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
         return NULL;
     const int64_t first = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    const int64_t before = run->is_layer && value->role == CELLGEN_ROLE_FINAL;
     const int is_timed = has_steps(run, value) && !first;
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
-    int64_t sizes[AXES], count = run->is_double ? sizeof(double) : sizeof(float);
+    int64_t sizes[AXES + 1] = {1}, count = run->is_double ? sizeof(double) : sizeof(float);
     for (int64_t k = first; k < value->axes; ++k)
-        count *= sizes[k - first] = shown_length(run, value, k, is_output);
-    Tensor made = make(run, value->axes - first, sizes, dtype);
+        count *= sizes[before + k - first] = shown_length(run, value, k, is_output);
+    Tensor made = make(run, before + value->axes - first, sizes, dtype);
     if (made == NULL)
         return NULL;
     aoti_torch_get_data_ptr(made, &word);
@@ -571,6 +584,27 @@ static void round_results(Run *run)
     }
 }
 
+/* A state that a call leaves out: where the cell starts. */
+static void *make_state(Run *run, const cellgen_value *value)
+{
+    int64_t sizes[AXES], count = 1;
+    void *word = NULL;
+    for (int64_t k = 0; k < value->axes; ++k)
+        count *= sizes[k] = length(value->axis[k], run->dims);
+    Tensor made = make(run, value->axes, sizes, run->narrow ? aoti_torch_dtype_float32() : run->dtype);
+    if (made == NULL)
+        return NULL;
+    own(run, made);
+    aoti_torch_get_data_ptr(made, &word);
+    for (int64_t k = 0; k < count; ++k) {
+        if (run->is_double)
+            ((double *)word)[k] = value->value;
+        else
+            ((float *)word)[k] = (float)value->value;
+    }
+    return word;
+}
+
 static void fill(Run *run, int saves)
 {
     const Function *function = run->function;
@@ -592,6 +626,8 @@ static void fill(Run *run, int saves)
             word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor) : address(run, tensor, member);
             const int is_narrow = has_steps(run, value) || is_raw(run, member);
             run->stored[m] = (unsigned char)(is_narrow ? kind_of(run, member) : CELLGEN_STORED_REAL);
+        } else if (member->source == THETA && value->role == CELLGEN_ROLE_STATE) {
+            word = make_state(run, value);
         }
         if ((value->flags & CELLGEN_VALUE_OVER_TIME) && run->spans == before)
             dense_span(run, value);
@@ -805,17 +841,24 @@ static void run_on(Run *run, const Value *rest, cellgen_options *options, Value 
     finish(run, stack);
 }
 
+static void start(Run *run)
+{
+    run->cell = NULL, run->function = NULL, run->fault = NULL;
+    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
+    run->products = run->hidden = run->segment = run->last = run->skips = run->is_layer = 0;
+    run->every = 1;
+    run->strides = run->own_strides;
+    run->wanted = -1;
+}
+
 /* `rest`: as of run_on. */
 static Run *begin(const Value *stack, const Value *rest)
 {
     Run *run = malloc(sizeof *run);
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
-    run->cell = NULL, run->function = NULL, run->fault = NULL;
-    run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
+    start(run);
     run->products = (int64_t)rest[6];
-    run->strides = run->own_strides;
-    run->wanted = -1;
     take_cell(run, stack[0]);
     take_theta(run, stack[1]);
     take_scalars(run, stack[2]);
@@ -1029,3 +1072,5 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
     pthread_mutex_unlock(&lock);
     return 0;
 }
+
+#include "direct.c"

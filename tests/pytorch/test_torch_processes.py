@@ -128,7 +128,7 @@ def test_workers_of_a_loader_run_a_layer_that_their_parent_has_run(context: str)
     layer = model()
     wanted = layer(data()).transpose(0, 1)
     loader = torch.utils.data.DataLoader(
-        Rows(layer), num_workers=2, multiprocessing_context=context, timeout=60
+        Rows(layer), num_workers=2, multiprocessing_context=context, timeout=300
     )
     torch.testing.assert_close(torch.cat([*loader]), wanted, rtol=1e-12, atol=0)
 

@@ -1,0 +1,76 @@
+"""Calls of the two operators of every cell, and of the forward pass where torch only runs it.
+
+Input: a ``Call``, its tables and tensors. Output: what the operators give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cellgen.torch.direct import is_quiet
+from cellgen.torch.schemas import OVERLOAD
+
+if TYPE_CHECKING:
+    from cellgen.torch.derivatives import Call
+
+Tables: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""Lengths, mask and reset of a call."""
+Given: TypeAlias = Sequence[Tensor | None]
+
+
+def run_forward(
+    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
+) -> Sequence[Tensor]:
+    """Call the operator: with tables that there are, and which those are."""
+    given, present = _present(tables)
+    if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
+        given = [theta[0]]
+    found: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
+        call.known.text, theta, call.scalars, save, given, present, *call.options
+    )
+    return found
+
+
+def run_below(
+    call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
+) -> Sequence[Tensor]:
+    """The same where torch only runs it: below autograd, with what does not change kept."""
+    lengths, mask, reset = tables
+    direct = call.direct
+    if direct is not None and lengths is None and mask is None and reset is None and is_quiet():
+        made = direct.run(theta, save=save)
+        if made is not None:
+            return made
+    with torch._C._AutoDispatchBelowAutograd():
+        if lengths is None and mask is None and reset is None:
+            head, rest = call.ends
+            behind = rest[save]
+            operator = getattr(torch.ops.cellgen.forward, OVERLOAD)
+            found: Sequence[Tensor] = operator(head, theta, *behind)
+            return found
+        return run_forward(call, tables, theta, save=save)
+
+
+def _present(tensors: Given) -> tuple[list[Tensor], int]:
+    """The tensors that there are, and their places as bits."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    if len(given) == len(tensors):
+        return given, (1 << len(given)) - 1
+    return given, sum(1 << place for place, t in enumerate(tensors) if t is not None)
+
+
+def run_backward(
+    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
+) -> Sequence[Tensor]:
+    """Call the operator: upstream gradients that there are, and which those are."""
+    given, present = _present(upstream)
+    there, which = _present(tables)
+    found: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
+        *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
+        *call.options,
+    )
+    return found

@@ -1,0 +1,244 @@
+"""Calls without torch's dispatcher: the same numbers, and only where nothing would come of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+from cellgen.torch import direct, native  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(native.direct() is None, reason="operators here are Python"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of its trace
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+
+
+class Seen(TorchDispatchMode):
+    """What a mode sees: the operators of a call, which it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counted() -> Iterator[list[bool]]:
+    """Whether each direct call within the body was taken."""
+    found, run = [], native.direct()
+
+    def counting(*given: Any) -> Any:
+        made = run(*given)
+        found.append(made is not None)
+        return made
+
+    with mock.patch.object(native, "direct", return_value=counting):
+        yield found
+
+
+def same(run: Callable[[], Any], calls: int) -> None:
+    """Assert that direct calls give what the operators give, to the bit."""
+    with torch.no_grad():
+        with counted() as taken:
+            mine = run()
+        with Seen() as seen:
+            wanted = run()
+    assert taken == [True] * calls
+    assert sum("cellgen.forward" in name for name in seen.names) == calls
+    torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
+    for one, other in zip(
+        torch.utils._pytree.tree_leaves(mine), torch.utils._pytree.tree_leaves(wanted), strict=True
+    ):
+        assert one.shape == other.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+def test_a_layer_gives_what_its_operators_give(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = getattr(cellgen.torch, kind)(3, 5, dtype=dtype)
+    x = torch.randn(4, 2, 3, dtype=dtype)
+    state = torch.randn(1, 2, 5, dtype=dtype)
+    same(lambda: layer(x), 1)
+    same(lambda: layer(x, (state, state) if kind == "LSTM" else state), 1)
+    same(lambda: layer(x.transpose(0, 1).contiguous().transpose(0, 1)), 1)
+    same(
+        lambda: layer(torch.randn(2, 4, 3, dtype=dtype).mT.reshape(2, 3, 4).permute(2, 0, 1) * 0), 1
+    )
+
+
+def test_layers_in_both_directions_give_what_their_operators_give() -> None:
+    torch.manual_seed(0)
+    layer = cellgen.torch.LSTM(3, 5, 2, bidirectional=True, proj_size=4, batch_first=True)
+    x, h, c = torch.randn(2, 6, 3), torch.randn(4, 2, 4), torch.randn(4, 2, 5)
+    same(lambda: layer(x), 4)
+    same(lambda: layer(x, (h, c)), 4)
+    own = cellgen.torch.module("gru", 3, 5, 2, bidirectional=True, batch_first=True)
+    same(lambda: own(x), 4)
+    same(lambda: own(x, torch.ones(4, 2, 5)), 4)
+
+
+def test_a_state_starts_where_the_cell_says() -> None:
+    class Starts(cellgen.Cell):
+        x, h_prev = cellgen.Input(cellgen.H), cellgen.State(cellgen.H, initial=0.25)
+        w = cellgen.Weight(cellgen.H, cellgen.H)
+
+        h = cellgen.tanh(x + h_prev @ w)
+
+    layer = cellgen.torch.module(Starts, 4, 4)
+    same(lambda: layer(torch.zeros(3, 2, 4)), 1)
+
+
+def test_a_training_step_saves_what_its_operators_save() -> None:
+    layer = cellgen.torch.GRU(3, 5)
+    x = torch.randn(4, 2, 3)
+
+    def gradients() -> Any:
+        layer.zero_grad()
+        layer(x)[0].sin().sum().backward()
+        return [p.grad for p in layer.parameters()]
+
+    mine = gradients()
+    with Seen() as seen:
+        wanted = gradients()
+    assert any("cellgen.forward" in name for name in seen.names)
+    torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "what", ["mode", "function mode", "autocast", "vmap", "profiler", "trace", "compile"]
+)
+def test_whatever_is_at_work_sees_an_operator(what: str) -> None:
+    layer, x = cellgen.torch.GRU(3, 5), torch.randn(4, 2, 3)
+    wanted = layer(x)[0]
+    with torch.no_grad(), counted() as taken:
+        if what == "mode":
+            with Seen():
+                found = layer(x)[0]
+        elif what == "function mode":
+            with torch.device("cpu"):
+                found = layer(x)[0]
+        elif what == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                found = layer(x)[0]
+        elif what == "vmap":
+            found = torch.func.vmap(lambda one: layer(one)[0])(x.unsqueeze(0))[0]
+        elif what == "profiler":
+            with torch.profiler.profile() as profile:
+                found = layer(x)[0]
+            assert any("cellgen::forward" in event.name for event in profile.events())
+        elif what == "trace":
+            traced = torch.jit.trace(layer, (x,), check_trace=False)  # a check runs it once more
+            assert "cellgen::forward" in str(traced.inlined_graph)
+            found = traced(x)[0]
+        else:
+            found = torch.compile(layer, backend="eager", fullgraph=True)(x)[0]
+    assert not any(taken)
+    exact = {"rtol": 0.02, "atol": 0.01} if what == "autocast" else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(found.float(), wanted.detach(), **exact)
+
+
+def test_tensors_that_are_not_plain_go_to_the_operators() -> None:
+    layer = cellgen.torch.GRU(3, 5)
+    x = torch.complex(torch.zeros(4, 2, 3), torch.randn(4, 2, 3)).conj().imag
+    assert x.is_neg()
+
+    class Own(torch.Tensor):
+        pass
+
+    with torch.no_grad():
+        wanted = layer(x.clone())[0]
+        with counted() as taken:
+            found = layer(x)[0], layer(x.clone().as_subclass(Own))[0]
+    assert not any(taken)
+    for one in found:
+        torch.testing.assert_close(torch.Tensor(one), wanted, rtol=0, atol=0)
+
+
+def test_a_tensor_that_learns_is_tracked() -> None:
+    layer = cellgen.torch.GRU(3, 5).requires_grad_(False)
+    x = torch.randn(4, 2, 3)
+    assert not layer(x)[0].requires_grad
+    for given in ((x.clone().requires_grad_(),), (x, torch.zeros(1, 2, 5, requires_grad=True))):
+        assert layer(*given)[0].requires_grad
+    layer.bias_hh_l0.requires_grad_(True)
+    assert layer(x)[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((torch.zeros(4, 2, 7),), "input.size"),
+        ((torch.zeros(4, 2, 3), torch.zeros(2, 2, 5)), "hidden size"),
+        ((torch.zeros(0, 2, 3),), "sequence length"),
+        ((torch.zeros(4, 2, 3), torch.zeros(2, 5)), "3-D"),
+        ((torch.zeros(4, 2, 3, dtype=torch.float64),), "dtype"),
+    ],
+)
+def test_what_is_wrong_is_said_as_ever(given: Any, words: str) -> None:
+    layer, peer = cellgen.torch.GRU(3, 5), torch.nn.GRU(3, 5)
+    with torch.no_grad():
+        with pytest.raises((RuntimeError, ValueError)) as wanted:
+            peer(*given)
+        with pytest.raises(type(wanted.value)) as found:
+            layer(*given)
+    assert words in str(found.value)
+    assert str(found.value) == str(wanted.value)
+
+
+def test_calls_leave_nothing_behind() -> None:
+    layer, x = cellgen.torch.GRU(3, 5), torch.randn(4, 2, 3)
+    wrong, state = torch.randn(4, 2, 7), torch.zeros(1, 2, 5)
+    tensors = x, wrong, state, *layer.parameters()
+    before = [one._use_count() for one in tensors]
+    with torch.no_grad():
+        for _ in range(3):
+            layer(x), layer(x, state), layer(x.transpose(0, 1).contiguous().transpose(0, 1))
+            assert layer._stack.run(wrong, (), layer._parameters, False) is None
+    assert [one._use_count() for one in tensors] == before
+    own = cellgen.torch.module("elman", 3, 5)
+    with torch.no_grad():
+        own(x)
+        torch.utils.swap_tensors(own.w, torch.nn.Parameter(torch.zeros_like(own.w)))
+        assert torch.equal(own(x)[0], own(x * 2)[0])
+
+
+def test_a_copy_and_what_is_unpickled_call_anew() -> None:
+    layer, x = cellgen.torch.LSTM(3, 5), torch.randn(4, 2, 3)
+    with torch.no_grad():
+        wanted = layer(x)[0]
+        for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert again._stack is None
+            torch.testing.assert_close(again(x)[0], wanted, rtol=0, atol=0)
+
+
+def test_threads_call_at_once() -> None:
+    layer = cellgen.torch.GRU(8, 16)
+    x = torch.randn(16, 20, 2, 8)
+    with torch.no_grad():
+        wanted = [layer(one)[0] for one in x]
+
+        def run(one: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return layer(one)[0]
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [*pool.map(run, x)]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert direct.is_quiet()
