@@ -138,7 +138,15 @@ class Call:
         if all(needed[place] for place in learns) or len(learns) > MOST_BITS:
             return self
         wanted = sum(1 << number for number, place in enumerate(learns) if needed[place])
-        return replace(self, wanted=wanted)
+        found = self._wanting.get(wanted)
+        if found is None:
+            found = self._wanting[wanted] = replace(self, wanted=wanted)
+        return found
+
+    @cached_property
+    def _wanting(self) -> dict[int, Call]:
+        """The same call with other gradients, as they have been wanted."""
+        return {}
 
     def spread(self, gradients: Given) -> list[Tensor | None]:
         """Put the gradients of what learns in the places of theta."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from cellgen import accept
 from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
-from cellgen.torch.direct import Stack, stack_of
+from cellgen.torch.derivatives import Call
 from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.functional import CellFunction, function
@@ -22,6 +23,7 @@ from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
 from cellgen.torch.stack import StackPlace, run_layers
+from cellgen.torch.usual import Stack, stack_of
 
 OF_LAYER = ("batch_first", "dropout", "bidirectional", "window", "rate")
 """Options of a layer that are none of its calls."""
@@ -116,7 +118,7 @@ class CellLayers(torch.nn.Module):
         """Run all layers; see ``module``."""
         is_plain = lengths is None and mask is None and reset is None and not given
         if is_plain and not (return_outputs or torch.compiler.is_compiling()):
-            found = self._directly(x, state)
+            found = self._usual(x, state)
             if found is not None:
                 return found
         shown = self._shown(given) if given else {}
@@ -142,29 +144,31 @@ class CellLayers(torch.nn.Module):
         last = states[0] if len(states) == 1 else states
         return (outputs if return_outputs else outputs[0]), last
 
-    def _directly(self, x: Any, state: Any) -> tuple[Tensor, State] | None:
-        """Compute a batch without torch's dispatcher; None where that is to decide what is done."""
+    def _usual(self, x: Any, state: Any) -> tuple[Tensor, State] | None:
+        """Compute a usual call; None for others."""
         stack = self._stack
         if stack is None:
             stack = self._make_stack()
         if not isinstance(stack, Stack) or (self.training and self.dropout):
             return None
-        states = () if state is None else state if type(state) is tuple else (state,)
-        found = stack.run(x, states, self._parameters, self.batch_first)
+        if type(state) is Tensor:
+            state = (state,)
+        found = stack.run(x, state, self._parameters, self.batch_first)
         if found is None:
             return None
         output, last = found
         return output, last if len(last) > 1 else last[0]
 
     def _make_stack(self) -> Stack | bool:
-        """Say what direct calls take; False where there are none."""
+        """Say what usual calls take; False where there are none."""
         ends: list[list[str]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, _ in self.places():
             ends[layer].append(suffix)
         found = None
         if not (self.roles.given or self.roles.masks) and len(units(self.roles.outputs[0])) == 1:
             scalars = tuple({**self.cell.scalars, **self.scalars}.values())
-            found = stack_of(self.cell, scalars, ends)
+            usual = Call(self.cell.known, scalars, window=self.window)
+            found = stack_of(self.cell, (usual, replace(usual, reverse=True)), ends)
         self._stack = found or False
         return self._stack
 

@@ -19,11 +19,12 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
+from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import PLACES
-from cellgen.torch.direct import Stack, stack_of
 from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, dropped_rows_first, run_layers
+from cellgen.torch.usual import Stack, stack_of
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 """Names of parameters, without the layer's number."""
@@ -71,7 +72,7 @@ class _Recurrent(torch.nn.RNNBase):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
         is_compiling = torch.compiler.is_compiling()
-        found = None if is_compiling else self._directly(input, hx)
+        found = None if is_compiling else self._usual(input, hx)
         return self._computed(input, hx) if found is None else found
 
     def _computed(self, input: Any, hx: Any) -> Any:
@@ -94,27 +95,25 @@ class _Recurrent(torch.nn.RNNBase):
                 raise
         return self.peer.forward(self, input, hx)
 
-    def _directly(self, input: Any, hx: Any) -> Any:
-        """Compute a batch without torch's dispatcher; None where that is to decide what is done."""
+    def _usual(self, input: Any, hx: Any) -> Any:
+        """Compute a usual call; None for others."""
         stack = self._stack
         if stack is None:
             stack = self._make_stack()
-        if hx is None:
-            hx = ()
-        elif type(hx) is Tensor:
+        if not isinstance(stack, Stack) or (self.training and self.dropout):
+            return None
+        if stack.states == 1 and hx is not None:
             hx = (hx,)
-        if not isinstance(stack, Stack) or type(hx) is not tuple:
-            return None
-        if self.training and self.dropout:
-            return None
         found = stack.run(input, hx, self._parameters, self.batch_first)
         return None if found is None else (found[0], self._as_states(found[1]))
 
     def _make_stack(self) -> Stack | bool:
-        """Say what direct calls take; False where there are none."""
+        """Say what usual calls take; False where there are none."""
         ends = ("", "_reverse")[: 1 + self.bidirectional]
         layers = [[f"_l{layer}{end}" for end in ends] for layer in range(self.num_layers)]
-        found = stack_of(self.cell, (), layers) if self.bias else None
+        cell = self.cell
+        calls = Call(cell.known), Call(cell.known, reverse=True)
+        found = stack_of(cell, calls, layers) if self.bias else None
         self._stack = found or False
         return self._stack
 

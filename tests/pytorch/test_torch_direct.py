@@ -210,7 +210,7 @@ def test_calls_leave_nothing_behind() -> None:
     with torch.no_grad():
         for _ in range(3):
             layer(x), layer(x, state), layer(x.transpose(0, 1).contiguous().transpose(0, 1))
-            assert layer._stack.run(wrong, (), layer._parameters, False) is None
+            assert layer._stack.run(wrong, None, layer._parameters, False) is None
     assert [one._use_count() for one in tensors] == before
     own = cellgen.torch.module("elman", 3, 5)
     with torch.no_grad():

@@ -1,0 +1,150 @@
+"""Usual calls of layers: a batch, no options, parameters where the layer keeps them.
+
+Input: a layer's input, states and parameters by name. Output: its first output and final states;
+None for calls that are not usual, which go the long way. Nothing is looked at here that C looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from cellgen.errors import ArgumentError
+from cellgen.torch import native
+from cellgen.torch.derivatives import Call
+from cellgen.torch.direct import DETACHED, OF_LAYER, REVERSE, is_quiet
+from cellgen.torch.functional import CellFunction, Eager
+
+Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
+"""The first output, and final states, (layers x directions, B, ...)."""
+TRACKED = -1
+"""In the place of flags: gradients are wanted."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Layers of a cell, as names of what each call takes.
+
+    ``places`` are, for each layer, its directions: names of parameters in the order of the cell's,
+    behind the input and the states; ``calls`` are those forward and in reverse; ``finals`` are the
+    places of final states among the results. A copy, or what is unpickled, is None: ``number``, by
+    which C knows the cell, holds in this process alone.
+    """
+
+    cell: CellFunction
+    number: int
+    calls: tuple[Call, Call]
+    places: tuple[tuple[tuple[str, ...], ...], ...]
+    finals: tuple[int, ...]
+    rank: int
+    states: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def run(
+        self, x: Any, states: Any, parameters: Mapping[str, Any], batch_first: bool
+    ) -> Made | None:
+        """Compute the last layer's first output and all final states, or nothing.
+
+        ``states`` are (layers x directions, B, ...), or None, where cells say how they start.
+        """
+        if type(x) is not Tensor or x.dim() != self.rank:
+            return None
+        if states is None:
+            states = ()
+        elif type(states) is not tuple or len(states) != self.states:
+            return None
+        flags = OF_LAYER | DETACHED
+        if torch.is_grad_enabled():
+            first = parameters.get(self.places[0][0][0])
+            flags = TRACKED if first is None or first.requires_grad else OF_LAYER
+        if not is_quiet() or (flags == TRACKED and not x.numel()):
+            return None
+        x = x.transpose(0, 1) if batch_first else x
+        try:
+            found = self._layers(x, states, parameters, flags)
+        except (RuntimeError, TypeError, AttributeError, ArgumentError):
+            return None  # the long way has words for it
+        if batch_first and found is not None:
+            return found[0].transpose(0, 1), found[1]
+        return found
+
+    def _layers(
+        self, x: Tensor, states: Any, parameters: Mapping[str, Any], flags: int
+    ) -> Made | None:
+        """Run layers one after the other, directions side by side."""
+        if len(self.places) == 1 == len(self.places[0]):
+            own = states or (None,) * self.states
+            return self._one([x, *own, *map(parameters.get, self.places[0][0])], flags, 0)
+        place, count = 0, len(self.places) * len(self.places[0])
+        if any(type(state) is not Tensor or len(state) != count for state in states):
+            return None
+        lasts: list[tuple[Tensor, ...]] = []
+        for layer in self.places:
+            sides = []
+            for reverse, names in enumerate(layer):
+                own = [state[place : place + 1] for state in states] or (None,) * self.states
+                made = self._one([x, *own, *map(parameters.get, names)], flags, reverse)
+                if made is None:
+                    return None
+                sides.append(made[0])
+                lasts.append(made[1])
+                place += 1
+            x = sides[0] if len(sides) == 1 else torch.cat(sides, -1)
+        return x, tuple(torch.cat(each) for each in zip(*lasts, strict=True))
+
+    def _one(self, given: list[Any], flags: int, reverse: int) -> Made | None:
+        """Run one layer in one direction."""
+        call = self.calls[reverse]
+        if flags == TRACKED:
+            found = Eager.apply(call, None, None, None, *self._with_states(given))
+            return found[0], tuple([found[k].unsqueeze(0) for k in self.finals])
+        run = native.direct()
+        flags |= REVERSE * reverse
+        found = None if run is None else run(self.number, flags, given, call.scalars)
+        return None if found is None else (found[0], tuple([found[k] for k in self.finals]))
+
+    def _with_states(self, given: list[Any]) -> list[Any]:
+        """What an operator takes: states (B, ...), made where they are left out."""
+        layout, end = self.cell.layout, 1 + self.states
+        if given[1] is not None:
+            if any(len(state) != 1 for state in given[1:end]):
+                raise ArgumentError("states are not those of one layer")
+            return [given[0], *(state[0] for state in given[1:end]), *given[end:]]
+        sizes = layout.sizes(given)
+        for place in range(1, end):
+            item = layout.theta[place]
+            shape = layout.shape(item.name, sizes)
+            given[place] = (
+                given[0].new_full(shape, item.initial)
+                if item.initial
+                else given[0].new_zeros(shape)
+            )
+        return given
+
+
+def stack_of(
+    cell: CellFunction, calls: tuple[Call, Call], suffixes: Sequence[Sequence[str]]
+) -> Stack | None:
+    """Return layers of a cell whose parameters' names end so; None where no call is usual.
+
+    That is where a cell reads more than one input and its states.
+    """
+    states, outputs = len(cell.states), [item.name for item in cell.layout.outputs]
+    number = native.number_of(cell.known.text)
+    roles = [item.role for item in cell.layout.theta]
+    alike = roles[: 1 + states] == ["input", *["state"] * states]
+    if not (number and native.direct() and alike) or {"input", "static"} & {*roles[1:]}:
+        return None
+    places = tuple(
+        tuple(tuple(name + end for name in cell.names[1 + states :]) for end in layer)
+        for layer in suffixes
+    )
+    finals = tuple(outputs.index(name) for name in cell.finals)
+    rank = len(cell.layout.theta[0].shape)
+    return Stack(cell, number, calls, places, finals, rank, states)
