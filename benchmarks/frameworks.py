@@ -4,11 +4,11 @@
     python -m benchmarks.frameworks --shapes W1,W6 --cells GRU
 
 Every contestant takes a turn in every round; figures are each one's fastest, in time of the
-processor, so that what else a machine does counts little. The smallest case, one step of one row
-with 8 units, is what a call costs. ``loop`` is the layer's equations as a loop of torch's
-functions; ``compiled`` the same loop over a step that ``torch.compile`` made; ``scan``, with
-``--scan``, torch's higher-order operator over that step, which is compiled as a whole: that takes
-minutes. Prints a table in Markdown.
+processor, so that what else a machine does counts little; a turn of one step is a hundred calls.
+The smallest case, one step of one row with 8 units, is what a call costs. ``loop`` is the layer's
+equations as a loop of torch's functions; ``compiled`` the same loop over a step that
+``torch.compile`` made; ``scan``, with ``--scan``, torch's higher-order operator over that step,
+which is compiled as a whole: that takes minutes. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def measure(
     x = torch.randn(shape.T, shape.B, shape.I)
     u = torch.randn(shape.T, shape.B, shape.H)
     layers = contestants(kind, shape, loops, scans)
-    repeats = 100 if shape is SMALLEST else 1
+    repeats = 100 if shape.T == 1 else 1
 
     def forward(layer: Callable[[Tensor], Tensor]) -> None:
         with torch.no_grad():
