@@ -118,7 +118,7 @@ class CellLayers(torch.nn.Module):
         """Run all layers; see ``module``."""
         is_plain = lengths is None and mask is None and reset is None and not given
         if is_plain and not (return_outputs or torch.compiler.is_compiling()):
-            found = self._usual(x, state)
+            found = _usual(self, x, state)
             if found is not None:
                 return found
         shown = self._shown(given) if given else {}
@@ -144,34 +144,6 @@ class CellLayers(torch.nn.Module):
         last = states[0] if len(states) == 1 else states
         return (outputs if return_outputs else outputs[0]), last
 
-    def _usual(self, x: Any, state: Any) -> tuple[Tensor, State] | None:
-        """Compute a usual call; None for others."""
-        stack = self._stack
-        if stack is None:
-            stack = self._make_stack()
-        if not isinstance(stack, Stack) or (self.training and self.dropout):
-            return None
-        if type(state) is Tensor:
-            state = (state,)
-        found = stack.run(x, state, self._parameters, self.batch_first)
-        if found is None:
-            return None
-        output, last = found
-        return output, last if len(last) > 1 else last[0]
-
-    def _make_stack(self) -> Stack | bool:
-        """Say what usual calls take; False where there are none."""
-        ends: list[list[str]] = [[] for _ in range(self.num_layers)]
-        for layer, suffix, _ in self.places():
-            ends[layer].append(suffix)
-        found = None
-        if not (self.roles.given or self.roles.masks) and len(units(self.roles.outputs[0])) == 1:
-            scalars = tuple({**self.cell.scalars, **self.scalars}.values())
-            usual = Call(self.cell.known, scalars, window=self.window)
-            found = stack_of(self.cell, (usual, replace(usual, reverse=True)), ends)
-        self._stack = found or False
-        return self._stack
-
     def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
         """Take options that say what is shown and kept out of the arguments, and check the rest.
 
@@ -181,7 +153,7 @@ class CellLayers(torch.nn.Module):
         limit = shown.get("memory_limit")
         if isinstance(limit, int):
             shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
-        self._check_given(given)
+        _check_given(self, given)
         return shown
 
     def _run_packed(
@@ -296,26 +268,55 @@ class CellLayers(torch.nn.Module):
             for mask in masks
         }
 
-    def _check_given(self, given: Mapping[str, object]) -> None:
-        """Look at names beside the input and the options of a call. Raises KindError."""
-        known = (
-            *(item.name for item in self.roles.given),
-            *(mask.name for mask in self.roles.masks),
-            *self.cell.scalars,
-        )
-        states = tuple(item.name for item in self.roles.states)
-        _check_tensors(self._where, self.roles.given, given)
-        for name in given:
-            if name in known:
-                continue
-            advice = f"expected {', '.join(known)}" if known else "it takes none by name"
-            if name in states:
-                advice = "pass state=, one for each layer and direction"
-            elif name in self.cell.names:
-                advice = "the layer has it as its input or its parameter"
-            elif name in OF_LAYER:
-                advice = "it is said when the layer is made"
-            raise KindError(f"{self._where}: unknown argument {name!r}; {advice}")
+
+def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | None:
+    """Compute a usual call; None for others."""
+    stack = layers._stack
+    if stack is None:
+        stack = layers._stack = _stack_of(layers)
+    if not isinstance(stack, Stack) or (layers.training and layers.dropout):
+        return None
+    states = (state,) if type(state) is Tensor else state
+    found = stack.run(x, states, layers._parameters, layers.batch_first)
+    if found is None:
+        return None
+    output, last = found
+    return output, last if len(last) > 1 else last[0]
+
+
+def _stack_of(layers: CellLayers) -> Stack | bool:
+    """Say what usual calls take; False where there are none."""
+    ends: list[list[str]] = [[] for _ in range(layers.num_layers)]
+    for layer, suffix, _ in layers.places():
+        ends[layer].append(suffix)
+    found = None
+    if not (layers.roles.given or layers.roles.masks) and len(units(layers.roles.outputs[0])) == 1:
+        scalars = tuple({**layers.cell.scalars, **layers.scalars}.values())
+        usual = Call(layers.cell.known, scalars, window=layers.window)
+        found = stack_of(layers.cell, (usual, replace(usual, reverse=True)), ends)
+    return found or False
+
+
+def _check_given(layers: CellLayers, given: Mapping[str, object]) -> None:
+    """Look at names beside the input and the options of a call. Raises KindError."""
+    known = (
+        *(item.name for item in layers.roles.given),
+        *(mask.name for mask in layers.roles.masks),
+        *layers.cell.scalars,
+    )
+    states = tuple(item.name for item in layers.roles.states)
+    _check_tensors(layers._where, layers.roles.given, given)
+    for name in given:
+        if name in known:
+            continue
+        advice = f"expected {', '.join(known)}" if known else "it takes none by name"
+        if name in states:
+            advice = "pass state=, one for each layer and direction"
+        elif name in layers.cell.names:
+            advice = "the layer has it as its input or its parameter"
+        elif name in OF_LAYER:
+            advice = "it is said when the layer is made"
+        raise KindError(f"{layers._where}: unknown argument {name!r}; {advice}")
 
 
 def _check_tensors(where: str, items: Sequence[Argument], given: Mapping[str, object]) -> None:
