@@ -6,10 +6,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableSequence
+from functools import partial
 
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.call import workspace as memory_of_calls
-from cellgen.runtime.call.frameworks import Framework
+from cellgen.runtime.call.frameworks import Adopted, Framework, is_foreign
 from cellgen.runtime.call.narrow import NarrowCall
 from cellgen.runtime.call.plan import CallPlan
 from cellgen.runtime.call.workspace import (
@@ -55,32 +56,47 @@ class BoundCall:
         self._run, self._sizes = plan.call, plan.sizes
         self._memory: AlignedBytes | None = None
         self._narrow: NarrowCall | None = None
+        self._after: tuple[Callable[[], object], ...] = ()
         self._is_plain = team is None and stop is None
         self._held = hold(arrays)
         self._lock = threading.Lock()
         _bound_calls.add(self)
 
-    def given_to(self, framework: Framework) -> BoundCall:
+    def given_to(self, call: Adopted) -> BoundCall:
         """Let results be arrays of another library, in the memory that they have.
+
+        Every call tells the library that it wrote to them and to those that it was lent for them.
 
         Raises ArgumentError for a library whose arrays never change: bound calls change them.
         """
+        framework = call.framework
+        self._require_mutable(framework)
+        self.results = framework.named(self.results)
+        self._tells(framework, call.written)
+        return self
+
+    def _require_mutable(self, framework: Framework) -> None:
         if not framework.mutable:
             raise ArgumentError(
                 f"{self._where}.bind: arrays are those of {framework.name}, which do not change, "
                 f"and every bound call writes to the same results; bind NumPy's arrays, or call "
                 f"{self._where} itself"
             )
-        self.results = framework.named(self.results)
-        return self
+
+    def _tells(self, framework: Framework, lent: Iterable[object]) -> None:
+        written = (*lent, *(array for array in self.results if is_foreign(array)))
+        self._after = (*self._after, partial(framework.tell, written))
 
     def around(self, narrow: NarrowCall) -> BoundCall:
         """Let arrays have 16 bits: ``narrow`` widens them before each call, and rounds after it."""
         self._narrow, self._wide, self._is_plain = narrow, self.results, False
         self._held = (*self._held, *hold(narrow.given.values()))
         if narrow.framework is not None:
-            self.given_to(narrow.framework)
+            self._require_mutable(narrow.framework)
         self.results = narrow.bound(self._wide)
+        self._after = (partial(narrow.write, self._wide),)
+        if narrow.framework is not None:
+            self._tells(narrow.framework, narrow.lent)
         return self
 
     def __repr__(self) -> str:
@@ -113,8 +129,8 @@ class BoundCall:
                 code = self._run_around()
             if code:
                 raise self._failure(code)
-            if self._narrow is not None:
-                self._narrow.write(self._wide)
+            for step in self._after:
+                step()
         finally:
             self._lock.release()
         return self.results

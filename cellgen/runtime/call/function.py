@@ -125,7 +125,7 @@ class KernelFunction(ShownInNotebooks):
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
             bound = self.bind(out=call.out, gradients=gradients, **call.arguments)
-            return bound.given_to(call.framework)
+            return bound.given_to(call)
         plan, members, ordered = self._gather(out, arguments, gradients)
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         if plan.given:

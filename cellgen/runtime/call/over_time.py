@@ -126,7 +126,7 @@ class TimeFunction(KernelFunction):
             return self.bind(out=narrow.out, **narrow.arguments).around(narrow)
         if has_foreign(arguments):
             adopted = adopt(where, arguments, out)
-            return self.bind(out=adopted.out, **adopted.arguments).given_to(adopted.framework)
+            return self.bind(out=adopted.out, **adopted.arguments).given_to(adopted)
         save = accept.flag(f"{where}.bind", "save", self._popped(call, "save"))
         packed, threads = self._popped(call, "packed"), self._popped(call, "threads")
         saved, limit = self._popped(call, "saved"), self._popped(call, "bp_lim")
