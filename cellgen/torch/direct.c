@@ -73,6 +73,17 @@ static int is_plain(Object given, int may_learn)
     return is_so;
 }
 
+/* Whether a tensor has sizes, strides and memory: of those that are sparse, nested or wrapped, others say. */
+static int is_dense_kind(Tensor tensor)
+{
+    int32_t layout = -1;
+    int64_t *sizes = NULL, *strides = NULL;
+    void *data = NULL;
+    return !aoti_torch_get_layout(tensor, &layout) && layout == aoti_torch_layout_strided() &&
+           !aoti_torch_get_sizes(tensor, &sizes) && !aoti_torch_get_strides(tensor, &strides) &&
+           !aoti_torch_get_data_ptr(tensor, &data);
+}
+
 /* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
 static int take_given(Run *run, Object theta, int may_learn)
 {
@@ -103,8 +114,11 @@ static int take_given(Run *run, Object theta, int may_learn)
         return -1;
     int next = 0;
     for (intptr_t k = 0; k < count; ++k)
-        if (run->theta[k] != NULL)
+        if (run->theta[k] != NULL) {
             own(run, run->theta[k] = PyCapsule_GetPointer(PyList_GetItem(handles, next++), NULL));
+            if (!is_dense_kind(run->theta[k]))
+                fail(run, "cellgen: a tensor is sparse or nested");
+        }
     Py_DecRef(handles);
     return (int)count;
 }
@@ -138,7 +152,8 @@ static void run_directly(Run *run, int flags, int count)
 {
     cellgen_options options = {.reverse = (flags & REVERSE) != 0, .hold = 1, .every = 1};
     none(run->result, run->function->results);
-    look_at_theta(run, count);
+    if (run->fault == NULL)
+        look_at_theta(run, count);
     if (run->fault == NULL && run->is_layer && (run->dims[0] == 0 || run->dims[1] == 0))
         fail(run, "cellgen: torch's layers refuse sequences without steps or rows");
     options.products = run->in_bf16;

@@ -171,6 +171,27 @@ def test_tensors_that_are_not_plain_go_to_the_operators() -> None:
         torch.testing.assert_close(torch.Tensor(one), wanted, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of prototypes
+@pytest.mark.parametrize("kind", ["sparse", "nested", "mkldnn", "meta", "zero"])
+def test_what_has_no_memory_of_numbers_is_left_to_torch(kind: str) -> None:
+    layer, x = cellgen.torch.GRU(3, 5), torch.randn(4, 2, 3)
+    given = {
+        "sparse": lambda: x.to_sparse(),
+        "nested": lambda: torch.nested.nested_tensor([*x]),
+        "mkldnn": lambda: x.to_mkldnn(),
+        "meta": lambda: x.to("meta"),
+        "zero": lambda: torch._efficientzerotensor(4, 2, 3),
+    }[kind]()
+    run = native.direct()
+    with torch.no_grad():
+        layer(x)
+        usual = layer._stack
+        weights = [layer._parameters[name] for name in usual.places[0][0]]
+        for flags in (direct.DETACHED, direct.OF_LAYER | direct.DETACHED):
+            assert run(usual.number, flags, [given, None, *weights], ()) is None
+        assert run(usual.number, flags, [x, None, given, *weights[1:]], ()) is None
+
+
 def test_a_tensor_that_learns_is_tracked() -> None:
     layer = cellgen.torch.GRU(3, 5).requires_grad_(False)
     x = torch.randn(4, 2, 3)
