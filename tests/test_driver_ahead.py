@@ -126,6 +126,20 @@ def test_what_ends_the_body_ends_the_compiler_and_leaves_nothing(
     assert driver._ahead == {}
 
 
+def test_nobody_is_given_what_was_begun_before_an_interruption(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        joined(thread)
+        raise KeyboardInterrupt
+
+    joined = threading.Thread.join
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt), driver.beside(FILES, FOUND):
+        pass
+    assert driver._ahead == {}
+
+
 def test_compile_begins_it_before_the_cell_is_derived(
     compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,22 +66,21 @@ def beside(files: SourceFiles, found: CompilerInfo) -> Iterator[None]:
     is stopped.
     """
     entry = _entry(files, found)
-    if entry in _ahead or cache.has(entry):
+    stoppable, future = Stoppable(), Future[Path | None]()
+    if cache.has(entry) or _ahead.setdefault(entry, future) is not future:
         yield
         return
-    stoppable, future = Stoppable(), Future[Path | None]()
     worker = threading.Thread(
         target=_compile_ahead, args=(entry, files, found, stoppable, future), daemon=True
     )
     try:
-        _ahead[entry] = future
         worker.start()
         yield
     finally:
+        _ahead.pop(entry, None)  # first: what follows may be interrupted
         stoppable.stop()
         if worker.ident is not None:
             worker.join()
-        _ahead.pop(entry, None)
 
 
 def _compile_ahead(
