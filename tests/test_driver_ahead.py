@@ -92,6 +92,18 @@ def test_nothing_begins_while_another_process_is_at_it(compilations: list[str]) 
     assert compilations == [threading.current_thread().name]
 
 
+def test_where_no_thread_can_start_it_is_compiled_when_it_is_wanted(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with driver.beside(FILES, FOUND):
+        assert driver.compiled(FILES, FOUND).read_bytes() == b"\x7fELF"
+    assert compilations == [threading.current_thread().name]
+
+
 def test_a_compiler_that_fails_is_run_once_and_said_where_the_driver_is_wanted(
     tmp_path: Path,
 ) -> None:

@@ -74,7 +74,10 @@ def beside(files: SourceFiles, found: CompilerInfo) -> Iterator[None]:
         target=_compile_ahead, args=(entry, files, found, stoppable, future), daemon=True
     )
     try:
-        worker.start()
+        try:
+            worker.start()
+        except RuntimeError:  # no thread can start: too many, or Python is ending
+            future.set_result(None)
         yield
     finally:
         _ahead.pop(entry, None)  # first: what follows may be interrupted
