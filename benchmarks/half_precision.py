@@ -6,9 +6,10 @@
 Every contestant takes a turn in every round; figures are each one's fastest, so that what else a
 machine does counts little. ``f`` is a forward pass, ``f+b`` one that saves and a backward pass with
 every gradient. ``bf16`` is ``products="bf16"`` on float32 arrays, ``arrays`` a call of arrays in
-bfloat16; each contestant has its own. ``torch`` is ``nn.LSTM`` or ``nn.GRU`` in float32 and in
-bfloat16, where torch is installed. On a machine that is
-busy, processor time on one thread says more: ``--processor-time --threads 1``. Prints a table in
+bfloat16; each contestant has its own. ``full packed``, ``bf16 packed`` and ``int8 packed`` are
+forward passes of float32 arrays with weights that were packed before. ``torch`` is ``nn.LSTM`` or
+``nn.GRU`` in float32 and in bfloat16, where torch is installed. On a machine that is busy,
+processor time on one thread says more: ``--processor-time --threads 1``. Prints a table in
 Markdown: milliseconds of ``full``, the others as multiples of it.
 """
 
@@ -38,6 +39,8 @@ CALLS = {
     "arrays": (np.dtype(ml_dtypes.bfloat16), "bf16"),
 }
 """The type of a call's arrays, and its products."""
+PACKED = ("full", "bf16", "int8")
+"""Products of calls with packed weights."""
 Work = Callable[[], object]
 
 
@@ -71,6 +74,12 @@ def of_cellgen(cell: str, shape: BenchShape, threads: int) -> dict[tuple[str, st
         )
         found["f", name] = [kernel.sequence_forward.bind(**given, **how)]
         found["f+b", name] = [saving, back]
+    for products in PACKED:
+        own = drawn(cell, shape)
+        named = [a.name for a in kernel.sequence_forward.function.arguments if a.is_weight]
+        packed = kernel.pack(**{n: own.pop(n) for n in named}, products=products)
+        bound = kernel.sequence_forward.bind(**own, packed=packed, threads=threads)
+        found["f", f"{products} packed"] = [bound]
     return found
 
 
@@ -126,7 +135,7 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help="of all threads")
     given = parser.parse_args()
     clock = time.process_time if given.processor_time else time.perf_counter
-    names = ("bf16", "arrays", "torch full", "torch bf16")
+    names = ("bf16", "arrays", *(f"{p} packed" for p in PACKED), "torch full", "torch bf16")
     print(f"| cell | shape | mode | full, ms | {' | '.join(names)} |")
     print(f"|---|---|---|---:|{'---:|' * len(names)}")
     for cell in given.cells.split(","):

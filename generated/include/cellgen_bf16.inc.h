@@ -1,15 +1,23 @@
 /* Products in bfloat16 (`products` of the options): operands are rows that are rounded once a stage, for all
- * blocks of units, and weights that are rounded as they are packed. Part of cellgen_driver.c, for float32. */
+ * blocks of units, and weights that are rounded as they are packed. Rows in fixed point, beside weights in int8, are
+ * rounded in the same way. Part of cellgen_driver.c, for float32. */
 
 #if CELLGEN_PRECISION == 32
 
 #define CELLGEN_ROUNDED_HERE 4096 /* pairs of rows that each of several threads rounds for itself */
 
+/* Pairs that an operand takes in a row of one head: words. */
+CELLGEN_INLINE int64_t cg_pairs_of_head(const cg_row_block *b, const cellgen_run *run)
+{
+    const int64_t inner = cg_length(b, run->inner);
+    return b->in_int8 ? cellgen_fixed_words(inner) : CELLGEN_PAIRS(inner);
+}
+
 /* Pairs that an operand of a stage takes in a row. */
 CELLGEN_INLINE int64_t cg_operand_pairs(const cg_row_block *b, const cg_stage *stage, const cellgen_run *run)
 {
     const int64_t heads = run->by_head && stage->heads != CELLGEN_NONE ? cg_length(b, stage->heads) : 1;
-    return heads * CELLGEN_PAIRS(cg_length(b, run->inner));
+    return heads * cg_pairs_of_head(b, run);
 }
 
 /* Whole cache lines for the first `runs` operands of a row. */
@@ -57,12 +65,20 @@ CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, 
     cellgen_pair *to = rounded->rows;
     for (int i = 0; i < runs; ++i) {
         const cellgen_run *const run = stage->run + i;
-        const int64_t inner = cg_length(b, run->inner), pairs = CELLGEN_PAIRS(inner), row = at[run->use].row;
+        const int64_t inner = cg_length(b, run->inner), pairs = cg_pairs_of_head(b, run), row = at[run->use].row;
         const int64_t heads = run->by_head && stage->heads != CELLGEN_NONE ? cg_length(b, stage->heads) : 1;
         for (int64_t head = 0; head < heads; ++head, to += pairs) {
             const float *const from = cg_operand(b, at, run, head);
-            for (int64_t r = begin; r < end; ++r)
-                cellgen_round_row(from + r * row, inner, to + (r - rounded->first) * rounded->stride);
+            for (int64_t r = begin; r < end && pairs; ++r) {
+                cellgen_pair *const there = to + (r - rounded->first) * rounded->stride;
+#if CELLGEN_FIXED_ROWS
+                if (b->in_int8) {
+                    cellgen_fix_row(from + r * row, inner, there);
+                    continue;
+                }
+#endif
+                cellgen_round_row(from + r * row, inner, there);
+            }
         }
     }
 }
@@ -93,7 +109,7 @@ CELLGEN_INLINE const cellgen_pair *cg_rounded_row(const cg_row_block *b, const c
                                                   int number, int64_t row, int64_t head)
 {
     const cellgen_run *const run = stage->run + number;
-    int64_t at = run->by_head ? head * CELLGEN_PAIRS(cg_length(b, run->inner)) : 0;
+    int64_t at = run->by_head ? head * cg_pairs_of_head(b, run) : 0;
     for (int i = 0; i < number; ++i) at += cg_operand_pairs(b, stage, stage->run + i);
     return rounded->rows + (row - rounded->first) * rounded->stride + at;
 }

@@ -2,8 +2,9 @@
  *
  * A column w of a matrix is q = w / scale, rounded to the nearest integer, ties to even, from -127 to 127, with
  * scale = max |w| / 127, a float. Every product of a row and a column is one chain of fused multiply-adds of the
- * row and q, from 0 on with k ascending; the sum is multiplied by the scale and added to what was there by one
- * more. Rows are not rounded: neither tiles nor threads change a bit of it, and a row never depends on others.
+ * row and q, from 0 on with k ascending, or their exact sum in fixed point (cellgen_fixed_int8.h); it is multiplied
+ * by the scale and added to what was there by one more. Neither tiles nor threads change a bit of it, and a row
+ * never depends on others.
  *
  * A column of zeros has the scale 0, and so has one whose scale is below the smallest denormal float; of denormal
  * scales q ends at 127. A column with an infinity or a number that is none has such a scale, and so such results.
@@ -101,10 +102,14 @@ CELLGEN_INLINE void cellgen_scale_int8(int64_t rows, int64_t vectors, const floa
 
 /* ----------------------------------------------------------------------------------- panels */
 
-/* Bytes of a block of units: K rows of so many columns, then the scales of these. */
+#include "cellgen_fixed_int8.h"
+
+/* Bytes of a block of units: K rows of so many columns, or four rows side by side and the sums of columns, then
+ * the scales of these. */
 CELLGEN_INLINE int64_t cellgen_block_bytes_int8(int64_t K, int64_t columns)
 {
-    return (columns * (K + (int64_t)sizeof(float)) + 63) / 64 * 64;
+    const int64_t of_column = cellgen_is_fixed(K) ? 4 * CELLGEN_FOURS(K) + (int64_t)sizeof(int32_t) : K;
+    return (columns * (of_column + (int64_t)sizeof(float)) + 63) / 64 * 64;
 }
 /* Bytes of all panels. */
 CELLGEN_INLINE int64_t cellgen_panels_bytes_int8(int64_t K, int64_t slots, int64_t units, int64_t vectors)
@@ -137,11 +142,15 @@ CELLGEN_INLINE int8_t cellgen_nearest_int8(float w, float scale)
     return (int8_t)(found > CELLGEN_INT8_MOST ? CELLGEN_INT8_MOST : found < -CELLGEN_INT8_MOST ? -CELLGEN_INT8_MOST : found);
 }
 
-/* Pack w(K, columns), or w(columns, K) if `transposed`, into a panel whose rows are `step` apart, and the scales
- * of these columns; what is left of `width` columns are zeros. */
+/* Pack w(K, columns), or w(columns, K) if `transposed`, from column `first` of a block of units on, whose rows have
+ * `step` columns, and the scales of these columns; what is left of `width` columns are zeros. */
 CELLGEN_STATIC void cellgen_pack_int8(int64_t K, int64_t width, int64_t columns, const float *w, int64_t ldw, int transposed,
-                                      int8_t *CELLGEN_RESTRICT panel, int64_t step, float *CELLGEN_RESTRICT scale)
+                                      int8_t *block, int64_t first, int64_t step)
 {
+    const int fixed = cellgen_is_fixed(K);
+    const int64_t deep = fixed ? 4 * CELLGEN_FOURS(K) : K, next = fixed ? 4 : 1;
+    int32_t *const sums = (int32_t *)(void *)(block + deep * step) + first;
+    float *const scale = (float *)(void *)(block + (deep + (fixed ? (int64_t)sizeof *sums : 0)) * step) + first;
     uint32_t largest[4 * CELLGEN_LANES_F32] = {0};
     float by[4 * CELLGEN_LANES_F32];
     cellgen_largest_int8(K, columns, w, ldw, transposed, largest);
@@ -151,12 +160,14 @@ CELLGEN_STATIC void cellgen_pack_int8(int64_t K, int64_t width, int64_t columns,
         scale[j] = largest[j] < 0x7f800000u ? most / CELLGEN_INT8_MOST : most - most;
         by[j] = scale[j] > 0 ? scale[j] : 1.0f; /* where there is no scale, zeros */
     }
-    for (int64_t k = 0; k < K; ++k, panel += step) {
-        for (int64_t j = 0; j < columns && !transposed; ++j)
-            panel[j] = scale[j] > 0 ? cellgen_nearest_int8(w[k * ldw + j], by[j]) : (int8_t)0;
-        for (int64_t j = 0; j < columns && transposed; ++j)
-            panel[j] = scale[j] > 0 ? cellgen_nearest_int8(w[j * ldw + k], by[j]) : (int8_t)0;
-        for (int64_t j = columns; j < width; ++j) panel[j] = 0;
+    for (int64_t j = 0; j < width && fixed; ++j) sums[j] = 0;
+    for (int64_t k = 0; k < deep; ++k) {
+        int8_t *const row = block + (fixed ? k / 4 * 4 * step + k % 4 : k * step) + first * next;
+        for (int64_t j = 0; j < width; ++j) {
+            const int is_there = k < K && j < columns && scale[j] > 0;
+            row[j * next] = is_there ? cellgen_nearest_int8(transposed ? w[j * ldw + k] : w[k * ldw + j], by[j]) : (int8_t)0;
+            if (fixed) sums[j] += row[j * next];
+        }
     }
 }
 

@@ -55,7 +55,7 @@ typedef struct {
     cg_series *sparse;             /* of every array over time that has every so many-th step alone */
     real *whole;                   /* backward: gradients of outputs of all steps */
     real *held;                    /* forward: what the last step that counts shows, by output that is no state */
-    cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 */
+    cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
     int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
 } cg_row_block;
 
@@ -209,6 +209,14 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
     }
 }
 
+/* Whether rows are rounded before products read them. */
+#undef cg_rounds_rows
+#define cg_rounds_rows CELLGEN_NAME(cellgen_rounds_rows)
+CELLGEN_INLINE int cg_rounds_rows(const cg_row_block *b)
+{
+    return b->in_bf16 || (b->in_int8 && CELLGEN_FIXED_ROWS);
+}
+
 #undef cg_rounded_count
 #define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
@@ -255,8 +263,9 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
     CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
     CELLGEN_TAKE(b->held, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
-    for (int part = 0; part < f->parts && b->in_bf16; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
-    CELLGEN_TAKE(b->rounded, cellgen_pair, b->in_bf16, b->in_bf16 ? cg_rounded_count(b) : 0);
+    const int rounds = cg_rounds_rows(b);
+    for (int part = 0; part < f->parts && rounds; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
+    CELLGEN_TAKE(b->rounded, cellgen_pair, rounds, rounds ? cg_rounded_count(b) : 0);
     CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;
 }

@@ -119,7 +119,7 @@ typedef struct {
     int64_t step, row_end, pace;
     int deep, ahead;
     cellgen_prefetch *prefetch;
-    const cellgen_rounded *rounded; /* operands in bfloat16; NULL: as they are */
+    const cellgen_rounded *rounded; /* operands in bfloat16 or in fixed point; NULL: as they are */
 } cg_tiles;
 
 /* The product of an input for a window of steps, where it was formed ahead. */
@@ -203,7 +203,9 @@ CELLGEN_INLINE void cg_terms_int8(const cg_tiles *tiles, const cg_block *at, int
                                         columns,
                                         {panel, 0},
                                         tiles->prefetch};
-        cg_product_int8(rows, own->slots * vectors, &term, out, slots * width, accumulate);
+        const cellgen_rounded *const of = tiles->rounded;
+        const cellgen_pair *const fixed = of ? cg_rounded_row(b, tiles->stage, of, (int)(own - tiles->stage->run), top, at->head) : 0;
+        cg_product_int8(rows, own->slots * vectors, &term, fixed, of ? of->stride : 0, out, slots * width, accumulate);
     }
 }
 #endif
@@ -239,7 +241,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
         for (int done = ahead, some; done < count; done += some, accumulate = 1) {
             some = count - done < 4 ? count - done : 4;
 #if CELLGEN_PRECISION == 32
-            if (tiles->rounded) {
+            if (b->in_bf16) {
                 cg_terms_bf16(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
                 continue;
             }
@@ -274,7 +276,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 #if CELLGEN_PRECISION == 32
     CELLGEN_ALIGNED cellgen_pair rows_here[CELLGEN_ROUNDED_HERE];
     cellgen_rounded rounded;
-    if (b->in_bf16) {
+    if (cg_rounds_rows(b)) {
         const int64_t stride = parts > 1 ? cg_rounded_stride(b, stage, stage->runs) : b->widest_rounded[of_part];
         rounded = cg_round_rows(b, stage, stage->runs, stride, frame->at, row_begin, row_end, part, parts, rows_here);
         tiles.rounded = &rounded;
@@ -353,6 +355,31 @@ CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *st
 }
 #endif
 
+#if CELLGEN_PRECISION == 32
+/* The same of weights in int8. */
+CELLGEN_STATIC void cg_form_ahead_int8(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
+                                       int64_t first, int64_t rows, int64_t part, int64_t parts)
+{
+    CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
+    const cellgen_run *const run = stage->run;
+    const int64_t width = own->width, columns = run->slots * width;
+    cellgen_run operand = *run;
+    cg_stage alone = *stage;
+    operand.use = 0;
+    alone.run = &operand;
+    cellgen_rounded rounded = {0, 0, 0};
+    if (cg_rounds_rows(b)) rounded = cg_round_rows(b, &alone, 1, cg_rounded_stride(b, &alone, 1), at, 0, rows, part, parts, here);
+    for (int64_t block = own->begin; block < own->end; ++block) {
+        const int64_t head = own->of_head ? block / own->of_head : 0;
+        const int8_t *const panel = cg_block_int8(b, run, block, columns);
+        const cellgen_term_int8 term = {cg_length(b, run->inner), cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
+        const cellgen_pair *const fixed = rounded.rows ? cg_rounded_row(b, &alone, &rounded, 0, 0, head) : 0;
+        cg_product_int8(rows, run->slots * (width / CELLGEN_REAL_LANES), &term, fixed, rounded.stride,
+                        b->memory[run->ahead] + (block * b->window_rows + first) * columns, columns, 0);
+    }
+}
+#endif
+
 /* The product of an input for the steps step <= s < last of a window, ahead of the loop: no others may be held. */
 #undef cg_form_ahead
 #define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
@@ -374,20 +401,10 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
         cg_form_ahead_bf16(b, stage, &rows, &own, first, steps * b->B, part, parts);
         return;
     }
-    for (int64_t block = own.begin; block < own.end && b->in_int8; ++block) {
-        const int8_t *const panel = cg_block_int8(b, run, block, run->slots * width);
-        const cellgen_term_int8 term = {inner,
-                                        cg_operand(b, &rows, &operand, own.of_head ? block / own.of_head : 0),
-                                        row,
-                                        1,
-                                        panel,
-                                        run->slots * width,
-                                        {panel, 0},
-                                        0};
-        cg_product_int8(steps * b->B, run->slots * vectors, &term,
-                        b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
+    if (b->in_int8) {
+        cg_form_ahead_int8(b, stage, &rows, &own, first, steps * b->B, part, parts);
+        return;
     }
-    if (b->in_int8) return;
 #endif
     for (int64_t block = own.begin; block < own.end; ++block) {
         const real *const panel = b->memory[run->panel] + block * inner * run->slots * width;
