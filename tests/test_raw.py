@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import cellgen
 from cellgen import Cell, H, I, Input, Scalar, State, Static, Weight, tanh
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call import workspace
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.kernel import Kernel
 
@@ -70,6 +73,33 @@ def checked(
     found = made._asdict()
     kept = found.pop("saved", None)
     return found if kept is None else found | kept._asdict()
+
+
+@pytest.mark.parametrize("name", ["backward", "sequence_forward"])
+def test_a_workspace_too_large_to_keep_lives_through_the_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread keeps it, and the call has its address alone."""
+    raw = RawFunction(cellgen.load("gru"), name)
+    arrays = draw(raw, DIMS)
+    owners: list[weakref.ref[np.ndarray]] = []
+    real, run = workspace.new_memory, raw._run
+
+    def watched(where: str, size: int, dims: tuple[int, ...]) -> workspace.AlignedBytes:
+        made = real(where, size, dims)
+        owners.append(weakref.ref(made.owner))
+        return made
+
+    def running(numbers: object, struct: bytes) -> int:
+        assert [owner() is not None for owner in owners] == [True]
+        return run(numbers, struct)
+
+    monkeypatch.setattr(workspace, "KEPT_WORKSPACE", -1)
+    monkeypatch.setattr(workspace, "new_memory", watched)
+    monkeypatch.setattr(workspace.per_thread, "memory", workspace.NOTHING)
+    raw._run = running
+    raw([DIMS[dim] for dim in raw.function.dims], words_of(raw, arrays), threads=1)
+    assert owners[0]() is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

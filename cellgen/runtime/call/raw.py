@@ -18,7 +18,7 @@ from cellgen.runtime.abi import ERROR_CODES, OPTIONS, Argument
 from cellgen.runtime.build.library import DIMS
 from cellgen.runtime.call.arguments import DTYPES
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.workspace import Pointer, take_workspace
+from cellgen.runtime.call.workspace import NOTHING, AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.threads import team_size, threads_team
 
 KEPT_SIZES = 1024
@@ -94,7 +94,8 @@ class RawFunction:
         numbers, size = self._look(sizes) if known is None else known
         if options is not None:
             size = self.workspace_bytes(sizes, options)
-        tail = self._tail(sizes, size, options, threads)
+        memory = NOTHING if self._size is None else take_workspace(self.where, size, sizes)
+        tail = self._tail(memory, options, threads)  # addresses: the memory lives as long as we do
         code = self._run(numbers, self._pack(*words, *tail))
         if code:
             raise ArgumentError(
@@ -111,14 +112,9 @@ class RawFunction:
         self._known[dims] = found
         return found
 
-    def _tail(
-        self, dims: tuple[int, ...], size: int, options: Pointer, threads: int | None
-    ) -> tuple[int, ...]:
+    def _tail(self, memory: AlignedBytes, options: Pointer, threads: int | None) -> tuple[int, ...]:
         """Return what follows the members: workspace, its bytes, team, options."""
-        tail: tuple[int, ...] = ()
-        if self._size is not None:
-            memory = take_workspace(self.where, size, dims)
-            tail = (memory.address, memory.bytes)
+        tail: tuple[int, ...] = () if self._size is None else (memory.address, memory.bytes)
         if self._has_team:
             if threads != 1:
                 threads = team_size(threads, self.where)
