@@ -134,6 +134,7 @@ def test_arrays_batch_first() -> None:
     [
         ({"every": 0}, "every is 0, expected a number of steps, 1 for all or more"),
         ({"outputs": "h"}, "outputs is 'h', expected a tuple of some of h, c"),
+        ({"products": "int8"}, "products is 'int8', which calls of frameworks do not have"),
         ({"products": "bf16"}, "products is 'bf16' and the arrays are float64"),
         ({"memory_limit": 10}, "memory_limit is 10 bytes, expected"),
         ({"last_only": True, "every": 2}, "are both given"),

@@ -223,6 +223,7 @@ def test_a_compiled_call_is_one_graph(
         ({"outputs": "h"}, "outputs is 'h', expected a tuple of some of h, c"),
         ({"outputs": ("z",)}, "expected a tuple of some of h, c"),
         ({"products": "bf17"}, "products is 'bf17', expected one of 'full', 'bf16'"),
+        ({"products": "int8"}, "products is 'int8', which calls of frameworks do not have"),
         ({"products": "bf16"}, "products is 'bf16' and the tensors are float64"),
         ({"memory_limit": 10}, "memory_limit is 10 bytes, expected"),
         ({"memory_limit": 1000, "checkpoint": 3}, "are both given"),
