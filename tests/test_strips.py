@@ -11,7 +11,7 @@ from cellgen.cells import MLSTM, SHIPPED
 from cellgen.language.ops import outer, transpose
 from cellgen.pipeline import time_plans
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE
-from cellgen.runtime.call.workspace import kept
+from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.lower.plan import LoopPlan, PartPlan, StripPlan, TimePlan
 from cellgen.schedule.lower.strips import with_strips
@@ -127,9 +127,9 @@ def test_rows_share_the_memory_of_a_segment_band_by_band(monkeypatch: pytest.Mon
     touched = {}
     for threads in (1, 2):
         case.gradients(run, threads=threads)
-        kept().owner[:] = 0xA5
+        per_thread.memory.owner[:] = 0xA5
         equal(case.gradients(run, threads=threads), whole)
-        touched[threads] = np.count_nonzero(kept().owner != 0xA5)
+        touched[threads] = np.count_nonzero(per_thread.memory.owner != 0xA5)
     states = 4 * sizes["B"] * sizes["N"] * sizes["K"] * sizes["D"]  # bytes of those of a step
     assert touched[2] - touched[1] > 0.9 * (steps + 1) * states - BAND_BYTES > 0
 

@@ -239,7 +239,7 @@ def _put(place: Path, entry: str, produced: str) -> Path:
 
 def has(entry: str) -> bool:
     """Tell whether something stands under an entry; ``find`` looks at it."""
-    return (folder() / KERNELS / entry).exists()
+    return os.path.exists(folder() / KERNELS / entry)  # False for a name that no file can have
 
 
 def find(entry: str) -> Path | None:
