@@ -12,11 +12,6 @@
 
 #include "cellgen_gemm_bf16.h"
 
-#if CELLGEN_GNU && defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#define CELLGEN_FIXED_ROWS 1
-#else
-#define CELLGEN_FIXED_ROWS 0
-#endif
 #define CELLGEN_FOURS(K) (((K) + 3) / 4)
 enum { CELLGEN_FIXED_HEAD = 4, CELLGEN_FIXED_MOST = 1 << 16 }; /* words before a row; k whose sums 32 bits hold */
 

@@ -431,13 +431,8 @@ CELLGEN_INLINE cellgen_fetch cellgen_part(const void *panel, int64_t tile, int64
 #define CELLGEN_C(name) cellgen_##name##_f32
 #define CELLGEN_LANES CELLGEN_LANES_F32
 #include "cellgen_gemm_real.inc.h"
-#undef CELLGEN_REAL
-#undef CELLGEN_LEFT
-#undef CELLGEN_SUM
-#undef CELLGEN_S
-#undef CELLGEN_C
-#undef CELLGEN_LANES
 
+#define CELLGEN_ONLY_TILES 0
 #define CELLGEN_REAL double
 #define CELLGEN_LEFT double
 #define CELLGEN_SUM double
@@ -445,12 +440,5 @@ CELLGEN_INLINE cellgen_fetch cellgen_part(const void *panel, int64_t tile, int64
 #define CELLGEN_C(name) cellgen_##name##_f64
 #define CELLGEN_LANES CELLGEN_LANES_F64
 #include "cellgen_gemm_real.inc.h"
-#undef CELLGEN_REAL
-#undef CELLGEN_LEFT
-#undef CELLGEN_SUM
-#undef CELLGEN_S
-#undef CELLGEN_C
-#undef CELLGEN_LANES
-#undef CELLGEN_ONLY_TILES
 
 #endif

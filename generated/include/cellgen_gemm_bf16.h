@@ -150,13 +150,6 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_pairs(cellgen_pair a, cellgen_ve
 #define CELLGEN_C(name) cellgen_##name##_f32
 #define CELLGEN_LANES CELLGEN_LANES_F32
 #include "cellgen_gemm_real.inc.h"
-#undef CELLGEN_ONLY_TILES
-#undef CELLGEN_REAL
-#undef CELLGEN_LEFT
-#undef CELLGEN_SUM
-#undef CELLGEN_S
-#undef CELLGEN_C
-#undef CELLGEN_LANES
 
 /* ---------------------------------------------------------------------------------- rounding */
 

@@ -18,6 +18,13 @@
 
 #define CELLGEN_INT8_MOST 127 /* the largest q */
 
+/* Whether rows are in fixed point (cellgen_fixed_int8.h), but for the longest. */
+#if CELLGEN_GNU && defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define CELLGEN_FIXED_ROWS 1
+#else
+#define CELLGEN_FIXED_ROWS 0
+#endif
+
 /* ------------------------------------------------------------------------------- one vector */
 
 typedef cellgen_vec_f32 cellgen_vec_int8;
@@ -70,7 +77,7 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_int8(float a, cellgen_vec_f32 b,
 }
 #endif
 
-#define CELLGEN_ONLY_TILES 2
+#define CELLGEN_ONLY_TILES (CELLGEN_FIXED_ROWS ? 3 : 2)
 #define CELLGEN_REAL int8_t
 #define CELLGEN_LEFT float
 #define CELLGEN_SUM float
@@ -78,13 +85,6 @@ CELLGEN_INLINE cellgen_vec_f32 cellgen_fma_lane_int8(float a, cellgen_vec_f32 b,
 #define CELLGEN_C(name) cellgen_##name##_f32
 #define CELLGEN_LANES CELLGEN_LANES_F32
 #include "cellgen_gemm_real.inc.h"
-#undef CELLGEN_ONLY_TILES
-#undef CELLGEN_REAL
-#undef CELLGEN_LEFT
-#undef CELLGEN_SUM
-#undef CELLGEN_S
-#undef CELLGEN_C
-#undef CELLGEN_LANES
 
 /* out (+)= sums times the scale of their column, of `vectors` whole vectors. */
 CELLGEN_INLINE void cellgen_scale_int8(int64_t rows, int64_t vectors, const float *sums, int64_t step, const float *scale,

@@ -4,7 +4,8 @@
  * CELLGEN_REAL is the type of panels, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a
  * vector; CELLGEN_LEFT is the type of rows, CELLGEN_SUM that of sums, CELLGEN_C(name) a name for that.
  * With CELLGEN_ONLY_TILES there are no whole products: operands come packed; where it is 2, there is
- * nothing but tiles. */
+ * nothing but tiles, and where it is 3, these have one row: few products need them, and each takes its
+ * time to compile. All of these macros are undefined at the end. */
 
 /* ------------------------------------------------------------------------------------ tiles
  * c[row][vector] (+)= sum over terms and k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES]:
@@ -151,7 +152,16 @@ typedef struct {
         (term, terms, top, left + width, c + width, ldc, lanes, lanes_b, accumulate);              \
     }
 
-#if CELLGEN_VECTOR_REGISTERS == 32
+#if CELLGEN_ONLY_TILES == 3
+CELLGEN_TILE_HIGH(1, 1)
+CELLGEN_TILE_HIGH(1, 2)
+CELLGEN_TILE_HIGH(1, 3)
+CELLGEN_TILE_HIGH(1, 4)
+CELLGEN_TILE_BESIDE(1, 5, 4, 1)
+CELLGEN_TILE_BESIDE(1, 6, 4, 2)
+CELLGEN_TILE_BESIDE(1, 7, 4, 3)
+CELLGEN_TILE_BESIDE(1, 8, 4, 4)
+#elif CELLGEN_VECTOR_REGISTERS == 32
 CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 1)
 CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 2)
 CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 3)
@@ -199,7 +209,16 @@ CELLGEN_TILE_BESIDE(3, 8, 4, 4)
             M -= rows;                                                                             \
         }                                                                                          \
     }
-#if CELLGEN_VECTOR_REGISTERS == 32
+#if CELLGEN_ONLY_TILES == 3
+CELLGEN_COLUMN(1, 1)
+CELLGEN_COLUMN(2, 1)
+CELLGEN_COLUMN(3, 1)
+CELLGEN_COLUMN(4, 1)
+CELLGEN_COLUMN(5, 1)
+CELLGEN_COLUMN(6, 1)
+CELLGEN_COLUMN(7, 1)
+CELLGEN_COLUMN(8, 1)
+#elif CELLGEN_VECTOR_REGISTERS == 32
 CELLGEN_COLUMN(1, 8)
 CELLGEN_COLUMN(2, 8)
 CELLGEN_COLUMN(3, 8)
@@ -840,3 +859,11 @@ CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, cons
 }
 #endif
 #endif
+
+#undef CELLGEN_ONLY_TILES
+#undef CELLGEN_REAL
+#undef CELLGEN_LEFT
+#undef CELLGEN_SUM
+#undef CELLGEN_S
+#undef CELLGEN_C
+#undef CELLGEN_LANES

@@ -326,43 +326,15 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 }
 
 #if CELLGEN_PRECISION == 32
-/* The product of an input for some steps of a window, in bfloat16; `at` are their rows, `first` the place of the
- * first one in the window. */
-CELLGEN_STATIC void cg_form_ahead_bf16(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
-                                       int64_t first, int64_t rows, int64_t part, int64_t parts)
+/* The product of an input for some steps of a window, in bfloat16 or of weights in int8; `at` are their rows, `first`
+ * the place of the first one in the window. */
+CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
+                                         int64_t first, int64_t rows, int64_t part, int64_t parts)
 {
     CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
     const cellgen_run *const run = stage->run;
-    cellgen_run operand = *run;
-    cg_stage alone = *stage;
-    operand.use = 0;
-    alone.run = &operand;
-    const cellgen_rounded rounded = cg_round_rows(b, &alone, 1, cg_rounded_stride(b, &alone, 1), at, 0, rows, part, parts, here);
-    const int64_t pairs = CELLGEN_PAIRS(cg_length(b, run->inner)), width = own->width, size = pairs * run->slots * width;
-    for (int64_t block = own->begin; block < own->end; ++block) {
-        const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[run->panel] + block * size;
-        const cellgen_term_pairs term = {pairs,
-                                         cg_rounded_row(b, &alone, &rounded, 0, 0, own->of_head ? block / own->of_head : 0),
-                                         rounded.stride,
-                                         1,
-                                         panel,
-                                         run->slots * width,
-                                         {block + 1 < own->end ? panel + size : panel, 0},
-                                         0};
-        cellgen_tile_of_pairs(rows, run->slots * (width / CELLGEN_REAL_LANES), &term, 1,
-                              b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
-    }
-}
-#endif
-
-#if CELLGEN_PRECISION == 32
-/* The same of weights in int8. */
-CELLGEN_STATIC void cg_form_ahead_int8(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
-                                       int64_t first, int64_t rows, int64_t part, int64_t parts)
-{
-    CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
-    const cellgen_run *const run = stage->run;
-    const int64_t width = own->width, columns = run->slots * width;
+    const int64_t inner = cg_length(b, run->inner), pairs = CELLGEN_PAIRS(inner);
+    const int64_t columns = run->slots * own->width, vectors = columns / CELLGEN_REAL_LANES;
     cellgen_run operand = *run;
     cg_stage alone = *stage;
     operand.use = 0;
@@ -371,11 +343,18 @@ CELLGEN_STATIC void cg_form_ahead_int8(const cg_row_block *b, const cg_stage *st
     if (cg_rounds_rows(b)) rounded = cg_round_rows(b, &alone, 1, cg_rounded_stride(b, &alone, 1), at, 0, rows, part, parts, here);
     for (int64_t block = own->begin; block < own->end; ++block) {
         const int64_t head = own->of_head ? block / own->of_head : 0;
-        const int8_t *const panel = cg_block_int8(b, run, block, columns);
-        const cellgen_term_int8 term = {cg_length(b, run->inner), cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
-        const cellgen_pair *const fixed = rounded.rows ? cg_rounded_row(b, &alone, &rounded, 0, 0, head) : 0;
-        cg_product_int8(rows, run->slots * (width / CELLGEN_REAL_LANES), &term, fixed, rounded.stride,
-                        b->memory[run->ahead] + (block * b->window_rows + first) * columns, columns, 0);
+        const cellgen_pair *const row = rounded.rows ? cg_rounded_row(b, &alone, &rounded, 0, 0, head) : 0;
+        real *const out = b->memory[run->ahead] + (block * b->window_rows + first) * columns;
+        if (b->in_int8) {
+            const int8_t *const panel = cg_block_int8(b, run, block, columns);
+            const cellgen_term_int8 term = {inner, cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
+            cg_product_int8(rows, vectors, &term, row, rounded.stride, out, columns, 0);
+        } else {
+            const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[run->panel] + block * pairs * columns;
+            const cellgen_pair *const next = block + 1 < own->end ? panel + pairs * columns : panel;
+            const cellgen_term_pairs term = {pairs, row, rounded.stride, 1, panel, columns, {next, 0}, 0};
+            cellgen_tile_of_pairs(rows, vectors, &term, 1, out, columns, 0);
+        }
     }
 }
 #endif
@@ -397,12 +376,8 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
     cellgen_run operand = *run;
     operand.use = 0;
 #if CELLGEN_PRECISION == 32
-    if (b->in_bf16) {
-        cg_form_ahead_bf16(b, stage, &rows, &own, first, steps * b->B, part, parts);
-        return;
-    }
-    if (b->in_int8) {
-        cg_form_ahead_int8(b, stage, &rows, &own, first, steps * b->B, part, parts);
+    if (b->in_bf16 || b->in_int8) {
+        cg_form_ahead_narrow(b, stage, &rows, &own, first, steps * b->B, part, parts);
         return;
     }
 #endif

@@ -75,13 +75,8 @@ def hold(path: Path, purpose: str) -> Iterator[bool]:
     ``purpose`` says in messages what waits. Raises BuildError when ``give_up`` ends the waiting,
     OSError when the file cannot be made.
     """
-    handle = _wait(path, purpose)
-    try:
-        if handle is not None:
-            _sign(handle, purpose)
-        yield handle is not None
-    finally:
-        _release(handle)
+    with _signed(_wait(path, purpose), purpose) as is_held:
+        yield is_held
 
 
 @contextmanager
@@ -90,6 +85,13 @@ def hold_if_free(path: Path, purpose: str) -> Iterator[bool]:
     handle = None
     with contextlib.suppress(OSError):
         handle = take(path, create=True)
+    with _signed(handle, purpose) as is_held:
+        yield is_held
+
+
+@contextmanager
+def _signed(handle: int | None, purpose: str) -> Iterator[bool]:
+    """Sign a lock file that was taken, if any, and release it at the end."""
     try:
         if handle is not None:
             _sign(handle, purpose)
