@@ -40,6 +40,12 @@ STRICT = ["-Werror", "all-warnings", "-Xptxas", "-v"]
 TOGETHER = 5
 """Cells that one file includes: what the headers share is compiled once for all of them."""
 
+EMULATION = "cellgen_cuda_emulation.h"
+"""What other compilers read in the place of CUDA's own headers."""
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+INCLUDE = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"]+)"')
+GUARD = re.compile(r"\s*#ifndef (\w+)\n#define \1\n(.*)\n#endif\s*", re.DOTALL)
+
 BUDGETS = {
     r"_(forward|reverse)_(block|stream)_": REGISTERS,
     r"_f64|_over_rows_": 192,
@@ -85,10 +91,34 @@ def sources(names: Sequence[str]) -> dict[str, str]:
 
 
 def digest(source: str) -> str:
-    """Of all text that the compiler reads for a cell."""
-    headers = sorted(include_folder().glob("cellgen_cuda*.cuh"))
-    text = "\0".join([source, *(header.read_text() for header in headers)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Of all tokens that nvcc reads for a cell: comments and where files end do not count."""
+    headers = sorted(path.name for path in include_folder().glob("cellgen_cuda*.cuh"))
+    text = "\n".join([source, *(f'#include "{name}"' for name in headers)])
+    return hashlib.sha256(expanded(text, {EMULATION}).encode()).hexdigest()[:16]
+
+
+def expanded(text: str, done: set[str]) -> str:
+    """The tokens of a text and of our headers that it includes; a header with a guard stands once.
+
+    Such headers are noted in ``done``.
+    """
+    parts = []
+    for line in COMMENT.sub(" ", text).replace("\\\n", " ").split("\n"):
+        found = INCLUDE.match(line)
+        if found is None or not (include_folder() / found[1]).is_file():
+            parts.append(" ".join(line.split()))
+        elif found[1] not in done:
+            parts.append(_expanded_header(found[1], done))
+    return "\n".join(filter(None, parts))
+
+
+def _expanded_header(name: str, done: set[str]) -> str:
+    text = COMMENT.sub(" ", (include_folder() / name).read_text())
+    guarded = GUARD.fullmatch(text)
+    if guarded is None:
+        return expanded(text, done)
+    done.add(name)
+    return expanded(guarded[2], done)
 
 
 def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) -> list[Entry]:
