@@ -35,6 +35,7 @@ class CellLayers(torch.nn.Module):
     """Layers of any cell over time; ``cellgen.torch.module`` makes one and documents it."""
 
     _stack: Stack | bool | None = None
+    _said: tuple[object, ...] = ()  # what usual calls were made with
 
     def __init__(  # noqa: PLR0913 - one argument an option
         self,
@@ -271,9 +272,10 @@ class CellLayers(torch.nn.Module):
 
 def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | None:
     """Compute a usual call; None for others."""
-    stack = layers._stack
-    if stack is None:
+    stack, said = layers._stack, (layers.window, *layers.scalars.items())
+    if stack is None or said != layers._said:
         stack = layers._stack = _stack_of(layers)
+        layers._said = said  # last: another thread goes by it
     if not isinstance(stack, Stack) or (layers.training and layers.dropout):
         return None
     states = (state,) if type(state) is Tensor else state
@@ -292,6 +294,9 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
     found = None
     if not (layers.roles.given or layers.roles.masks) and len(units(layers.roles.outputs[0])) == 1:
         scalars = tuple({**layers.cell.scalars, **layers.scalars}.values())
+        types = [type(layers.window), *map(type, scalars)]
+        if types != [int, *[float] * len(scalars)] or layers.window < 0:
+            return False  # other calls convert them, or have words for them
         usual = Call(layers.cell.known, scalars, window=layers.window)
         found = stack_of(layers.cell, (usual, replace(usual, reverse=True)), ends)
     return found or False

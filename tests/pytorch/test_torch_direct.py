@@ -249,6 +249,28 @@ def test_a_copy_and_what_is_unpickled_call_anew() -> None:
             torch.testing.assert_close(again(x)[0], wanted, rtol=0, atol=0)
 
 
+def test_options_of_a_layer_may_change_between_calls() -> None:
+    layer, x = cellgen.torch.module("lem", 3, 5), torch.randn(6, 2, 3)
+
+    def found(layer: Any) -> list[torch.Tensor]:
+        output, _ = layer(x)
+        return [output, *torch.autograd.grad(output.sum(), list(layer.parameters()))]
+
+    first = found(layer)
+    for window, dt in ((1, 1.0), (2, 0.5), (0, 0.5)):
+        layer.window, layer.scalars["dt"] = window, dt
+        other = cellgen.torch.module("lem", 3, 5, window=window, dt=dt)
+        other.load_state_dict(layer.state_dict())
+        again = found(layer)
+        torch.testing.assert_close(again, found(other), rtol=0, atol=0)
+        assert not torch.equal(again[1], first[1])
+    for name, value in (("window", 1.5), ("window", -1), ("scalars", {"dt": "x"})):
+        layer.window, layer.scalars = 0, {}
+        setattr(layer, name, value)
+        with pytest.raises(cellgen.ArgumentError, match=name.rstrip("s")):
+            layer(x)
+
+
 def test_threads_call_at_once() -> None:
     layer = cellgen.torch.GRU(8, 16)
     x = torch.randn(16, 20, 2, 8)
