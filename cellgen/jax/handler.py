@@ -103,7 +103,7 @@ def _sources() -> tuple[SourceFiles, Path]:
             f"again (pip install --force-reinstall jaxlib)"
         )
     texts = {SOURCE.name: SOURCE.read_text(encoding="utf-8")}
-    return SourceFiles.gather(NAME, texts, None, include_folder()), folder
+    return SourceFiles.gather(NAME, texts, SOURCE.parent, include_folder()), folder
 
 
 def _key(sources: SourceFiles, folder: Path, found: CompilerInfo) -> str:

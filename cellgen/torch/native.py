@@ -22,6 +22,7 @@ from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, compiler, link_flags
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.host.processors import usable_processors
 from cellgen.runtime.paths import include_folder
 from cellgen.torch.layout import Layout
@@ -30,8 +31,6 @@ from cellgen.torch.registry import find
 NAME = "cellgen_torch"
 VARIABLE = "CELLGEN_TORCH_OPERATORS"
 SOURCE = Path(__file__).parent / "shim.c"
-PARTS = (Path(__file__).parent / "direct.c",)
-HEADERS = ("cellgen.h", "cellgen_descriptor.h", "cellgen_options.h")
 FLAGS = ("-O2", "-std=gnu11", "-fexceptions", "-fPIC", "-pthread")
 """``-fexceptions``: a fault leaves the operator as an exception of C++."""
 
@@ -159,24 +158,22 @@ def _built() -> Path:
     if not sys.platform.startswith("linux"):
         raise BuildError(f"{NAME}: operators in C are for Linux, found {sys.platform}")
     found = compiler()
-    folder = include_folder()
-    texts = [("shim.c", SOURCE.read_text(encoding="utf-8"))]
-    texts += [(part.name, part.read_text(encoding="utf-8")) for part in PARTS]
-    texts += [(name, (folder / name).read_text(encoding="utf-8")) for name in HEADERS]
+    text = {SOURCE.name: SOURCE.read_text(encoding="utf-8")}
+    sources = SourceFiles.gather(NAME, text, SOURCE.parent, include_folder())
     libraries = Path(torch.__file__).parent / "lib"
     facts = [
         *found.facts,
         ("own flags", repr(FLAGS)),
         ("torch", f"{torch.__version__}\n{libraries}"),
     ]
-    entry = f"{NAME}-{cache.digest([*texts, *facts])}"
+    entry = f"{NAME}-{cache.digest([*sources.files, *facts])}"
 
     def compiled(place: Path) -> str:
         produced = f"{entry}.so"
-        command = (*found.command, *FLAGS, *link_flags(), "-I.", "shim.c", "-o", produced)
+        command = (*found.command, *FLAGS, *link_flags(), "-Iinclude", SOURCE.name, "-o", produced)
         linked = (*command, f"-L{libraries}", "-ltorch_cpu", "-l:libstdc++.so.6")
         step = steps.Step(f"compiling {NAME}", linked, produced)
         steps.run(place, NAME, entry, ((step,),), TOOL)
         return produced
 
-    return cache.made(entry, texts, compiled)[0]
+    return cache.made(entry, sources.files, compiled)[0]

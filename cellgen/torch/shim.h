@@ -1,0 +1,135 @@
+/* What the operators are made of: libtorch's stable C interface, as far as they call it, cells, and a call.
+ * Part of shim.c. */
+#ifndef CELLGEN_TORCH_SHIM_H
+#define CELLGEN_TORCH_SHIM_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cellgen.h"
+#include "cellgen_descriptor.h"
+
+typedef uint64_t Value; /* what the stack of an operator holds: a handle, or a number's bits */
+typedef void *Tensor;
+typedef void *List;
+typedef int32_t Error;
+
+Error aoti_torch_get_data_ptr(Tensor, void **);
+Error aoti_torch_get_dim(Tensor, int64_t *);
+Error aoti_torch_get_sizes(Tensor, int64_t **);
+Error aoti_torch_get_strides(Tensor, int64_t **);
+Error aoti_torch_get_dtype(Tensor, int32_t *);
+Error aoti_torch_get_device_type(Tensor, int32_t *);
+Error aoti_torch_get_layout(Tensor, int32_t *);
+Error aoti_torch_is_contiguous(Tensor, _Bool *);
+Error aoti_torch_copy_(Tensor, Tensor, int32_t);
+Error aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
+                               Tensor *);
+Error aoti_torch_delete_tensor_object(Tensor);
+Error aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t, void **);
+Error torch_library_impl(void *, const char *, void (*)(Value *, uint64_t, uint64_t), uint64_t);
+Error torch_new_list_reserve_size(size_t, List *);
+Error torch_list_size(List, size_t *);
+Error torch_list_get_item(List, size_t, Value *);
+Error torch_list_push_back(List, Value);
+Error torch_delete_list(List);
+Error torch_string_c_str(void *, const char **);
+Error torch_delete_string(void *);
+Error torch_get_num_threads(uint32_t *);
+int32_t aoti_torch_dtype_float32(void), aoti_torch_dtype_float64(void), aoti_torch_dtype_int64(void);
+int32_t aoti_torch_dtype_bfloat16(void), aoti_torch_dtype_float16(void);
+int32_t aoti_torch_dtype_bool(void), aoti_torch_device_type_cpu(void), aoti_torch_layout_strided(void);
+void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* of libstdc++ */
+
+enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };
+
+/* `products` of a call. */
+enum { AS_TENSORS = 0, IN_FULL = 1, IN_BF16 = 2 };
+
+/* Where the word of a struct's member comes from. */
+enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
+
+typedef struct {
+    const cellgen_value *value;
+    int source, number;
+} Member;
+
+typedef struct {
+    const cellgen_signature *signature;
+    const cellgen_entry *entry[2]; /* float, double */
+    int members, results;
+    Member *member;
+    const cellgen_value **result;
+} Function;
+
+/* How an axis of one tensor tells a dimension. */
+typedef struct {
+    int64_t dim, tensor, axis;
+} Tells;
+
+typedef struct Cell {
+    struct Cell *next;
+    char *text;
+    const cellgen_cell *cell;
+    int theta, scalars, outputs, saved, upstream, told;
+    const cellgen_value **shape; /* of theta; NULL where no function reads one */
+    const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
+    int states, held;
+    int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
+    int *is_operand; /* of theta: a weight that products alone read */
+    int *output_of; /* for each upstream gradient the number of its output */
+    Tells *tells;
+    Function forward, backward;
+} Cell;
+
+static Cell *cells;
+static int (*find_cell)(const char *);
+static uint32_t processors = 1;
+
+/* What a call holds until it ends. */
+typedef struct {
+    const Cell *cell;
+    const Function *function;
+    const char *fault;
+    Tensor owned[4 * MOST];
+    int owns;
+    int64_t dims[DIMS];
+    int32_t dtype;
+    int is_double, is_apart;
+    int narrow;                      /* cellgen_stored: of tensors of 16 bits */
+    int in_bf16;                     /* products */
+    int64_t products;                /* as the call says */
+    unsigned char stored[MOST];      /* of each member */
+    unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
+    Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
+    Tensor checkpoint[MOST];
+    int checkpoints;
+    void *checkpoint_at[MOST];
+    double scalar[MOST];
+    void *word[MOST + 4];
+    int64_t *strides, own_strides[2 * MOST + 4];
+    int spans;
+    int64_t wanted; /* bits of the results that the caller wants; -1: all */
+    int64_t every, hidden, segment;
+    int last, skips;
+    int is_layer; /* states are (1, B, ...), those of one layer */
+} Run;
+
+/* What a backward pass with checkpoints runs forward once more. */
+typedef struct {
+    void *word[MOST + 4];
+    int64_t strides[2 * MOST + 4];
+    unsigned char stored[MOST];
+    cellgen_options options;
+} Again;
+
+static void fail(Run *run, const char *fault)
+{
+    if (run->fault == NULL)
+        run->fault = fault;
+}
+
+#endif

@@ -1,0 +1,216 @@
+/* Workspaces of threads, shapes, and tensors as a kernel reads them. Part of shim.c. */
+
+/* --- workspace: each thread keeps what it has --------------------------------------------------- */
+
+typedef struct {
+    void *memory;
+    int64_t bytes;
+} Space;
+
+static pthread_key_t spaces;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void free_space(void *held)
+{
+    free(((Space *)held)->memory);
+    free(held);
+}
+static void make_key(void) { pthread_key_create(&spaces, free_space); }
+
+static void *workspace(int64_t bytes)
+{
+    pthread_once(&once, make_key);
+    Space *space = pthread_getspecific(spaces);
+    if (space == NULL) {
+        space = calloc(1, sizeof *space);
+        if (space == NULL || pthread_setspecific(spaces, space))
+            return NULL;
+    }
+    if (space->bytes < bytes || space->memory == NULL) {
+        free(space->memory);
+        space->bytes = 0;
+        if (posix_memalign(&space->memory, 64, (size_t)(bytes > 64 ? bytes : 64))) {
+            space->memory = NULL;
+            return NULL;
+        }
+        space->bytes = bytes;
+    }
+    return space->memory;
+}
+
+/* --- shapes ------------------------------------------------------------------------------------- */
+
+static int64_t length(const cellgen_axis *axis, const int64_t *dims)
+{
+    int64_t sum = 0;
+    for (int64_t k = 0; k < axis->terms; ++k) {
+        int64_t part = axis->term[k].factor;
+        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
+            part *= dims[axis->term[k].dim[j]];
+        sum += part;
+    }
+    return sum;
+}
+
+/* Solve an axis for one dimension, the others known: it stands alone in its term. */
+static int64_t told(const cellgen_axis *axis, int64_t dim, int64_t size, const int64_t *dims)
+{
+    int64_t factor = 1;
+    for (int64_t k = 0; k < axis->terms; ++k) {
+        int64_t part = axis->term[k].factor;
+        if (axis->term[k].dim[0] == dim) {
+            factor = part;
+            continue;
+        }
+        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
+            part *= dims[axis->term[k].dim[j]];
+        size -= part;
+    }
+    return size / factor;
+}
+
+static void own(Run *run, Tensor tensor)
+{
+    if (run->owns < 4 * MOST)
+        run->owned[run->owns++] = tensor;
+    else
+        aoti_torch_delete_tensor_object(tensor);
+}
+
+static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
+{
+    int64_t strides[AXES + 1], dense = 1;
+    Tensor made = NULL;
+    for (int64_t k = rank; k-- > 0;) {
+        strides[k] = dense;
+        dense *= sizes[k] > 0 ? sizes[k] : 1;
+    }
+    if (aoti_torch_empty_strided(rank, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &made))
+        fail(run, "cellgen: no memory for a result");
+    return made;
+}
+
+/* Whether units lie side by side, whatever lies between steps and rows. */
+static int has_dense_units(int64_t rank, const int64_t *sizes, const int64_t *strides)
+{
+    int64_t dense = 1;
+    for (int64_t k = rank; k-- > 2;) {
+        if (sizes[k] > 1 && strides[k] != dense)
+            return 0;
+        dense *= sizes[k];
+    }
+    return 1;
+}
+
+static void span(Run *run, int64_t steps, int64_t rows)
+{
+    run->strides[run->spans++] = steps;
+    run->strides[run->spans++] = rows;
+}
+
+/* The length of an axis, where outputs over time and their gradients are those of every so many-th step. */
+static int64_t shown_length(const Run *run, const cellgen_value *value, int64_t axis, int is_shown)
+{
+    const int64_t found = length(value->axis[axis], run->dims);
+    return is_shown && axis == 0 && (value->flags & CELLGEN_VALUE_OVER_TIME) ? found / run->every : found;
+}
+
+/* Whether an array has a row for each step, saved ones too. */
+static int has_steps(const Run *run, const cellgen_value *value)
+{
+    if (value->flags & CELLGEN_VALUE_OVER_TIME)
+        return 1;
+    if (!(value->flags & CELLGEN_VALUE_SAVED) || value->axes == 0 || value->axis[0]->terms != 1)
+        return 0;
+    const cellgen_term *term = value->axis[0]->term;
+    return term->factor == 1 && term->dim[1] < 0 && term->dim[0] >= 0 &&
+           strcmp(run->cell->cell->dim[term->dim[0]], "T") == 0;
+}
+
+/* Whether a tensor is a weight that products in bfloat16 read as it is. */
+static int is_raw(const Run *run, const Member *member)
+{
+    return member->source == THETA && run->narrow == CELLGEN_STORED_BF16 && run->in_bf16 &&
+           run->cell->is_operand[member->number];
+}
+
+/* What the 16 bits of an array hold that is not widened (cellgen_stored). */
+static int kind_of(const Run *run, const Member *member)
+{
+    const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
+    return run->narrow && is_kept && run->cell->is_gate[member->number] ? CELLGEN_STORED_F16 : run->narrow;
+}
+
+/* The type of a tensor that stands for a member. */
+static int32_t dtype_of(const Run *run, const Member *member)
+{
+    const cellgen_value *value = member->value;
+    if (!run->narrow)
+        return run->dtype;
+    if (has_steps(run, value) || is_raw(run, member))
+        return kind_of(run, member) == CELLGEN_STORED_F16 ? aoti_torch_dtype_float16() : run->dtype;
+    return member->source == THETA || value->flags & CELLGEN_VALUE_SAVED ? aoti_torch_dtype_float32() : run->dtype;
+}
+
+/* Another tensor with the numbers of one, without gaps. */
+static Tensor copied(Run *run, Tensor tensor, int64_t rank, const int64_t *sizes, int32_t dtype)
+{
+    Tensor copy = make(run, rank, sizes, dtype);
+    if (copy == NULL)
+        return NULL;
+    own(run, copy);
+    if (aoti_torch_copy_(copy, tensor, 0))
+        fail(run, "cellgen: a tensor cannot be copied");
+    return copy;
+}
+
+/* The address of a tensor that a kernel can read; what it cannot is copied first. */
+static void *address(Run *run, Tensor tensor, const Member *member)
+{
+    const cellgen_value *value = member->value;
+    const int is_shown = member->source == UPSTREAM;
+    int64_t rank = 0, *sizes = NULL, *strides = NULL;
+    int32_t dtype = -1, device = -1;
+    _Bool dense = 0;
+    void *found = NULL;
+    int first = 0;
+    aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
+    aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
+    if (run->is_layer && value->role == CELLGEN_ROLE_STATE)
+        first = rank > 0 && sizes[0] == 1, sizes += first, rank = first ? rank - 1 : -1;
+    if (rank != value->axes || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
+        fail(run, "cellgen: a tensor has another rank, dtype or device");
+        return NULL;
+    }
+    for (int64_t k = 0; k < rank; ++k)
+        if (sizes[k] != shown_length(run, value, k, is_shown)) {
+            fail(run, "cellgen: shapes do not agree");
+            return NULL;
+        }
+    const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
+    const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value) && !is_raw(run, member);
+    aoti_torch_is_contiguous(tensor, &dense);
+    if (!dense || is_widened) {
+        aoti_torch_get_strides(tensor, &strides);
+        if (timed && has_dense_units(rank, sizes, strides)) {
+            run->is_apart = 1;
+            span(run, strides[0], strides[1]);
+            aoti_torch_get_data_ptr(tensor, &found);
+            return found;
+        }
+        tensor = copied(run, tensor, rank + first, sizes - first, is_widened ? aoti_torch_dtype_float32() : dtype);
+        if (tensor == NULL)
+            return NULL;
+    }
+    aoti_torch_get_data_ptr(tensor, &found);
+    return found;
+}
+
+/* Steps and rows of an array over time without gaps. */
+static void dense_span(Run *run, const cellgen_value *value)
+{
+    int64_t units = 1;
+    for (int64_t k = 2; k < value->axes; ++k)
+        units *= length(value->axis[k], run->dims);
+    span(run, length(value->axis[1], run->dims) * units, units);
+}

@@ -1,0 +1,136 @@
+/* Cells that Python makes known: what their descriptors say, by the operators' lists. Part of shim.c. */
+
+static int place(const char *name, const char *const *names, int count)
+{
+    for (int k = 0; k < count; ++k)
+        if (strcmp(names[k], name) == 0)
+            return k;
+    return -1;
+}
+
+static int describe(Function *function, const Cell *cell, const char *name, const char *const *theta,
+                    const char *const *scalars, const char *const *kept, const char *const *upstream,
+                    const char *const *results, int count)
+{
+    const cellgen_cell *of = cell->cell;
+    int64_t number = 0;
+    while (number < of->functions && strcmp(of->function[number].name, name))
+        ++number;
+    if (number == of->functions || of->precisions != 2)
+        return 1;
+    const cellgen_signature *signature = function->signature = &of->function[number];
+    for (int k = 0; k < 2; ++k)
+        function->entry[k] = &of->precision[k].entry[number];
+    function->members = (int)signature->members;
+    function->results = count;
+    function->member = calloc((size_t)signature->members + 1, sizeof *function->member);
+    if (function->member == NULL || signature->members > MOST)
+        return 2;
+    for (int64_t m = 0; m < signature->members; ++m) {
+        const cellgen_value *value = &signature->member[m];
+        Member *member = &function->member[m];
+        const struct {
+            const char *const *names;
+            int count, source;
+        } from[] = {{results, count, RESULT},
+                    {theta, cell->theta, THETA},
+                    {scalars, cell->scalars, SCALAR},
+                    {kept, kept == NULL ? 0 : cell->outputs + cell->saved, KEPT},
+                    {upstream, upstream == NULL ? 0 : cell->upstream, UPSTREAM}};
+        const int first = m >= signature->arguments ? 0 : 1, last = first ? 5 : 1;
+        member->value = value, member->number = -1;
+        for (int k = first; k < last && member->number < 0; ++k) {
+            member->source = from[k].source;
+            member->number = place(value->name, from[k].names, from[k].count);
+        }
+        if (member->number < 0)
+            return 3;
+        if (member->source == THETA)
+            cell->shape[member->number] = value;
+    }
+    return 0;
+}
+
+/* Note what checkpoints hold: final states in order, then outputs over time that are no states. */
+static int note_states(Cell *cell)
+{
+    const Function *forward = &cell->forward;
+    char final[256];
+    cell->state = calloc((size_t)forward->members + 1, sizeof *cell->state);
+    if (cell->state == NULL)
+        return 2;
+    for (int turn = 0; turn < 2; ++turn)
+        for (int m = 0; m < forward->members; ++m) {
+            const cellgen_value *value = forward->member[m].value;
+            int is_state = value->role == CELLGEN_ROLE_FINAL;
+            if (forward->member[m].source != RESULT || value->flags & CELLGEN_VALUE_SAVED)
+                continue;
+            snprintf(final, sizeof final, "%s_last", value->name);
+            for (int other = 0; other < forward->members && turn; ++other)
+                is_state |= strcmp(forward->member[other].value->name, final) == 0;
+            if (turn == 0 ? is_state : !is_state)
+                cell->state[cell->states + cell->held] = value, *(turn ? &cell->held : &cell->states) += 1;
+        }
+    return 0;
+}
+
+/* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
+ * which dimension; `gates` says of each that is kept whether 16 bits of it are float16, `operands` of each
+ * of theta whether it is a weight that products alone read. Returns 0, or what is wrong. */
+int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
+                      const char *const *theta, const char *const *scalars, const char *const *kept,
+                      const char *const *upstream, const char *const *gradients, const int64_t *tells,
+                      const int64_t *gates, const int64_t *operands)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
+        return 4;
+    Cell *cell = calloc(1, sizeof *cell);
+    if (cell == NULL)
+        return 2;
+    cell->cell = of, cell->text = strdup(text);
+    cell->theta = (int)counts[0], cell->scalars = (int)counts[1], cell->outputs = (int)counts[2];
+    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->told = (int)counts[6];
+    cell->shape = calloc((size_t)cell->theta + 1, sizeof *cell->shape);
+    cell->tells = calloc((size_t)cell->told + 1, sizeof *cell->tells);
+    if (cell->text == NULL || cell->shape == NULL || cell->tells == NULL || cell->theta > MOST)
+        return 2;
+    memcpy(cell->tells, tells, (size_t)cell->told * sizeof *cell->tells);
+    const int all = cell->outputs + cell->saved;
+    int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all);
+    if (!code)
+        code = describe(&cell->backward, cell, "sequence_backward", theta, scalars, kept, upstream,
+                        gradients, (int)counts[5]);
+    cell->is_gate = calloc((size_t)all + 1, sizeof *cell->is_gate);
+    for (int k = 0; k < all && !code; ++k) {
+        code = cell->is_gate == NULL ? 2 : 0;
+        if (!code)
+            cell->is_gate[k] = gates[k] != 0;
+    }
+    cell->is_operand = calloc((size_t)cell->theta + 1, sizeof *cell->is_operand);
+    for (int k = 0; k < cell->theta && !code; ++k) {
+        code = cell->is_operand == NULL ? 2 : 0;
+        if (!code)
+            cell->is_operand[k] = operands[k] != 0;
+    }
+    cell->output_of = calloc((size_t)cell->upstream + 1, sizeof *cell->output_of);
+    for (int k = 0; k < cell->upstream && !code; ++k) {
+        code = cell->output_of == NULL ? 2 : 0;
+        if (!code)
+            cell->output_of[k] = place(upstream[k] + 2, kept, cell->outputs); /* behind "d_" */
+        if (!code && cell->output_of[k] < 0)
+            code = 3;
+    }
+    code = code ? code : note_states(cell);
+    for (int k = 0; k < cell->told && !code; ++k)
+        code = cell->shape[cell->tells[k].tensor] == NULL ? 5 : 0;
+    if (code)
+        return code;
+    pthread_mutex_lock(&lock);
+    if (look_up(text) == NULL) {
+        cell->next = cells;
+        __atomic_store_n(&cells, cell, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
