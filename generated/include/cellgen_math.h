@@ -4,9 +4,8 @@
  * (selects, no branches, no calls, no tables), so that a compiler turns a loop over units into
  * vector instructions. At most 4 ulp on normal results over all 2^32 inputs; a subnormal result is
  * within 2^-126 (sigmoid, softplus and log_sigmoid round some of them to 0); infinities, NaN,
- * signed zeros and saturation are exact. benchmarks/function_accuracy.py walks every input; the
- * figure at each function below is what it finds (with fma; 2.61 ulp is the worst without). The
- * remaining functions are libm's.
+ * signed zeros and saturation are exact. benchmarks/function_accuracy.py walks every input; the figure at
+ * each function is what it finds (with fma; 2.61 ulp is the worst without). Other functions are libm's.
  *
  * Every multiplication that feeds an addition is an explicit fma where the machine has one, so
  * that a vector lane, a remainder loop and a single call give the same bits. Compile with
