@@ -23,6 +23,7 @@ from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values, dtype_of_numbers
 from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
+from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.host.threads import team_size
@@ -148,7 +149,7 @@ class CellFunction:
         )
         if wanted is not None:
             call = replace(call, **{name: getattr(wanted, name) for name in REQUESTED})
-        given_outputs = iter(forward(call, False, (*tables.values(), *values)))
+        given_outputs = iter(forward(call, False, alike([*tables.values(), *values])))
         outputs = [
             None if call.hidden >> place & 1 else next(given_outputs)
             for place in range(len(self.layout.outputs))

@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching
 
 from cellgen.jax.batches import Axes, size_of, spread
-from cellgen.jax.programs import state
+from cellgen.jax.programs import result, state
 
 Arrays: TypeAlias = Sequence[Any]
 Which: TypeAlias = tuple[bool, ...]
@@ -102,7 +102,7 @@ def _without(shape: Sequence[int], axis: int) -> Shape:
 
 def _shapes(*arrays: Any, map: LinearMap, constants: int) -> list[ShapedArray]:
     shapes = map.shapes(arrays[:constants])
-    return [ShapedArray(shape, arrays[-1].dtype) for shape in shapes]
+    return [result(shape, arrays[-1].dtype, arrays) for shape in shapes]
 
 
 def _lowered(*arrays: Any, map: LinearMap, constants: int) -> list[Any]:

@@ -20,7 +20,7 @@ from jax.interpreters import partial_eval as pe
 
 from cellgen.jax.batches import Axes
 from cellgen.jax.linear import LinearMap, Shape, is_zero, linear, linear_p
-from cellgen.jax.programs import state
+from cellgen.jax.programs import result, state
 
 Arrays: TypeAlias = Sequence[Any]
 
@@ -36,7 +36,7 @@ class Own:
 
     def results(self, constants: Arrays) -> list[ShapedArray]:
         """Tell the shapes of its results."""
-        shapes = [ShapedArray(array.shape, array.dtype) for array in constants]
+        shapes = [result(array.shape, array.dtype, [array]) for array in constants]
         found, _ = self.primitive.abstract_eval(*shapes, **self.parameters)
         return list(found)
 
@@ -72,7 +72,8 @@ def pair(of: Pair, constants: Arrays, arrays: Arrays) -> tuple[list[Any], list[A
 
 def _shapes(*arrays: Any, of: Pair, constants: int) -> list[ShapedArray]:
     given, dtype = arrays[:constants], arrays[-1].dtype
-    return [*of.own().results(given), *(ShapedArray(s, dtype) for s in of.shapes(given))]
+    along = [result(shape, dtype, arrays) for shape in of.shapes(given)]
+    return [*of.own().results(given), *along]
 
 
 def _lowered(*arrays: Any, of: Pair, constants: int) -> list[Any]:

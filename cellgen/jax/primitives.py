@@ -21,7 +21,7 @@ from jax.interpreters import partial_eval as pe
 from cellgen.frameworks.layout import row_axis
 from cellgen.jax.batches import Axes, call_batch, one_by_one, shares, size_of
 from cellgen.jax.calls import JaxCall, Which, gradient_shapes, run_backward, run_forward
-from cellgen.jax.programs import by_rows, state
+from cellgen.jax.programs import by_rows, result, state
 from cellgen.runtime.abi import Argument
 
 Arrays: TypeAlias = Sequence[Any]
@@ -59,7 +59,7 @@ def _read(call: JaxCall, present: Which) -> tuple[Argument, ...]:
 def _shapes(call: JaxCall, items: Sequence[Argument], arrays: Arrays) -> list[ShapedArray]:
     dtypes = call.dtypes(items, arrays[len(call.tables)])
     shapes = call.shapes(items, arrays)
-    return [ShapedArray(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    return [result(shape, dtype, arrays) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
 def _forward_shapes(*arrays: Any, call: JaxCall, save: bool) -> list[ShapedArray]:
@@ -70,7 +70,7 @@ def _backward_shapes(
     *arrays: Any, call: JaxCall, present: Which, wanted: Which, per_row: bool
 ) -> list[ShapedArray]:
     dtype = arrays[len(call.tables)].dtype
-    return [ShapedArray(s, dtype) for s in gradient_shapes(call, wanted, per_row, arrays)]
+    return [result(s, dtype, arrays) for s in gradient_shapes(call, wanted, per_row, arrays)]
 
 
 def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import jax
+from jax.core import ShapedArray
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -51,6 +52,41 @@ def _needs_devices(primitive: Primitive) -> None:
     except ImportError:
         return
     needing.add(primitive)
+
+
+# --- arrays that differ from device to device within shard_map --------------------------------
+
+
+def varying(array: Any) -> frozenset[Any]:
+    """The axes of a mesh along which ``shard_map`` knows an array, or its type, to vary."""
+    of = array if isinstance(array, ShapedArray) else jax.typeof(array)
+    kinds = getattr(of, "mat", None)
+    found: frozenset[Any] = getattr(of, "vma", frozenset()) if kinds is None else kinds.varying
+    return found
+
+
+def alike(arrays: Sequence[Any]) -> list[Any]:
+    """Let arrays vary along all axes that one of them varies along, as an operation's must.
+
+    The transpose adds up over these axes: gradients of weights that devices share.
+    """
+    axes = [varying(array) for array in arrays]
+    every = frozenset[Any]().union(*axes)
+    return [
+        array if own == every else jax.lax.pcast(array, tuple(every - own), to="varying")
+        for array, own in zip(arrays, axes, strict=True)
+    ]
+
+
+def result(shape: Sequence[Any], dtype: Any, arrays: Sequence[Any]) -> ShapedArray:
+    """The type of a result: it varies as the operands do."""
+    like = max(arrays, key=lambda array: len(varying(array)))
+    if not varying(like):
+        return ShapedArray(shape, dtype)
+    of = like if isinstance(like, ShapedArray) else jax.typeof(like)
+    sharding = of.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
+    made: ShapedArray = of.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+    return made
 
 
 # --- rows on several devices ------------------------------------------------------------------

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +86,43 @@ def test_shard_map_over_rows() -> None:
     loss = lambda run: lambda a: jnp.sin(run(a)).sum()
     found = jax.jit(jax.grad(loss(run)))(given)
     near(found, jax.grad(loss(lambda a: call(cell, a).h))(jax.tree.map(jnp.asarray, given)))
+
+
+def weights_of(cell: cellgen.jax.CellFunction, given: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {name: jnp.asarray(given[name]) for name in cell.params}
+
+
+def test_gradients_within_shard_map_are_of_all_rows() -> None:
+    cell = function("gru")
+    given = drawn(cell, B=4)
+    params, x, lengths = weights_of(cell, given), given["x"], np.array([3, 1, 2, 3])
+    loss = lambda p, x, lengths: jnp.sin(cell(p, x, lengths=lengths).h).sum()
+    grad = jax.grad(loss)
+    along = lambda p, *rest: jax.jvp(lambda q: grad(q, *rest), (p,), (p,))[1]
+    again = lambda p, *rest: jax.grad(lambda q: sum(map(jnp.sum, grad(q, *rest).values())))(p)
+    twice = lambda p, *rest: jax.vmap(lambda by: grad({n: by * q for n, q in p.items()}, *rest))(
+        jnp.array([1.0, 2.0])
+    )
+    kept = jax.grad(jax.checkpoint(loss))
+    rows = PartitionSpec(None, "rows"), PartitionSpec("rows")
+    for one in (grad, along, again, twice, kept):
+        run = jax.shard_map(
+            one, mesh=mesh(), in_specs=(PartitionSpec(), *rows), out_specs=PartitionSpec()
+        )
+        near(jax.jit(run)(params, x, lengths), one(params, x, lengths))
+    near(run(params, x, lengths), kept(params, x, lengths))
+
+
+def test_shard_map_knows_that_results_differ_from_device_to_device() -> None:
+    cell = function("gru")
+    given = drawn(cell, B=4)
+    params = weights_of(cell, given)
+    own = lambda x: cell(params, x).h.sum()
+    specs = {"mesh": mesh(), "in_specs": PartitionSpec(None, "rows"), "out_specs": PartitionSpec()}
+    with pytest.raises(ValueError, match="replication"):
+        jax.shard_map(own, **specs)(given["x"])
+    found = jax.shard_map(lambda x: jax.lax.psum(own(x), "rows"), **specs)(given["x"])
+    near(found, own(given["x"]))
 
 
 def test_donated_buffers_may_be_reused() -> None:
