@@ -22,7 +22,7 @@ from cellgen.schedule.groups import Group
 from cellgen.schedule.lower import lower
 from cellgen.schedule.lower.plan import GroupPlan, PanelProduct, TimePlan
 from cellgen.schedule.over_time import Part
-from cellgen.schedule.stage import Product
+from cellgen.schedule.schedule import Product
 from cellgen.targets.interface import sequence_signatures
 
 SHAPE = NAMED["W3"]

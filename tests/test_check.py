@@ -38,7 +38,7 @@ from cellgen.proof.check import cell as cell_proof
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
 from cellgen.proof.truths import TRUTHS, truth_of
-from cellgen.targets.c.printer import c_expression
+from cellgen.targets.c_expressions import c_expression
 from tests.conftest import SIZES, VARIANTS, shipped_cell
 
 

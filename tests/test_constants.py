@@ -28,7 +28,7 @@ from cellgen.pipeline import generate
 from cellgen.program.interpret import interpret
 from cellgen.program.ssa import Program, Statement
 from cellgen.runtime.paths import include_folder
-from cellgen.targets.c.printer import c_expression
+from cellgen.targets.c_expressions import c_expression
 
 X, OTHER = (Value(name, (B, H), Role.INPUT, order=k) for k, name in enumerate(("x", "y")))
 DTYPES = {SINGLE: np.float32, DOUBLE: np.float64}

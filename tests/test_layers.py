@@ -76,7 +76,7 @@ def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
 
 
 def folder_of(module: str) -> str:
-    """``schedule/step`` belongs to ``schedule``; a module beside the folders to itself."""
+    """``schedule/stages`` belongs to ``schedule``; a module beside the folders to itself."""
     return module.partition("/")[0]
 
 

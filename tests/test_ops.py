@@ -49,7 +49,7 @@ from cellgen.program.derive import adjoint, tangent
 from cellgen.program.interpret import interpret
 from cellgen.program.ssa import Program, Statement
 from cellgen.runtime.paths import include_folder
-from cellgen.targets.c.printer import c_expression
+from cellgen.targets.c_expressions import c_expression
 from tests.conftest import SIZES, STEP, directional, draw, relative
 
 every_function = pytest.mark.parametrize("name", sorted(POINTWISE))

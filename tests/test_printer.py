@@ -17,7 +17,7 @@ from cellgen.language.ops import (
     where,
 )
 from cellgen.language.value import B, Dim, H, I, Role, Value
-from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
 X, Y, Z = (Value(name, (B, H), Role.INPUT, order=k) for k, name in enumerate("xyz"))
 

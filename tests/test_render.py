@@ -31,8 +31,8 @@ from cellgen.runtime.paths import include_folder, templates_folder
 from cellgen.targets import PlannedCell, render, templates
 from cellgen.targets.c import descriptor, sequence
 from cellgen.targets.c.loops import Inverses
-from cellgen.targets.c.printer import c_expression
 from cellgen.targets.c.source import BodyContext, HeaderContext
+from cellgen.targets.c_expressions import c_expression
 from cellgen.targets.source import InitContext
 from cellgen.targets.templates import check_template
 

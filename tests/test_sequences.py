@@ -71,7 +71,7 @@ from cellgen.schedule.over_time import (
     step_barriers,
     summed_over_rows,
 )
-from cellgen.schedule.stage import BufferKind, Loop, Product, Store
+from cellgen.schedule.schedule import BufferKind, Loop, Product, Store
 from cellgen.targets.interface import sequence_signatures
 from tests.conftest import TYPICAL, relative
 

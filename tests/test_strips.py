@@ -15,7 +15,7 @@ from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.lower.plan import LoopPlan, PartPlan, StripPlan, TimePlan
 from cellgen.schedule.lower.strips import with_strips
-from cellgen.schedule.stage import Loop
+from cellgen.schedule.schedule import Loop
 from tests.test_checkpoints import Sequence, equal
 
 D, K = Dim("D"), Dim("K")

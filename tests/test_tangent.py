@@ -52,7 +52,7 @@ from cellgen.regularise import masks_of, variational_dropout, zoneout
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower.plan import GroupPlan
 from cellgen.schedule.over_time import products_together
-from cellgen.schedule.stage import Product
+from cellgen.schedule.schedule import Product
 from tests.conftest import (
     CELLS,
     ESTABLISHED,

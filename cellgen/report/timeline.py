@@ -26,7 +26,7 @@ from cellgen.schedule.lower.plan import (
     StripPlan,
 )
 from cellgen.schedule.over_time import SequenceSchedule
-from cellgen.schedule.stage import Loop, describe
+from cellgen.schedule.schedule import Loop, describe
 from cellgen.views.figures import row_values
 
 

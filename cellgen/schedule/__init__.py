@@ -4,7 +4,7 @@
 place that knows about layout, order, buffers and loops; no mathematics is left to decide after it.
 """
 
-from cellgen.schedule.stage import (
+from cellgen.schedule.schedule import (
     Access,
     Buffer,
     BufferKind,
@@ -17,7 +17,7 @@ from cellgen.schedule.stage import (
     Store,
     View,
 )
-from cellgen.schedule.step import schedule_step
+from cellgen.schedule.stages import schedule_step
 
 __all__ = [
     "Access",

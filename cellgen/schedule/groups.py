@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sympy import Expr
 
 from cellgen.language.value import Shape
-from cellgen.schedule.stage import (
+from cellgen.schedule.schedule import (
     Buffer,
     BufferKind,
     Loop,

@@ -15,7 +15,7 @@ from cellgen.schedule.over_time import (
     summed_over_rows,
     written_by,
 )
-from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction, Product, reads, writes
+from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction, Product, reads, writes
 
 
 def on_request(schedule: SequenceSchedule) -> frozenset[Value]:

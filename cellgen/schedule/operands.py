@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from cellgen.language.value import Role, Value
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import SequenceSchedule, read_by
-from cellgen.schedule.stage import reads
+from cellgen.schedule.schedule import reads
 
 
 def operands_alone(schedule: SequenceSchedule) -> frozenset[Value]:

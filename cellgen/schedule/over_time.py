@@ -19,7 +19,7 @@ from cellgen.program.over_time import SequencePrograms
 from cellgen.program.ssa import Program, digest
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group, GroupedStage, group_products, views_read
-from cellgen.schedule.stage import (
+from cellgen.schedule.schedule import (
     Access,
     Buffer,
     BufferKind,
@@ -29,7 +29,7 @@ from cellgen.schedule.stage import (
     Routine,
     Store,
 )
-from cellgen.schedule.step import plan_function
+from cellgen.schedule.stages import plan_function
 
 NOT_OVER_TIME = "schedule.sequence"
 """Code of the error for what a single step can do and a time loop cannot yet."""

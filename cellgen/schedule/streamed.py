@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cellgen.language.value import Role, Value
 from cellgen.program.over_time import SequencePrograms
 from cellgen.program.ssa import Program
-from cellgen.schedule.stage import PlannedFunction
-from cellgen.schedule.step import plan_function
+from cellgen.schedule.schedule import PlannedFunction
+from cellgen.schedule.stages import plan_function
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sympy import Expr, Integer
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import Shape, Value, format_shape
-from cellgen.schedule.stage import Access, Store, View, Walk
+from cellgen.schedule.schedule import Access, Store, View, Walk
 
 ONE = Integer(1)
 

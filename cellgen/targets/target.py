@@ -17,9 +17,9 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import Interface
 from cellgen.schedule import Schedule
 from cellgen.schedule.over_time import SequenceSchedule
+from cellgen.targets.c_names import in_c, signature_in_c
 from cellgen.targets.head import Head
 from cellgen.targets.interface import make_interface, sequence_signatures
-from cellgen.targets.spelling import in_c, signature_in_c
 
 Files: TypeAlias = Mapping[str, str]
 """Texts by suffix: that of ``.c`` becomes ``generated/<cell>/<cell>.c``."""

@@ -28,7 +28,7 @@ from cellgen.schedule.over_time import (
     NOT_OVER_TIME,
     SequenceSchedule,
 )
-from cellgen.schedule.stage import BufferKind, Loop, Product, Routine, View, describe
+from cellgen.schedule.schedule import BufferKind, Loop, Product, Routine, View, describe
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
 from cellgen.views.figures import _chosen, _number, figures_of, multiply_adds, row_values
 from cellgen.views.memory import memory_over_time

@@ -12,6 +12,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
 from cellgen.language.lines import located
 from cellgen.language.ops.function import Growth, Pointwise, PointwiseRow, Sign
+from cellgen.language.ops.pointwise_help import TEXTS
 from cellgen.language.ops.pointwise_numpy import (
     chosen_by,
     compared,
@@ -34,7 +35,6 @@ from cellgen.language.ops.pointwise_signs import (
     sign_of_low_limit,
     sign_of_strong_product,
 )
-from cellgen.language.ops.pointwise_texts import TEXTS
 from cellgen.language.value import Value
 
 _ERF_SLOPE = exact_constant(2 / sympy.sqrt(sympy.pi))

@@ -19,7 +19,7 @@ from cellgen.schedule.lower.memory import Workspace, length, row_length
 from cellgen.schedule.lower.plan import Rows, Series, When
 from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
-from cellgen.schedule.stage import BufferKind
+from cellgen.schedule.schedule import BufferKind
 
 
 @dataclass

@@ -33,7 +33,7 @@ from cellgen.schedule.lower.touched import (
 from cellgen.schedule.lower.verify import verify
 from cellgen.schedule.on_request import skipped_with
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage, summed_over_rows
-from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
+from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 
 
 def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:

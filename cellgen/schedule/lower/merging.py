@@ -13,7 +13,7 @@ from cellgen.language.value import Shape, Value
 from cellgen.program.cost import KEEPING, cost_of
 from cellgen.program.ssa import Statement
 from cellgen.schedule.lower.touches import are_apart, go_together, in_vectors
-from cellgen.schedule.stage import Buffer, Line, Load, Loop, Store
+from cellgen.schedule.schedule import Buffer, Line, Load, Loop, Store
 
 
 def condensed(loops: Sequence[Loop], axes: Shape, own: Collection[Buffer]) -> tuple[Loop, ...]:

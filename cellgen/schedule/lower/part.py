@@ -43,7 +43,7 @@ from cellgen.schedule.over_time import (
     summed_over_rows,
     waits_for_no_state,
 )
-from cellgen.schedule.stage import Buffer, Loop, Product, Routine, View
+from cellgen.schedule.schedule import Buffer, Loop, Product, Routine, View
 
 if TYPE_CHECKING:
     from cellgen.schedule.lower.function import Lowering

@@ -11,7 +11,7 @@ from cellgen.program.over_time import StateLink
 from cellgen.schedule.lower.memory import length
 from cellgen.schedule.lower.plan import How, Place, Rows
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Buffer, BufferKind
+from cellgen.schedule.schedule import Buffer, BufferKind
 
 if TYPE_CHECKING:
     from cellgen.schedule.lower.function import Lowering

@@ -16,7 +16,7 @@ from sympy import Expr
 from cellgen.language.value import Shape, format_axis, format_shape
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group
-from cellgen.schedule.stage import Buffer, Loop, PlannedFunction, Routine
+from cellgen.schedule.schedule import Buffer, Loop, PlannedFunction, Routine
 
 
 class Rows(Enum):

@@ -30,7 +30,7 @@ from cellgen.schedule.lower.touched import (
     writes,
 )
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Buffer, BufferKind, View, flat
+from cellgen.schedule.schedule import Buffer, BufferKind, View, flat
 
 if TYPE_CHECKING:
     from cellgen.schedule.lower.part import PartLowering

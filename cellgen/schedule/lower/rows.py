@@ -5,7 +5,7 @@ from __future__ import annotations
 from sympy import Pow
 
 from cellgen.language.ops import Pointwise
-from cellgen.schedule.stage import Line, Loop
+from cellgen.schedule.schedule import Line, Loop
 
 
 def leaves_out_rows(loop: Loop) -> bool:

@@ -24,7 +24,7 @@ from cellgen.schedule.lower.plan import (
 )
 from cellgen.schedule.lower.touched import loaded, stored
 from cellgen.schedule.lower.touches import are_apart, fits, go_together, in_vectors, touches
-from cellgen.schedule.stage import Buffer, BufferKind, Loop, Store
+from cellgen.schedule.schedule import Buffer, BufferKind, Loop, Store
 
 
 def with_strips(plan: TimePlan) -> TimePlan:

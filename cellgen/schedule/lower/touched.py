@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from cellgen.schedule.groups import Group, GroupedStage, views_read
 from cellgen.schedule.over_time import Part
-from cellgen.schedule.stage import Buffer, Loop, Product, Routine, Store, View
+from cellgen.schedule.schedule import Buffer, Loop, Product, Routine, Store, View
 
 _SUMS_OVER_UNITS = frozenset((Store.ADD_UNITS, Store.ADD_ALL))
 

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from sympy import Expr, Integer, Mul, expand
 
 from cellgen.language.value import Shape
-from cellgen.schedule.stage import Access, Buffer, BufferKind, Line, Load, Loop, Store, View, Walk
+from cellgen.schedule.schedule import (
+    Access,
+    Buffer,
+    BufferKind,
+    Line,
+    Load,
+    Loop,
+    Store,
+    View,
+    Walk,
+)
 
 _POINTWISE = frozenset((Store.LOCAL, Store.WRITE))
 

@@ -24,7 +24,7 @@ from cellgen.schedule.lower.plan import (
     RoutinePlan,
     StripPlan,
 )
-from cellgen.schedule.stage import Access, Buffer, Line, Loop, Store, View, describe
+from cellgen.schedule.schedule import Access, Buffer, Line, Loop, Store, View, describe
 from cellgen.targets.c.loops import (
     LoopLines,
     LoopWriter,
@@ -33,8 +33,8 @@ from cellgen.targets.c.loops import (
     routine_call,
 )
 from cellgen.targets.c.nests import entries, read_lengths, zeroed
-from cellgen.targets.c.printer import c_factor
 from cellgen.targets.c.strips import StripContext, StripWriter
+from cellgen.targets.c_expressions import c_factor
 
 TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
 

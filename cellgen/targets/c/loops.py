@@ -14,9 +14,9 @@ from sympy import Expr, Mul
 from cellgen.language.notation import order_key
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Access, BufferKind, Load, Loop, Routine, Store
-from cellgen.schedule.stage import Line, View, describe
+from cellgen.schedule.schedule import Line, View, describe
 from cellgen.targets.c.nests import NestWriter, entries
-from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
 
 @dataclass(frozen=True)

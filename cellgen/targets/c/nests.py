@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from cellgen.language.value import Value
-from cellgen.schedule.stage import Line, Load, Loop, Store, Walk
-from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.schedule.schedule import Line, Load, Loop, Store, Walk
+from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
 INDENT = "    "
 

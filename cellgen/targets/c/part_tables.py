@@ -20,7 +20,7 @@ from cellgen.schedule.lower.plan import (
     StripPlan,
     Weights,
 )
-from cellgen.schedule.stage import Buffer
+from cellgen.schedule.schedule import Buffer
 from cellgen.targets.c.equations import numbered
 from cellgen.targets.c.tables import NONE, PlanTables, row
 

@@ -14,7 +14,7 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member, c_name
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
-from cellgen.schedule.stage import Buffer, BufferKind, PlannedFunction
+from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter

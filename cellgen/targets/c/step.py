@@ -14,9 +14,9 @@ from cellgen.runtime.abi import Interface, c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product, Routine
 from cellgen.schedule.on_request import on_request_of_step
-from cellgen.schedule.stage import Line, View, describe, writes
+from cellgen.schedule.schedule import Line, View, describe, writes
 from cellgen.targets.c.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.targets.c_expressions import c_axis, c_factor
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from sympy import Expr
 from cellgen.language.value import Value
 from cellgen.schedule.lower.plan import StripPlan
 from cellgen.schedule.lower.touches import in_vectors, walk_in
-from cellgen.schedule.stage import Access, BufferKind, Line, Load, Loop, Store, View
+from cellgen.schedule.schedule import Access, BufferKind, Line, Load, Loop, Store, View
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, zeroed
-from cellgen.targets.c.printer import c_axis, c_expression, c_factor
+from cellgen.targets.c_expressions import c_axis, c_expression, c_factor
 
 INDENT = "    "
 

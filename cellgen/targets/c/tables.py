@@ -26,7 +26,7 @@ from cellgen.schedule.lower.plan import (
     When,
     WorkspaceArray,
 )
-from cellgen.targets.c.printer import c_axis, c_start
+from cellgen.targets.c_expressions import c_axis, c_start
 
 NONE = -1
 LINE = 100

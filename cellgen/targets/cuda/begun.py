@@ -17,7 +17,7 @@ from cellgen.program.ssa import Statement
 from cellgen.schedule import Loop, Store
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Buffer, Line, View
+from cellgen.schedule.schedule import Buffer, Line, View
 
 
 def begin_sums(part: Part) -> tuple[Part, frozenset[Group]]:

@@ -12,7 +12,7 @@ from cellgen.schedule import Buffer, BufferKind, Loop, Product, Routine
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower.rows import leaves_out_rows
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, named_loops, operands_of_stages, term_comment
 from cellgen.targets.cuda.kernels import spell_loop
 from cellgen.targets.cuda.places import DevicePlace, Over, address, factor

@@ -15,7 +15,7 @@ from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, PlannedFunction, Product
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.over_time import SequenceSchedule
-from cellgen.schedule.stage import flat
+from cellgen.schedule.schedule import flat
 from cellgen.targets.cuda.kernels import KernelContext
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.options import OverTime

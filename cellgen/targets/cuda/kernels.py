@@ -15,10 +15,10 @@ from cellgen.language.names import Names
 from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import LOCALS
 from cellgen.schedule import Access, BufferKind, Load, Loop, Store
-from cellgen.schedule.stage import Line, View, Walk
+from cellgen.schedule.schedule import Line, View, Walk
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, read_lengths
-from cellgen.targets.c.printer import c_axis, c_expression
+from cellgen.targets.c_expressions import c_axis, c_expression
 from cellgen.targets.cuda.nests import added_up, place_in_nest, places_of_axes
 from cellgen.targets.cuda.places import (
     AddMemory,

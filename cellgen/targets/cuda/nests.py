@@ -9,8 +9,8 @@ from __future__ import annotations
 from sympy import Expr, Integer
 
 from cellgen.language.value import Shape
-from cellgen.schedule.stage import Walk
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import Walk
+from cellgen.targets.c_expressions import c_axis, c_factor
 
 
 def places_of_axes(axes: Shape, walk: Walk | None) -> list[str]:

@@ -17,8 +17,8 @@ from cellgen.program.over_time import SequencePrograms, StateLink
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_member
-from cellgen.schedule.stage import flat
-from cellgen.targets.c.printer import c_axis, c_axis_text, c_mul, c_start
+from cellgen.schedule.schedule import flat
+from cellgen.targets.c_expressions import c_axis, c_axis_text, c_mul, c_start
 from cellgen.targets.cuda.memory import DeviceWorkspace
 from cellgen.targets.cuda.places import factor
 

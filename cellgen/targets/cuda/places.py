@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cellgen.errors import DerivationError
-from cellgen.schedule.stage import Buffer, View
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import Buffer, View
+from cellgen.targets.c_expressions import c_axis, c_factor
 
 
 class Over(Enum):

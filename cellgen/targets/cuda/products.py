@@ -16,8 +16,8 @@ from sympy import Add, Expr, Integer
 from cellgen.language.ops import Form
 from cellgen.schedule import Product
 from cellgen.schedule.groups import Group, Term, Weight
-from cellgen.schedule.stage import View
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import View
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.places import AddMemory, DevicePlace, Over, Places, address, factor
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_member
 from cellgen.schedule.over_time import SequenceSchedule
-from cellgen.targets.c.printer import c_factor
+from cellgen.targets.c_expressions import c_factor
 from cellgen.targets.cuda.begun import begin_sums
 from cellgen.targets.cuda.deferred import DeferredWriter
 from cellgen.targets.cuda.host import HostFunction, row_width

@@ -10,8 +10,8 @@ from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
 from cellgen.runtime.names import c_member
 from cellgen.schedule.over_time import Part
-from cellgen.schedule.stage import View
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import View
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, row_width
 from cellgen.targets.cuda.places import DevicePlace
 from cellgen.targets.cuda.products import (

@@ -16,8 +16,8 @@ from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import LOCALS, c_member
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction, Product, Routine
-from cellgen.schedule.stage import describe
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import describe
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.kernels import KernelContext, Spelled, spell_loop
 from cellgen.targets.cuda.memory import DeviceWorkspace, MemoryContext
 from cellgen.targets.cuda.places import DevicePlace, Places, address

@@ -17,8 +17,8 @@ from cellgen.runtime.names import c_member
 from cellgen.schedule import Buffer, BufferKind, Loop, Routine
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import Access, Load, Store, View
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import Access, Load, Store, View
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.host import HostFunction, nullable, operands_of_stages, row_width
 from cellgen.targets.cuda.places import DevicePlace
 from cellgen.targets.cuda.products import Column

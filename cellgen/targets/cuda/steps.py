@@ -9,8 +9,8 @@ from cellgen.runtime.names import c_member
 from cellgen.schedule import BufferKind, Loop, Routine
 from cellgen.schedule.groups import Group
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.stage import View
-from cellgen.targets.c.printer import c_axis, c_factor
+from cellgen.schedule.schedule import View
+from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.host import (
     HostFunction,
     named_loops,

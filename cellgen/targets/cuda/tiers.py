@@ -24,7 +24,7 @@ from cellgen.language.value import B, Value
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.schedule import Loop, Routine, Store
-from cellgen.targets.c.printer import c_axis
+from cellgen.targets.c_expressions import c_axis
 from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.memory import MemoryContext
 from cellgen.targets.cuda.places import Places, factor

@@ -14,7 +14,7 @@ from cellgen.language.ops import Form
 from cellgen.language.value import Role
 from cellgen.program.interpret import axis_size
 from cellgen.schedule import Access, Buffer, Load, Loop, PlannedFunction, Product, Routine, Store
-from cellgen.schedule.stage import Line, Stage, View, describe
+from cellgen.schedule.schedule import Line, Stage, View, describe
 from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.spelling import Lengths, NotationC99
 

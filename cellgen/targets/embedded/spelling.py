@@ -17,7 +17,7 @@ from cellgen.language.notation import Text
 from cellgen.language.ops import PointwiseRow
 from cellgen.language.value import Dim, Shape, format_axis
 from cellgen.runtime.names import spelled
-from cellgen.targets.c.printer import CNotation
+from cellgen.targets.c_expressions import CNotation
 
 DTYPES = ("float", "double")
 """Types that an export computes in."""

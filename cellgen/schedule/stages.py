@@ -18,8 +18,8 @@ from cellgen.language.ops import Form, operator_of
 from cellgen.language.value import B, Dim, Shape, Value, format_shape
 from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
-from cellgen.schedule.placement import Placement
-from cellgen.schedule.stage import (
+from cellgen.schedule.buffers import Placement
+from cellgen.schedule.schedule import (
     Access,
     BufferKind,
     Line,

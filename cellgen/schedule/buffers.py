@@ -12,7 +12,7 @@ from sympy import Integer
 from cellgen.errors import DerivationError
 from cellgen.language.value import Role, Value
 from cellgen.program.ssa import Program, Statement
-from cellgen.schedule.stage import (
+from cellgen.schedule.schedule import (
     Buffer,
     BufferKind,
     View,
