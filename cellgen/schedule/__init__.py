@@ -1,7 +1,17 @@
 """Schedules: what runs when and where each value lives. Target-neutral.
 
-``plan`` holds the data, ``step`` plans the functions of a single step. This package is the only
-place that knows about layout, order, buffers and loops; no mathematics is left to decide after it.
+What decides what, in this order:
+
+- ``stages``: in which stage and loop of a step a statement runs; ``groups``: which of them run on
+  the tiles of products; ``walks``: how a loop goes through its arrays;
+- ``buffers``: which values have memory of their own, and which are views of another's;
+- ``over_time``: what runs at each step, forward and in reverse, what waits for many steps, and how
+  many steps of each value are kept; ``streamed``: the same for targets with a loop of their own;
+- ``on_request`` and ``operands``: what a caller may leave out, or give in another type;
+- ``lower``: every choice that is left, with the place of each array at every step.
+
+``schedule`` is the data that these make. This package is the only place that knows about layout,
+order, buffers and loops; no mathematics is left to decide after it.
 """
 
 from cellgen.schedule.schedule import (

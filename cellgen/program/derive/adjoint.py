@@ -1,8 +1,8 @@
 """Derive the adjoint of a program: its vector-Jacobian product.
 
 Input and output: a ``Program``, so that second derivatives are compositions. Operators are
-differentiated by their row in the table, pointwise expressions by SymPy's ``diff``; results are
-then written through values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
+differentiated by their row in the table, pointwise expressions by ``branches``; results are then
+written through values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Schedules over time lowered to plans: every choice that a target would otherwise take.
 
-``plan`` holds the data, ``places`` says where arrays lie, ``groups`` how products run, ``deferred``
-what runs over many steps; ``lower`` puts a function together.
+``function`` lowers a function, ``part`` each of its parts: ``arrays`` what the caller gives and
+gets, ``memory`` what the workspace holds, ``places`` where buffers lie at every step, ``products``
+how products run, ``strips`` which loops go through a matrix together. ``plan`` is the data that
+they make, and ``verify`` checks it.
 """
 
 from cellgen.schedule.lower.function import lower
