@@ -139,10 +139,10 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     """Write a cell's generated files to ``folder/<cell>/``; returns those that changed.
 
     Raises:
-        BuildError: a file cannot be written; names it and the reason.
+        BuildError: a file cannot be written, or is there and is not of cellgen; names it.
     """
     with whole_imports():
         from cellgen.files import tree
 
     root = accept.path("write", "folder", folder, error=BuildError)
-    return tree.write(tree.cell_files(root, _generated(cell)))
+    return tree.write_cell(root, _generated(cell))

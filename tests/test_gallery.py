@@ -71,13 +71,29 @@ def test_what_differs_is_told_and_written(tmp_path: Path) -> None:
     assert failures == []
     gallery.write(tmp_path, pages)
     assert gallery.differences(tmp_path, pages) == []
-    (tmp_path / "elman.md").write_text("old\n")
-    (tmp_path / "gone.svg").write_text("<svg/>")
+    (tmp_path / "elman.md").write_text('old\n`cellgen.load("elman")`, declared in [here]\n')
+    (tmp_path / "gone.svg").write_text("<svg><title>gone: one step, forward</title></svg>")
     found = gallery.differences(tmp_path, pages)
     assert [difference.path.name for difference in found] == ["elman.md", "gone.svg"]
     assert "-old" in found[0].text
     gallery.write(tmp_path, pages)
     assert gallery.differences(tmp_path, pages) == []
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    pages, _ = gallery.files((Elman,), gallery.NOT_MEASURED)
+    notes = {name: tmp_path / name for name in ("notes.md", "logo.svg", "lstm.md")}
+    for path in notes.values():
+        path.write_text("mine")
+    gallery.write(tmp_path, pages)
+    assert gallery.differences(tmp_path, pages) == []
+    for name in pages:
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(UsageError, match=f"{name} is there and no page of a gallery"):
+            gallery.write(tmp_path, pages)
+        (tmp_path / name).unlink()
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
+    assert all(gallery._is_page(path) for path in FOLDER.iterdir())
 
 
 def test_a_cell_without_a_page_does_not_stop_the_others(

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from cellgen.cells import Elman
 from cellgen.errors import BuildError
 from cellgen.files import tree
+from cellgen.files.make import write_all
+from cellgen.pipeline import generate
 
 ROOT = Path(__file__).parent.parent
 TEXT = "int x;\n" * 20_000
@@ -71,3 +74,28 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(
     with pytest.raises(BuildError, match=r"cell\.c cannot be written: No space left on device"):
         tree.write({tmp_path / "cell.c": TEXT})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    source = generate(Elman)
+    (tmp_path / "__init__.py").write_text("MINE = 1\n")
+    written = write_all(tmp_path, [source])
+    assert [one.error for one in written] == [None]
+    assert (tmp_path / "__init__.py").read_text() == "MINE = 1\n"
+    assert tree.differences(tmp_path, [source], whole=False) == []
+    assert sorted(source.files) == sorted(p.name for p in tree.cell_files(tmp_path, source))
+    for name in source.files:  # generated ones are written again, also where they were edited
+        path = tmp_path / "elman" / name
+        path.write_text(path.read_text() + "edited\n")
+    assert len(tree.write_cell(tmp_path, source)) == len(source.files)
+    for text in ("x = 1\n", "caf\xe9"):
+        path = tmp_path / "elman" / "__init__.py"
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(BuildError, match=r"elman/__init__\.py is there and not of cellgen"):
+            tree.write_cell(tmp_path, source)
+        assert path.read_bytes() == text.encode("latin-1")
+
+
+def test_a_folder_whose_name_is_too_long_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="File name too long"):
+        tree.write({tmp_path / ("x" * 300) / "cell.c": TEXT})

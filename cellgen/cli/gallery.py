@@ -27,6 +27,9 @@ from cellgen.views.graph import draw
 from cellgen.views.show import as_latex_forward, as_text_derived, summary
 
 INDEX = "README.md"
+ABOUT = "`cellgen gallery` writes these pages"
+LOADED = '`cellgen.load("{}")`, declared in ['
+"""What the index and the page of a cell say of themselves."""
 
 
 def gallery_folder(out: Path | None) -> Path:
@@ -86,8 +89,7 @@ def index(cells: Sequence[type[Cell]]) -> str:
         "# Gallery",
         "",
         "Every cell that ships: its equations, what is derived from them, how it runs over time "
-        "and why, its picture, and its speed where it was measured. `cellgen gallery` writes "
-        "these pages; do not edit them.",
+        f"and why, its picture, and its speed where it was measured. {ABOUT}; do not edit them.",
         "",
         "| cell | what it is | recurrence | levels a step | source |",
         "|---|---|---|---|---|",
@@ -103,8 +105,7 @@ def page(cell: type[Cell], results: KeptResults = NOT_MEASURED) -> dict[str, str
     blocks = [
         f"# {definition.class_name}",
         " ".join(definition.doc.split()),
-        f'`cellgen.load("{name}")`, declared in [{_module(definition)}]({_link(definition)}); '
-        f"[all cells]({INDEX}).",
+        f"{LOADED.format(name)}{_module(definition)}]({_link(definition)}); [all cells]({INDEX}).",
         "## Equations",
         "```math\n" + as_latex_forward(programs) + "\n```",
         f"![One step of {name}]({name}.svg)",
@@ -231,8 +232,15 @@ def write(folder: Path, pages: Mapping[str, str], *, is_whole: bool = True) -> N
     """Write the pages and, where they are of all cells, remove those of cells that are no more.
 
     Raises:
+        UsageError: a file of that name is there which is no page of a gallery; nothing is written.
         BuildError: a file cannot be written.
     """
+    for path in (folder / name for name in pages):
+        if path.exists() and not _is_page(path):
+            raise UsageError(
+                f"{path} is there and no page of a gallery; move it, or name another folder: "
+                f"--out DIR"
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in stale(folder, pages) if is_whole else ():
@@ -244,9 +252,16 @@ def write(folder: Path, pages: Mapping[str, str], *, is_whole: bool = True) -> N
 
 
 def stale(folder: Path, pages: Mapping[str, str]) -> list[Path]:
-    """Pages that stand there and belong to no cell."""
+    """Pages that stand there and belong to no cell; other files are nobody's matter here."""
     found = [*folder.glob("*.md"), *folder.glob("*.svg")]
-    return sorted(path for path in found if path.name not in pages)
+    return sorted(path for path in found if path.name not in pages and _is_page(path))
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file is of a gallery, by what its pages and pictures say of themselves."""
+    marks = (ABOUT, LOADED.format(path.stem), f"<title>{path.stem}: one step")
+    text = read_text(path) or ""
+    return any(mark in text for mark in marks)
 
 
 def differences(

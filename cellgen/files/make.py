@@ -86,7 +86,7 @@ def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
 
 def _write(folder: Path, source: Source) -> Outcome:
     try:
-        changed = tree.write(tree.cell_files(folder, source))
+        changed = tree.write_cell(folder, source)
     except BuildError as error:
         return Outcome(source, folder / source.name, (), error=error)
     return Outcome(source, folder / source.name, tuple(changed))
