@@ -657,3 +657,39 @@ def test_thread_sanitizer_finds_no_race(tmp_path):
         pytest.skip("no working -fsanitize=thread")
     done = build_and_run(RACES, "races")
     assert done.returncode == 0, done.stderr
+
+
+LIGHT = r"""
+#include "cellgen_compiler.h"
+#define ADD(name) \
+    void name(float *a, const float *b) { for (int k = 0; k < 4096; ++k) a[k] += b[k]; }
+CELLGEN_BEGIN_LIGHT
+ADD(light)
+#include <immintrin.h>
+__m256 tile;
+void wide(const float *a) { tile = _mm256_loadu_ps(a); }
+CELLGEN_END_LIGHT
+ADD(full)
+"""
+
+
+@pytest.mark.skipif(not X86 or not shutil.which("gcc"), reason="GCC for x86-64 alone")
+@pytest.mark.parametrize("level", ["-O0", "-O3"])
+def test_what_is_compiled_lightly_has_no_loops_in_vectors_and_clears_upper_halves(
+    level: str, tmp_path: Path
+) -> None:
+    (tmp_path / "light.c").write_text(LIGHT)
+    command = ["gcc", level, "-mavx2", f"-I{INCLUDE}", "-S", "light.c", "-o", "light.s"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    text = (tmp_path / "light.s").read_text()
+    body = {name: text.partition(f"\n{name}:")[2].partition(".size")[0] for name in NAMES}
+    assert "vaddss" in body["light"]
+    assert "vaddps" not in body["light"]
+    if level == "-O3":
+        assert "vaddps" in body["full"]
+        assert "vzeroupper" in body["wide"]
+    else:  # what is not optimised stays so
+        assert len(body["light"].splitlines()) == len(body["full"].splitlines())
+
+
+NAMES = ("light", "wide", "full")

@@ -20,16 +20,20 @@
 #include "cellgen_gemm_bf16.h"
 #include "cellgen_gemm_int8.h"
 #include "cellgen_sequence.h" /* and cellgen_driver.h */
+CELLGEN_BEGIN_LIGHT
 #include "cellgen_place.inc.h"
+CELLGEN_END_LIGHT
 #include "cellgen_bf16.inc.h"
 #include "cellgen_stored.inc.h"
 #include "cellgen_int8.inc.h"
+CELLGEN_BEGIN_LIGHT
 #include "cellgen_stage.inc.h"
 #include "cellgen_steps.inc.h"
 #include "cellgen_forward.inc.h"
 #include "cellgen_band.inc.h"
 #include "cellgen_segment.inc.h"
 #include "cellgen_backward.inc.h"
+CELLGEN_END_LIGHT
 #include "cellgen_per_row.inc.h"
 
 #define CELLGEN_PRODUCT(name)                                                                      \

@@ -131,10 +131,12 @@ CELLGEN_INLINE void cellgen_fixed_sum(__m512i first_bytes, __m512i second_bytes,
     }
 
 #define CELLGEN_FIXED_TILES(NV) CELLGEN_FIXED_TILE(1, NV) CELLGEN_FIXED_TILE(2, NV)
+CELLGEN_BEGIN_LIGHT
 CELLGEN_FIXED_TILES(1)
 CELLGEN_FIXED_TILES(2)
 CELLGEN_FIXED_TILES(3)
 CELLGEN_FIXED_TILES(4)
+CELLGEN_END_LIGHT
 
 #define CELLGEN_FIXED_CASE(ROWS, NV)                                                                                       \
     case NV:                                                                                                               \

@@ -7,6 +7,7 @@
  * nothing but tiles, and where it is 3, these have one row: few products need them, and each takes its
  * time to compile. All of these macros are undefined at the end. */
 
+CELLGEN_BEGIN_LIGHT
 #include "cellgen_tiles.inc.h"
 
 #if CELLGEN_ONLY_TILES < 2
@@ -383,3 +384,4 @@ CELLGEN_STATIC void CELLGEN_S(gemm_tn)(int64_t M, int64_t N, int64_t K, const CE
 #undef CELLGEN_S
 #undef CELLGEN_C
 #undef CELLGEN_LANES
+CELLGEN_END_LIGHT

@@ -228,8 +228,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
         return;
     }
     for (int i = 0; i < stage->zeroed; ++i)
-        for (int64_t row = 0; row < rows; ++row)
-            for (int64_t unit = 0; unit < width; ++unit) tile[(row * slots + stage->zero[i]) * width + unit] = 0;
+        for (int64_t row = 0; row < rows; ++row) cg_copy_row(tile + (row * slots + stage->zero[i]) * width, 0, width);
     for (int i = 0; i < stage->chains; ++i) {
         const cellgen_run *run = stage->run + stage->chain[i].first;
         const int count = stage->chain[i].runs, ahead = tiles->ahead && run->ahead != CELLGEN_NONE;

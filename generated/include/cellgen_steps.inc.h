@@ -151,8 +151,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step
         if (stop || found != CELLGEN_VALID) cg_copy_row(passed, stop ? 0 : carry, width);
         if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_MASKED_HOLD) continue;
         const cg_series given = b->series[link->upstream];
-        for (int64_t unit = 0; unit < width && given.rows; ++unit)
-            passed[unit] += cg_at_step(given, step)[row * given.row + unit];
+        if (given.rows) cg_add_row_block(passed, cg_at_step(given, step) + row * given.row, width, 0, 1);
     }
     for (int i = 0; i < f->kept && found != CELLGEN_VALID; ++i) {
         const int64_t width = cg_length(b, f->keep[i].width);
