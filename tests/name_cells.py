@@ -15,7 +15,8 @@ TAKEN = sorted(
         *("options", "workspace_bytes", "hold", "last", "strides", "strided", "blas", "nothing"),
         *("definition", "definition_owner", "replaced", "mro", "kernel", "interface", "reference"),
         *("nT", "nB", "nI", "nH", "n_ow", "int64_t", "uint32_t", "size_t", "terms1", "inverse1"),
-        *("cg_tanh", "cg_series", "cellgen_counts", "CELLGEN_x", "tile_0", "forward_1", "counts"),
+        *("cg_tanh", "cg_series", "cellgen_validity", "CELLGEN_x", "tile_0", "forward_1"),
+        *("validity", "is_valid"),
         *("series_x", "x_time", "stage_x", "x_pair", "now", "none", "needed", "x_rows", "own_x"),
         *("lambda_", "int_", "exp_", "max_", "α", "Σ", "Δt", "count", "index", "self", "fields"),
     }

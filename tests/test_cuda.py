@@ -442,15 +442,15 @@ def drawn_options(shape: tuple[int, ...], seed: int) -> Options:
 
 
 def padded(given: Arrays, cell: type[Cell], options: Options, shape: tuple[int, ...]) -> Arrays:
-    """Arguments whose inputs are NaN where a step does not count."""
-    counts = np.ones(shape[:2], bool)
+    """Arguments whose inputs are NaN where a step is masked."""
+    valid = np.ones(shape[:2], bool)
     if options.lengths is not None:
-        counts &= np.arange(shape[0])[:, None] < options.lengths
+        valid &= np.arange(shape[0])[:, None] < options.lengths
     if options.mask is not None:
-        counts &= options.mask
+        valid &= options.mask
     names = {str(v.name) for v in cell.definition.with_role(Role.INPUT)}
     return {
-        n: np.where(counts.reshape(*shape[:2], *(1,) * (a.ndim - 2)), a, np.nan)
+        n: np.where(valid.reshape(*shape[:2], *(1,) * (a.ndim - 2)), a, np.nan)
         if n in names
         else a
         for n, a in given.items()
@@ -592,7 +592,7 @@ def lent(call: Mapping[str, object]) -> dict[str, object]:
     ],
 )
 def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bool) -> None:
-    """Arrays over time with gaps, results as well, with and without steps that do not count."""
+    """Arrays over time with gaps, results as well, with and without masked steps."""
     kernel, exact = emulated(cell), api.compile(cell)
     forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
     for seed in range(5):
@@ -677,7 +677,7 @@ def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
 
 
 class Divided(Cell):
-    """Gradients are formed by dividing by outputs, which are zeros where a step does not count."""
+    """Gradients are formed by dividing by outputs, which are zeros where a step is masked."""
 
     x, s_prev, w, g = Input(I), State(H), Weight(I, H), Weight(H)
 

@@ -32,7 +32,7 @@ STEPS = {
     "batch first, mask, reverse": {"batch_first": True, "mask": MASK.T.copy(), "reverse": True},
     "flushed": {"flush_denormals": True},
 }
-"""Which steps count, and how arrays lie."""
+"""Which steps are valid, and how arrays lie."""
 WAYS = ({}, {"window": 2}, {"bp_lim": 3}, {"threads": 1}, {"threads": 3})
 """What a backward pass has beside it."""
 CELLS = ("gru", "lstm", "gru_block_cell", "qrnn")

@@ -1,4 +1,4 @@
-"""Which steps count, and where arrays lie: every option, together, for cells of every kind."""
+"""Which steps are valid, and where arrays lie: every option, together, for cells of every kind."""
 
 from __future__ import annotations
 
@@ -170,11 +170,11 @@ def test_every_gradient_agrees_with_the_complex_step(cell, options):
 @cells
 @pytest.mark.parametrize("name", ["mask", "all together", "all together, batch first"])
 def test_padding_is_never_read(cell, name):
-    """NaN in the inputs of steps that do not count, and in the gradients of outputs beyond a
+    """NaN in the inputs of masked steps, and in the gradients of outputs beyond a
     length, changes no bit of any result."""
     options = CASES[name]
-    counts = MASK if options.lengths is None else MASK & (np.arange(7)[:, None] < LENGTHS)
-    clean, dirty = run(cell, options), run(cell, options, padding=counts)
+    valid = MASK if options.lengths is None else MASK & (np.arange(7)[:, None] < LENGTHS)
+    clean, dirty = run(cell, options), run(cell, options, padding=valid)
     assert {n: a.tobytes() for n, a in clean.items()} == {n: a.tobytes() for n, a in dirty.items()}
 
 
@@ -493,7 +493,7 @@ def test_the_last_state_alone(cell, threads):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_the_last_output_that_is_no_state(threads, batch_first):
-    """QRNN's h: of each row's last step that counts, zeros for a row of length 0."""
+    """QRNN's h: of each row's last valid step, zeros for a row of length 0."""
     kernel, dims = kernel_of(QRNN), {"T": 5, "B": 3, "I": 4, "H": 20}
     arguments = draw(kernel.sequence_forward.function, 0, sizes=dims)
     if batch_first:

@@ -207,7 +207,7 @@ FOUND_COMPILED = {
             s0 = sigmoid(i2) * s0_prev
             s1 = where(tanh(matmul(tanh(s0), w)) > 0.25, s1_prev, sigmoid(s1_prev))
     """,
-    "a division by an output that is zero where a step does not count": """
+    "a division by an output that is zero where a step is masked": """
         class RandomCell(Cell):
             s0_prev, i4, d5 = State(H), Input(H + K), Weight(H + K)
             v2 = sqrt((exp(-exp(d5)) * i4) ** 2 + 0.5)

@@ -185,7 +185,7 @@ def test_wrong_counts_names_and_functions_are_named(kernel: Kernel) -> None:
 @pytest.mark.parametrize("cell", ["gru", "lstm", "slstm_exp", "lru", "sru"])
 @pytest.mark.parametrize("counted", ["all", "lengths", "mask", "reset"])
 def test_every_element_of_every_result_is_written(cell: str, counted: str) -> None:
-    """What is saved is dense and the same for the same call, where steps do not count too."""
+    """What is saved is dense and the same for the same call, where steps are masked too."""
     raw = RawFunction(cellgen.load(cell), "sequence_forward")
     for steps, rows, threads in ((5, 3, 1), (40, 20, 2)):
         sizes = dict.fromkeys(raw.function.dims, 4) | {"T": steps, "B": rows, "I": 5, "H": 8}

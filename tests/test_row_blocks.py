@@ -142,7 +142,7 @@ def test_any_number_of_threads_gives_the_same_bits(cell, by_units):
 
 
 class Divided(Cell):
-    """Sums over units of loops that divide: rows that do not count are left out of those."""
+    """Sums over units of loops that divide: masked rows are left out of those."""
 
     x, h_prev, g, t, w = Input(I), State(H), Input(H), Input(1), Weight(I, H)
 

@@ -813,7 +813,7 @@ the k for all lines, which then are too many."""
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, LayerNormLSTM], ids=str)
 def test_steps_fetch_the_lines_that_the_next_one_needs(cell, monkeypatch):
     """Of inputs, states and saved values those after the first step, and none of the first; also
-    where lengths say which steps count, and of tiles of 4 and 3 rows the first lines that come."""
+    where lengths say which are valid, and of tiles of 4 and 3 rows the first lines that come."""
     kernel, lines_of = counted(cell, monkeypatch)
     for T, B_, I_, H_ in (*FETCHED_SHAPES, (3, 7, 64, 64)):
         given = inputs(kernel, (T, B_, I_, H_), np.float32)

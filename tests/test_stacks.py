@@ -301,7 +301,7 @@ class Shown(Cell):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_last_step_alone_of_the_last_layer(cell, batch_first, reverse):
-    """Each direction's own last step that counts; without one, zeros or the initial state."""
+    """Each direction's own last valid step; without one, zeros or the initial state."""
     kernel, x, nested, _ = described(cell)
     options = {"lengths": LENGTHS, "mask": MASK.T.copy() if batch_first else MASK}
     options |= {"batch_first": batch_first, "reverse": reverse}
@@ -315,10 +315,10 @@ def test_the_last_step_alone_of_the_last_layer(cell, batch_first, reverse):
     expected = np.zeros((B, 2 * units))
     d_whole = np.zeros_like(output)
     d_output = np.random.default_rng(5).standard_normal(expected.shape)
-    counts = MASK & (np.arange(T)[:, None] < LENGTHS)
+    valid = MASK & (np.arange(T)[:, None] < LENGTHS)
     for row, direction in np.ndindex(B, 2):
         part = slice(direction * units, (direction + 1) * units)
-        steps = np.flatnonzero(counts[:, row])
+        steps = np.flatnonzero(valid[:, row])
         if len(steps):
             at = steps[0 if bool(direction) != reverse else -1]
             expected[row, part] = output[at, row, part]
@@ -327,7 +327,7 @@ def test_the_last_step_alone_of_the_last_layer(cell, batch_first, reverse):
             expected[row, part] = nested["states"][1][direction]["h_prev"][row].reshape(-1)
     assert np.array_equal(alone.output, expected)
     assert np.array_equal(saved.output, expected)
-    none = ~counts.any(axis=0)
+    none = ~valid.any(axis=0)
     assert none.any()
     d_last = [[{}, {}], [{}, {}]]
     if cell is not Shown:  # of a row without a step the output is the initial state

@@ -10,7 +10,7 @@ the input, then that of the recurrent product. Columns: GRU [z | r | h], LSTM [i
 A function takes what a layer's call takes, and what its constructor takes by the same names; what a
 layer returns, it returns. There are no tensors here, so each has a twin, ``gru_vjp``, that also
 returns ``backward``. A step that the mask leaves out keeps the states; its output is that of the
-step before, zeros before the first step that counts, or with ``zero_output_for_mask`` zeros; so
+step before, zeros before the first valid step, or with ``zero_output_for_mask`` zeros; so
 is the output of a layer that returns its last step alone, where the mask leaves that one out.
 ``go_backwards`` reads sequences and mask from the end and leaves the output in that order.
 

@@ -44,7 +44,7 @@ class Shown:
 
     ``every``: steps; ``hidden``: bit k says that the k-th output is not formed; ``last``:
     outputs over time that are not hidden are (B, ...), of the last step; ``checkpoint``: steps, 0
-    for what every step saves; ``skips``: whether there are steps that may not count.
+    for what every step saves; ``skips``: whether there are steps that may be masked.
     """
 
     every: int = 1

@@ -28,7 +28,7 @@ Shape: TypeAlias = tuple[int, ...]
 Which: TypeAlias = tuple[bool, ...]
 
 TABLES = {"lengths": ("B",), "mask": ("T", "B"), "reset": ("T", "B")}
-"""Arrays that say which steps count, in order, with their axes."""
+"""Arrays that say which steps are valid, in order, with their axes."""
 NUMBERS = {name: -1 - place for place, name in enumerate(TABLES)}
 FIRST_CHECKPOINT, UNREAD = -10, -4
 """What stands for them among numbers of members, for checkpoints from the first down, and for what

@@ -46,7 +46,7 @@ def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
 
 
 def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]) -> None:
-    """Look at what says which steps count: lengths (B) integers, mask and reset (T, B) bool."""
+    """Look at what says which steps are valid: lengths (B) integers, mask and reset (T, B) bool."""
     for name, table in tables.items():
         axes, kind = TABLES[name], KINDS[name]
         shape = tuple(sizes[axis] for axis in axes)

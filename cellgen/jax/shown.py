@@ -35,19 +35,19 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
 
 
 def last_step(output: Any, tables: dict[str, Any], reverse: bool) -> Any:
-    """An output (T, B, ...) at the last step of each row that counts, zeros where none does."""
+    """An output (T, B, ...) at the last valid step of each row, zeros where none is."""
     steps, rows = output.shape[:2]
     if steps == 0:
         return jnp.zeros_like(output, shape=output.shape[1:])
     if not {"lengths", "mask"} & tables.keys():
         return output[0 if reverse else -1]
     order = jnp.arange(steps)[:, None]
-    counts = jnp.ones((steps, rows), bool)
+    valid = jnp.ones((steps, rows), bool)
     if "lengths" in tables:
-        counts &= order < tables["lengths"]
+        valid &= order < tables["lengths"]
     if "mask" in tables:
-        counts &= tables["mask"]
-    last = jnp.where(counts, steps - 1 - order if reverse else order, -1).max(0)
+        valid &= tables["mask"]
+    last = jnp.where(valid, steps - 1 - order if reverse else order, -1).max(0)
     step = jnp.clip(steps - 1 - last if reverse else last, 0, steps - 1)
     found = output[step, jnp.arange(rows)]
     return jnp.where((last >= 0).reshape(-1, *(1,) * (found.ndim - 1)), found, 0)

@@ -96,7 +96,7 @@ class OperatorLayer:
         return tuple(made)
 
     def _lengths(self, given: object, x: Array) -> Array | None:
-        """Steps of each row that count: what is given, or what stands in the model."""
+        """Steps of each row: what is given, or what stands in the model."""
         found = self.read.initial.get("sequence_lens") if given is None else given
         if found is None:
             return None

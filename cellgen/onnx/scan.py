@@ -38,7 +38,7 @@ def scanned(
     """Write one direction: a ``Scan`` from initial states that have names in the graph.
 
     Inputs and statics are inputs of the graph under their own names, weights under theirs, with
-    ``_reverse`` for the second of two directions; ``valid`` (T, B) names the steps that count,
+    ``_reverse`` for the second of two directions; ``valid`` (T, B) names the valid steps,
     empty where all do.
     """
     definition = asked.definition
@@ -75,7 +75,7 @@ def parameter_names(asked: AskedModel, number: int) -> dict[Value, str]:
 
 
 def _body(asked: AskedModel, around: GraphWriter, parameters: Mapping[Value, str]) -> GraphProto:
-    """One step: states, inputs and perhaps whether it counts, to new states and outputs."""
+    """One step: states, inputs and perhaps whether it is valid, to new states and outputs."""
     definition = asked.definition
     following = {state: definition.next_state(state) for state in definition.states}
     outputs = definition.outputs if asked.outputs is None else asked.outputs
@@ -93,11 +93,11 @@ def _body(asked: AskedModel, around: GraphWriter, parameters: Mapping[Value, str
     made = {value: speller.known[value] for value in outputs}
     takes = [typed(name, asked.dtype, asked.lengths_of(v)) for v, name in given.items()]
     if asked.lengths:
-        counts = writer.names.fresh(f"valid{STEP}")
-        takes.append(typed(counts, "bool", ["B"]))
-        new = {v: _chosen(writer, counts, v, name, given[v]) for v, name in new.items()}
+        valid = writer.names.fresh(f"valid{STEP}")
+        takes.append(typed(valid, "bool", ["B"]))
+        new = {v: _chosen(writer, valid, v, name, given[v]) for v, name in new.items()}
         zero = writer.number(0.0)
-        made = {v: _chosen(writer, counts, v, name, zero) for v, name in made.items()}
+        made = {v: _chosen(writer, valid, v, name, zero) for v, name in made.items()}
     gives = [_own(writer, name, f"{following[v].name}_next") for v, name in new.items()]
     gives += [_own(writer, name, f"{v.name}_out") for v, name in made.items()]
     shapes = [asked.lengths_of(v) for v in (*new, *made)]
@@ -106,10 +106,10 @@ def _body(asked: AskedModel, around: GraphWriter, parameters: Mapping[Value, str
     return helper.make_graph(writer.nodes, name, takes, results, writer.initializers)
 
 
-def _chosen(writer: GraphWriter, counts: str, value: Value, new: str, old: str) -> str:
-    """The new value of rows whose step counts, the old one of the others."""
+def _chosen(writer: GraphWriter, valid: str, value: Value, new: str, old: str) -> str:
+    """The new value of rows whose step is valid, the old one of the others."""
     behind = len(value.shape) - 1
-    wide = writer.node("Reshape", [counts, writer.whole(0, *[1] * behind)], "valid_rows")
+    wide = writer.node("Reshape", [valid, writer.whole(0, *[1] * behind)], "valid_rows")
     return writer.node("Where", [wide, new, old], f"{value.name}_chosen")
 
 

@@ -32,7 +32,7 @@ their rounding (64 units); where a sum cancels for every argument, they alone gi
 class Sequence:
     """Outputs over time by name, final states by ``<state>_last``.
 
-    Outputs that are no states too, at the last step of each row that counts.
+    Outputs that are no states too, at the last valid step of each row.
     """
 
     outputs: dict[str, Array]
@@ -52,7 +52,7 @@ def run_steps(
     options: Options = NONE,
     nudge: Nudge | None = None,
 ) -> Sequence:
-    """Interpret the equations for ``sizes["T"]`` steps, those of each row that count.
+    """Interpret the equations for ``sizes["T"]`` steps, the valid ones of each row.
 
     Inputs, mask and reset are (T, B, ...) whatever ``batch_first`` says, states the initial ones,
     scalars the defaults unless given. Derivatives end where ``window`` cuts. Every computed value
@@ -68,7 +68,7 @@ def run_steps(
     repeated: dict[str, Array] = {}
     started = np.zeros(sizes["B"], bool)
     for order, t in enumerate(_order(options, sizes["T"])):
-        inside, counts, fresh = _flags_at(options, t, sizes["B"])
+        inside, valid, fresh = _flags_at(options, t, sizes["B"])
         if options.window and order and order % options.window == 0:
             state = {name: np.real(a) for name, a in state.items()}
             repeated = {name: np.real(a) for name, a in repeated.items()}
@@ -77,21 +77,21 @@ def run_steps(
             for name, a in state.items()
         }
         now = {n: a for n, a in arguments.items() if n not in state}
-        now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
+        now |= {n: _where(valid, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
         values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)
-        held = inside & ~counts & started & (not options.zero_output_for_mask)
-        started |= counts
+        held = inside & ~valid & started & (not options.zero_output_for_mask)
+        started |= valid
         for name, steps in collected.items():
             none = 0 * values[name]
             if name in states_after:
                 kept = state[states_after[name]]
             else:
                 kept = repeated.get(name, none)
-                shown[name] = _where(counts, values[name], shown.get(name, none))
-            steps.append(_where(counts, values[name], _where(held, kept, none)))
+                shown[name] = _where(valid, values[name], shown.get(name, none))
+            steps.append(_where(valid, values[name], _where(held, kept, none)))
             repeated[name] = steps[-1]
         state = {
-            name: _where(counts, values[str(new.name)], state[name])
+            name: _where(valid, values[str(new.name)], state[name])
             for name, new in following.items()
         }
     few = shown_steps(options)
@@ -164,15 +164,15 @@ def _order(options: Options, steps: int) -> range:
 def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
     """Put NaN into gradients of outputs that show nothing.
 
-    They are beyond lengths, where the mask zeroes, and before the first step that counts.
+    They are beyond lengths, where the mask zeroes, and before the first valid step.
     """
     timed = {n for n in upstream if not n.endswith("_last")}
     steps, rows = next(upstream[n].shape[:2] for n in timed)
     shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
     for t in _order(options, steps):
-        inside, counts, _ = _flags_at(options, t, rows)
-        started |= counts
-        shown[t] = counts | (inside & started & (not options.zero_output_for_mask))
+        inside, valid, _ = _flags_at(options, t, rows)
+        started |= valid
+        shown[t] = valid | (inside & started & (not options.zero_output_for_mask))
     return {
         n: np.where(shown.reshape(steps, rows, *(1,) * (a.ndim - 2)), a, np.nan)
         if n in timed
@@ -188,11 +188,11 @@ def _shown(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
 
 
 def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
-    """Which rows are within their lengths, which count, and which start from zero."""
+    """Which rows are within their lengths, which are valid, and which start from zero."""
     inside = np.ones(rows, bool) if options.lengths is None else t < np.asarray(options.lengths)
-    counts = inside if options.mask is None else inside & np.asarray(options.mask)[t]
-    fresh = counts & (False if options.reset is None else np.asarray(options.reset)[t])
-    return inside, counts, fresh
+    valid = inside if options.mask is None else inside & np.asarray(options.mask)[t]
+    fresh = valid & (False if options.reset is None else np.asarray(options.reset)[t])
+    return inside, valid, fresh
 
 
 def _where(rows: Array, one: Array, other: Array) -> Array:

@@ -289,7 +289,7 @@ def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
         yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
     if function.team:
         yield "void *team;", "a cellgen_team, NULL: the caller alone"
-        yield "const cellgen_options *options;", "which steps count; NULL: all of them"
+        yield "const cellgen_options *options;", "which steps are valid; NULL: all of them"
 
 
 CONSTANTS = ("hoist_rows", "rows_per_thread", "weights_in_cache", "window_rows", "chunk_rows")

@@ -94,30 +94,36 @@ _SHARED: Mapping[str, Any] = {"layers": ALL_LAYERS, "of_run": True}
 
 @dataclass(frozen=True)
 class Options:
-    """Which steps of a sequence count, which are shown, and how arrays lie in memory.
+    """Which steps of a sequence are valid, which are shown, and how arrays lie in memory.
 
-    A step that does not count leaves the state as it is; nothing of the inputs is read there, no
-    reset happens there, and outputs beyond a length are zeros. Upstream gradients count where
-    outputs do: at a step that repeats an output, they are added to those of the step that made it.
-    Final states do not depend on which outputs are shown. The text of each row says what it does.
+    A masked step leaves the state as it is; nothing of the inputs is read there, no reset happens
+    there, and outputs beyond a length are zeros. Upstream gradients count where outputs do: at a
+    step that repeats an output, they are added to those of the step that made it. Final states do
+    not depend on which outputs are shown. The text of each row says what it does.
     """
 
     lengths: object = field(
         default=None,
         metadata=_row(
-            "(B) integers; steps of each row that count, from the first on, 0 to T",
+            "(B) integers; steps of each row, from the first on, 0 to T; later ones are masked",
             kind=BY_ROW,
             axes=("B",),
             dtypes=("int64",),
             on_device=True,
-            c=(Member("lengths", "const int64_t *", "(B): steps of a row that count; NULL: all"),),
+            c=(
+                Member(
+                    "lengths",
+                    "const int64_t *",
+                    "(B): steps of a row, later ones are masked; NULL: T",
+                ),
+            ),
             **_SHARED,
         ),
     )
     mask: object = field(
         default=None,
         metadata=_row(
-            "(T, B) bool; False: the step does not count and keeps the states",
+            "(T, B) bool; False: the step is masked and keeps the states",
             c=(Member("mask", "const unsigned char *", "(T, B): 0 leaves a step out; NULL: none"),),
             **_FLAGS,
             **_SHARED,
@@ -173,7 +179,7 @@ class Options:
         default=False,
         metadata=_row(
             "no outputs over time; final states, and other outputs (B, ...) as each row's last "
-            "step that counts gives them, zeros where none does",
+            "valid step gives them, zeros where none is",
             kind=SWITCH,
             functions=(FORWARD,),
             c=(
@@ -296,7 +302,7 @@ class Options:
                     "checkpoints",
                     "void *const *",
                     "where: for each state (.., B, units), then for outputs that are none where "
-                    "steps may not count",
+                    "steps may be masked",
                 ),
             ),
             layers=ALL_LAYERS,

@@ -1,6 +1,6 @@
 """What one layer of a stack was given and returned, and its outputs of the last step alone.
 
-Input: a call of one layer in one direction. Output: the rows of its last steps that count, and
+Input: a call of one layer in one direction. Output: the rows of its last valid steps, and
 their gradients among those of all steps.
 """
 
@@ -86,7 +86,7 @@ def added(one: Array | float, other: Array | float) -> Array:
 
 @dataclass(frozen=True)
 class _LastSteps:
-    """Rows with a step that counts, and where the last one of each is in an array over time."""
+    """Rows with a valid step, and where the last one of each is in an array over time."""
 
     rows: Array
     place: tuple[Array, Array]
@@ -98,14 +98,14 @@ def _last_steps(made: LayerCall) -> _LastSteps:
     if not batch:  # of however many steps
         nothing = np.empty(0, np.intp)
         return _LastSteps(nothing, (nothing, nothing))
-    counts = np.ones((steps, batch), bool)
+    valid = np.ones((steps, batch), bool)
     if (lengths := options.get("lengths")) is not None:
-        counts &= steps_within(np.asarray(lengths), steps)
+        valid &= steps_within(np.asarray(lengths), steps)
     if (mask := options.get("mask")) is not None:
-        counts &= dense(np.asarray(mask).T if batch_first else np.asarray(mask))
-    rows = np.flatnonzero(counts.any(axis=0))
+        valid &= dense(np.asarray(mask).T if batch_first else np.asarray(mask))
+    rows = np.flatnonzero(valid.any(axis=0))
     if not len(rows):
         return _LastSteps(rows, (rows, rows))
-    first, last = counts.argmax(axis=0), steps - 1 - counts[::-1].argmax(axis=0)
+    first, last = valid.argmax(axis=0), steps - 1 - valid[::-1].argmax(axis=0)
     at = (first if options["reverse"] else last)[rows]
     return _LastSteps(rows, (rows, at) if batch_first else (at, rows))

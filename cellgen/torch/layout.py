@@ -128,7 +128,7 @@ class Layout(frameworks.TensorLayout):
         mask: Tensor | None,
         reset: Tensor | None,
     ) -> None:
-        """Look at what says which steps count: lengths (B) int64, mask and reset (T, B) bool.
+        """Look at what says which steps are valid: lengths (B) int64, mask and reset (T, B) bool.
 
         ``first`` is the first tensor of theta, on whose device they must be.
         """

@@ -148,7 +148,7 @@ def spread(tensors: Sequence[Tensor], present: int, count: int) -> list[Tensor |
 
 
 def steps_of(options: Sequence[Any]) -> Steps:
-    """Which steps count, as the operators are told."""
+    """Which steps are valid, as the operators are told."""
     lengths, mask, reset = spread(options[0], options[1], 3)
     return Steps(lengths, mask, reset, *options[2:])
 

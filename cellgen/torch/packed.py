@@ -36,7 +36,7 @@ class Padded:
         )
 
     def dropped(self, array: Tensor, rate: float) -> Tensor:
-        """Dropout of an array over time that draws for steps that count alone, as torch.nn has it.
+        """Dropout of an array over time that draws for valid steps alone, as torch.nn has it.
 
         What stands in the place of padding is zero then.
         """

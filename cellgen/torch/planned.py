@@ -76,7 +76,7 @@ def planned(call: Call, wanted: Request | None) -> Planned:
 
 
 def last_step(output: Tensor, tables: Tables, reverse: bool) -> Tensor:
-    """An output (T, B, ...) at the last step of each row that counts, zeros where none does."""
+    """An output (T, B, ...) at the last valid step of each row, zeros where none is."""
     steps, rows = output.shape[:2]
     if steps == 0:
         return output.new_zeros(output.shape[1:])
@@ -84,13 +84,13 @@ def last_step(output: Tensor, tables: Tables, reverse: bool) -> Tensor:
     if lengths is None and mask is None:
         return output[0 if reverse else -1]
     order = torch.arange(steps, device=output.device).unsqueeze(1)
-    counts = torch.ones(steps, rows, dtype=torch.bool, device=output.device)
+    valid = torch.ones(steps, rows, dtype=torch.bool, device=output.device)
     if lengths is not None:
-        counts = counts & (order < lengths)
+        valid = valid & (order < lengths)
     if mask is not None:
-        counts = counts & mask
+        valid = valid & mask
     place = steps - 1 - order if reverse else order
-    last = torch.where(counts, place, -1).max(0).values
+    last = torch.where(valid, place, -1).max(0).values
     step = steps - 1 - last if reverse else last
     found = output[step.clamp(0, steps - 1), torch.arange(rows, device=output.device)]
     some = (last >= 0).reshape(-1, *(1,) * (found.dim() - 1))

@@ -50,7 +50,7 @@ class Steps:
 
     @property
     def skips(self) -> bool:
-        """Whether there are steps that may not count."""
+        """Whether there are steps that may be masked."""
         return not (self.lengths is None and self.mask is None and self.reset is None)
 
     @property

@@ -8,10 +8,10 @@ STEPS = (
     "Tensor[] tables, int given, bool reverse, bool zero_output_for_mask, int window, "
     "bool flush_denormals, int products, int checkpoint, int every, int hidden, bool last"
 )
-"""Which steps count, how they are computed, and what is shown: the same of both operators. Bits of
-``given`` say which of lengths, mask and reset are in ``tables``, those of ``hidden`` which outputs
-are not formed. A call that saves has ``every`` and ``hidden`` with a ``checkpoint`` alone, and
-``last`` never. ``products`` is a number of ``cellgen.frameworks.shown.PRODUCTS``."""
+"""Which steps are valid, how they are computed, and what is shown: the same of both operators. Bits
+of ``given`` say which of lengths, mask and reset are in ``tables``, those of ``hidden`` which
+outputs are not formed. A call that saves has ``every`` and ``hidden`` with a ``checkpoint`` alone,
+and ``last`` never. ``products`` is a number of ``cellgen.frameworks.shown.PRODUCTS``."""
 
 FORWARD = f"(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (

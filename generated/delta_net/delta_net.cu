@@ -1362,7 +1362,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1689,7 +1689,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1741,9 +1741,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1849,12 +1849,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_forward)(
             cg_in(forward_sum_s_reshaped_q, (nD * nN)),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->s_last, nD * nK * nN), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nD * nK * nN));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s)
         cg_scatter_steps(&run, nT, nB, nN * nD * nK, cg_every(cg_series(given->s, given->strided ? given->strides + 4 : nullptr, nB, nN * nD * nK), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1891,7 +1891,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2208,7 +2208,7 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1)(
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nK,
     int64_t nN,
-    const unsigned char *counts,
+    const unsigned char *validity,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_rows)
 {
@@ -2226,9 +2226,9 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_2_sums1)(
     const real x_w_k = cg_load(x_w_k_rows, row, axis1 * (nK) + axis2);
     const real sigmoid_x_w_k = cg_load(sigmoid_x_w_k_rows, row, axis1 * (nK) + axis2);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, axis1);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
-    d_sqrt_sqrt_pre_2 += counted ? -d_k * x_w_k * sigmoid_x_w_k / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
-    d_sqrt_sqrt_pre += counted ? -d_q * x_w_q * sigmoid_x_w_q / (sqrt_sqrt_pre * sqrt_sqrt_pre) : real(0);
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+    d_sqrt_sqrt_pre_2 += is_valid ? -d_k * x_w_k * sigmoid_x_w_k / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
+    d_sqrt_sqrt_pre += is_valid ? -d_q * x_w_q * sigmoid_x_w_q / (sqrt_sqrt_pre * sqrt_sqrt_pre) : real(0);
     }
     cg_store(d_sqrt_sqrt_pre_2_rows, row, entry, d_sqrt_sqrt_pre_2);
     cg_store(d_sqrt_sqrt_pre_rows, row, entry, d_sqrt_sqrt_pre);
@@ -2249,7 +2249,7 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_4)(
     cellgen_rows<store> d_x_w_b_rows,
     cellgen_rows<real> d_sqrt_pre_2_rows,
     cellgen_rows<real> d_sqrt_pre_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2259,13 +2259,13 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_4)(
     const real beta = cg_load(beta_rows, row, unit);
     const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_x_w_b = d_beta * (1 - beta) * beta;
-    cg_store(d_x_w_b_rows, row, unit, counted ? d_x_w_b : real(0));
+    cg_store(d_x_w_b_rows, row, unit, is_valid ? d_x_w_b : real(0));
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
-    cg_store(d_sqrt_pre_2_rows, row, unit, counted ? d_sqrt_pre_2 : real(0));
+    cg_store(d_sqrt_pre_2_rows, row, unit, is_valid ? d_sqrt_pre_2 : real(0));
     const real d_sqrt_pre = (real)0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre;
-    cg_store(d_sqrt_pre_rows, row, unit, counted ? d_sqrt_pre : real(0));
+    cg_store(d_sqrt_pre_rows, row, unit, is_valid ? d_sqrt_pre : real(0));
 }
 
 /* d_sigmoid_x_w_k = d_k * x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * x_w_k**2 * sigmoid_x_w_k
@@ -2289,7 +2289,7 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_5)(
     int64_t nN,
     cellgen_rows<store> d_x_w_k_rows,
     cellgen_rows<store> d_x_w_q_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2305,13 +2305,13 @@ __global__ void CELLGEN_CUDA_NAME(delta_net_deferred_5)(
     const real x_w_k = cg_load(x_w_k_rows, row, axis1 * (nK) + axis2);
     const real sigmoid_x_w_k = cg_load(sigmoid_x_w_k_rows, row, axis1 * (nK) + axis2);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, axis1);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_sigmoid_x_w_k = d_k * x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * (x_w_k * x_w_k) * sigmoid_x_w_k;
     const real d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * x_w_k * (sigmoid_x_w_k * sigmoid_x_w_k) + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k;
-    cg_store(d_x_w_k_rows, row, unit, counted ? d_x_w_k : real(0));
+    cg_store(d_x_w_k_rows, row, unit, is_valid ? d_x_w_k : real(0));
     const real d_sigmoid_x_w_q = d_q * x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * (x_w_q * x_w_q) * sigmoid_x_w_q;
     const real d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q * (sigmoid_x_w_q * sigmoid_x_w_q) + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q;
-    cg_store(d_x_w_q_rows, row, unit, counted ? d_x_w_q : real(0));
+    cg_store(d_x_w_q_rows, row, unit, is_valid ? d_x_w_q : real(0));
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -2396,7 +2396,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2460,33 +2460,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK * nN, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->reverse, guarded ? step_validity : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nD * nK);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nN * nD);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_s) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 6, nB, nN * nD * nK);
     } else {
@@ -2590,8 +2590,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
             nN,
             cg_rows(adjoints + step * nB * (2 * nD * nN + 4 * nK * nN) + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (2 * nD * nN + 4 * nK * nN), adjoints + step * nB * (2 * nD * nN + 4 * nK * nN), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (2 * nD * nN + 4 * nK * nN), adjoints + step * nB * (2 * nD * nN + 4 * nK * nN), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
@@ -2614,7 +2614,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_2, nN),
         nK,
         nN,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_sqrt_pre, nN));
     /* d_w_v = x.T @ d_x_w_v */
@@ -2629,7 +2629,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
         cg_rows(deferred_d_x_w_b, nN),
         cg_rows(deferred_d_sqrt_pre_2, nN),
         cg_rows(deferred_d_sqrt_pre, nN),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(delta_net_deferred_5), nT * nB, nK * nN,
         cg_in(adjoints + nD * nN + 3 * nK * nN, (2 * nD * nN + 4 * nK * nN)),
         cg_in(deferred_d_sqrt_pre_2, nN),
@@ -2645,7 +2645,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
         nN,
         cg_rows(deferred_d_x_w_k, (nK * nN)),
         cg_rows(deferred_d_x_w_q, (nK * nN)),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     /* d_w_b = x.T @ d_x_w_b */
     cg_gemm_tn(&run, nI, nN, nT * nB, args->x, nI, deferred_d_x_w_b, nN, args->d_w_b, nN, 0);
     /* d_w_k = x.T @ d_x_w_k */
@@ -2661,7 +2661,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(delta_net_cuda_sequence_backward)(
     /* d_x_w_v @ [w_v.T] */
     cg_gemm_nt(&run, nT * nB, nI, nD * nN, adjoints + nD * nN + 4 * nK * nN, (2 * nD * nN + 4 * nK * nN), args->w_v, (nD * nN), args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(4))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

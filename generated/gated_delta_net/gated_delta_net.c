@@ -1874,7 +1874,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_3)
     const int64_t nK = frame->n[5];
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, N, 1))
      * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, N, 1)) */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_k_row = frame->at[0].rows + row * (nK * nN);
         const real *d_q_row = frame->at[1].rows + row * (nK * nN);
@@ -1886,7 +1886,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_3)
         const real *sqrt_sqrt_pre_2_row = frame->at[7].rows + row * frame->at[7].row;
         real *d_sqrt_sqrt_pre_2_row = frame->at[8].rows + row * nN;
         real *d_sqrt_sqrt_pre_row = frame->at[9].rows + row * nN;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             for (int64_t unit = 0; unit < nN; ++unit) d_sqrt_sqrt_pre_2_row[unit] = 0;
             for (int64_t unit = 0; unit < nN; ++unit) d_sqrt_sqrt_pre_row[unit] = 0;
             continue;
@@ -1919,7 +1919,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_5)
     /* d_x_w_b = d_beta * (1 - beta) * beta
      * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_beta_row = frame->at[0].rows + row * nN + first;
         const real *d_sqrt_sqrt_pre_2_row = frame->at[1].rows + row * nN + first;
@@ -1930,7 +1930,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_5)
         real *d_x_w_b_row = frame->at[6].rows + row * nN + first;
         real *d_sqrt_pre_2_row = frame->at[7].rows + row * nN + first;
         real *d_sqrt_pre_row = frame->at[8].rows + row * nN + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_x_w_b_row, units);
             cg_zero_row(d_sqrt_pre_2_row, units);
             cg_zero_row(d_sqrt_pre_row, units);
@@ -1959,7 +1959,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_6)
      * d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + 2 * d_sqrt_pre_2 * x_w_k * sigmoid_x_w_k**2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
      * d_sigmoid_x_w_q = d_q * x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q**2 * sigmoid_x_w_q
      * d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + 2 * d_sqrt_pre * x_w_q * sigmoid_x_w_q**2 + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_k_row = frame->at[0].rows + row * (nK * nN);
         const real *d_sqrt_pre_2_row = frame->at[1].rows + row * nN;
@@ -1973,7 +1973,7 @@ CELLGEN_EQUATIONS(gated_delta_net_sequence_backward_deferred_6)
         const real *sqrt_sqrt_pre_2_row = frame->at[9].rows + row * frame->at[9].row;
         real *d_x_w_k_row = frame->at[10].rows + row * (nK * nN);
         real *d_x_w_q_row = frame->at[11].rows + row * (nK * nN);
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_x_w_k_row, units);
             cg_zero_row(d_x_w_q_row, units);
             continue;

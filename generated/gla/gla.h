@@ -98,7 +98,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } gla_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -136,7 +136,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } gla_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -226,7 +226,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } gla_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -264,7 +264,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } gla_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

@@ -1,17 +1,17 @@
-/* Options over time: which steps of a row count, in which order they are computed, and how arrays lie.
+/* Options over time: which steps of a row are valid, in which order they are computed, and how arrays lie.
  *
- * Where a step may not count, tables say so, filled on the device from what the caller gives; steps
+ * Where a step may be masked, tables say so, filled on the device from what the caller gives; steps
  * then read states from copies, and what they leave for such a row is put right after each of them.
  * Arrays over time are used where they are, at their strides. Those that products or sums over all
  * steps read or write are copied into the order of computation and back unless one row follows the
- * other; where steps may not count, all are, zeros in the place of such steps. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
+ * other; where steps may be masked, all are, zeros in the place of such steps. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
  * nearer of the two: looking at it on the host would wait for the device. */
 #ifndef CELLGEN_CUDA_OPTIONS_CUH
 #define CELLGEN_CUDA_OPTIONS_CUH
 
 #include "cellgen_cuda.cuh"
 
-/* What a call's options need: tables of the steps that count, and which arrays over time are moved. */
+/* What a call's options need: tables of the valid steps, and which arrays over time are moved. */
 #define CELLGEN_GUARDED ((int64_t)1)
 #define CELLGEN_MOVED(place) ((int64_t)2 << (place))
 #define CELLGEN_IF_MOVED(place, count) (how & CELLGEN_MOVED(place) ? (int64_t)(count) : 0)
@@ -89,16 +89,16 @@ inline __host__ __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> ser
     return {series.at + ((step + 1) / series.every - 1) * series.step, series.row};
 }
 
-/* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
+/* A valid step; a masked one whose outputs repeat the states as they are; one whose outputs are zeros. */
 enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 /* The step whose state a step starts from, if not one of the sequence. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 
-/* counts[step][row], fresh[step][row] (the state before it is zero), and, unless NULL, before[step][row];
+/* validity[step][row], fresh[step][row] (the state before it is zero), and, unless NULL, before[step][row];
  * a thread takes a row. */
 __global__ void cellgen_fill_tables_of_rows(
     int64_t one, int64_t rows, int64_t steps, const int64_t *lengths,
-    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *fresh,
     int32_t *before)
 {
     const int64_t row = CELLGEN_MY_UNIT;
@@ -107,71 +107,71 @@ __global__ void cellgen_fill_tables_of_rows(
     for (int64_t step = 0; step < steps; ++step) {
         const int64_t at = reverse ? steps - 1 - step : step;
         const bool inside = !lengths || at < lengths[row];
-        const bool count = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
-        const bool anew = count && reset.at && reset.at[at * reset.step + row * reset.row];
+        const bool is_valid = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
+        const bool anew = is_valid && reset.at && reset.at[at * reset.step + row * reset.row];
         const bool held = inside && hold && last != CELLGEN_INITIAL;
-        counts[step * rows + row] = count ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
+        validity[step * rows + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
         fresh[step * rows + row] = anew;
         if (before) before[step * rows + row] = anew ? (int32_t)CELLGEN_ZERO : last;
-        if (count) last = (int32_t)step;
+        if (is_valid) last = (int32_t)step;
     }
 }
 
 inline void cg_fill_tables(
     cellgen_run *run, int64_t steps, int64_t rows, const int64_t *lengths,
-    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *fresh,
     int32_t *before)
 {
     const int64_t one = 1;
     CELLGEN_ELEMENTS(run, cellgen_fill_tables_of_rows, one, rows, steps, lengths, mask, reset, reverse,
-                     hold, counts, fresh, before);
+                     hold, validity, fresh, before);
 }
 
 /* `to` in the order of computation, one row after the other. */
 template <typename E>
 __global__ void cellgen_gather_step_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
-    cellgen_series<const E> from, int reverse, const unsigned char *counts)
+    cellgen_series<const E> from, int reverse, const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const bool count = cellgen_has_step(from, step) && (!counts || counts[row] == CELLGEN_VALID);
-    cg_store(to, row, unit, count ? cg_load(cellgen_at_step(from, step), row % batch, unit) : R(0));
+    const bool is_valid = cellgen_has_step(from, step) && (!validity || validity[row] == CELLGEN_VALID);
+    cg_store(to, row, unit, is_valid ? cg_load(cellgen_at_step(from, step), row % batch, unit) : R(0));
 }
 
 template <typename E>
 void cg_gather_steps(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
-    cellgen_series<const E> from, int reverse, const unsigned char *counts)
+    cellgen_series<const E> from, int reverse, const unsigned char *validity)
 {
     const int64_t rows = steps * batch;
     CELLGEN_ELEMENTS(run, cellgen_gather_step_rows<E>, rows, units, steps, batch, cg_rows(to, units), from,
-                     reverse, counts);
+                     reverse, validity);
 }
 
 /* The reverse: rows in the order of computation to where they belong. */
 template <typename E>
 __global__ void cellgen_scatter_step_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
-    cellgen_rows<const E> from, int reverse, const unsigned char *counts)
+    cellgen_rows<const E> from, int reverse, const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const bool count = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     if (!cellgen_has_step(to, step)) return;
-    cg_store(cellgen_at_step(to, step), row % batch, unit, count ? cg_load(from, row, unit) : R(0));
+    cg_store(cellgen_at_step(to, step), row % batch, unit, is_valid ? cg_load(from, row, unit) : R(0));
 }
 
 template <typename E>
 void cg_scatter_steps(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, cellgen_series<E> to,
-    const E *from, int reverse, const unsigned char *counts)
+    const E *from, int reverse, const unsigned char *validity)
 {
     const int64_t rows = steps * batch;
     CELLGEN_ELEMENTS(run, cellgen_scatter_step_rows<E>, rows, units, steps, batch, to, cg_in(from, units),
-                     reverse, counts);
+                     reverse, validity);
 }
 
 /* Whether the gradient stops between a step and the one before it: a window of steps begins there. */
@@ -186,38 +186,38 @@ inline __host__ __device__ int64_t cellgen_earlier(int64_t one, int64_t other)
     return one < other ? one : other;
 }
 
-/* out[row][unit] = sum of the shares of all steps, from the last one on; a step that does not count
+/* out[row][unit] = sum of the shares of all steps, from the last one on; a masked step
  * has none */
 template <typename E, typename S>
 __global__ void cellgen_add_shares(int64_t rows, int64_t units, int64_t steps, cellgen_rows<S> shares,
-    const unsigned char *counts, cellgen_rows<E> out)
+    const unsigned char *validity, cellgen_rows<E> out)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     auto sum = cellgen_widen(E(0.0f));
     for (int64_t at = (steps - 1) * rows + row; at >= 0; at -= rows)
-        if (!counts || counts[at] == CELLGEN_VALID) sum += cg_load(shares, at, unit);
+        if (!validity || validity[at] == CELLGEN_VALID) sum += cg_load(shares, at, unit);
     cg_store(out, row, unit, sum);
 }
 
 template <typename E, typename S>
 void cg_add_steps(cellgen_run *run, int64_t rows, int64_t units, int64_t steps, cellgen_rows<S> shares,
-    const unsigned char *counts, cellgen_rows<E> out)
+    const unsigned char *validity, cellgen_rows<E> out)
 {
-    CELLGEN_ELEMENTS(run, (cellgen_add_shares<E, S>), rows, units, steps, shares, counts, out);
+    CELLGEN_ELEMENTS(run, (cellgen_add_shares<E, S>), rows, units, steps, shares, validity, out);
 }
 
 /* `cg_scatter_steps` of an output that is no state: a step that repeats one shows the row of step `before`. */
 template <typename E>
 __global__ void cellgen_scatter_shown_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
-    cellgen_rows<const E> from, int reverse, const unsigned char *counts, const int32_t *before)
+    cellgen_rows<const E> from, int reverse, const unsigned char *validity, const int32_t *before)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
-    const int found = counts ? counts[row] : CELLGEN_VALID;
+    const int found = validity ? validity[row] : CELLGEN_VALID;
     const int64_t source = found == CELLGEN_MASKED_HOLD ? before[row] * batch + row % batch : row;
     if (!cellgen_has_step(to, step)) return;
     const R shown = found == CELLGEN_MASKED_ZERO ? R(0) : cg_load(from, source, unit);
@@ -226,11 +226,11 @@ __global__ void cellgen_scatter_shown_rows(
 
 template <typename E>
 void cg_scatter_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units,
-    cellgen_series<E> to, const E *from, int reverse, const unsigned char *counts, const int32_t *before)
+    cellgen_series<E> to, const E *from, int reverse, const unsigned char *validity, const int32_t *before)
 {
     const int64_t rows = steps * batch;
     CELLGEN_ELEMENTS(run, cellgen_scatter_shown_rows<E>, rows, units, steps, batch, to,
-                     cg_in(from, units), reverse, counts, before);
+                     cg_in(from, units), reverse, validity, before);
 }
 
 /* Gradients of such an output in the order of computation: those of steps that repeat one are added
@@ -238,14 +238,14 @@ void cg_scatter_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t un
 template <typename E>
 __global__ void cellgen_gather_shown_rows(
     int64_t batch, int64_t units, int64_t steps, cellgen_rows<E> to, cellgen_series<const E> from,
-    int reverse, int64_t window, const unsigned char *counts)
+    int reverse, int64_t window, const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= batch || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     R later = 0;
     for (int64_t step = steps - 1; step >= 0; --step) {
-        const int found = counts ? counts[step * batch + row] : CELLGEN_VALID;
+        const int found = validity ? validity[step * batch + row] : CELLGEN_VALID;
         const int64_t at = reverse ? steps - 1 - step : step;
         R sum = 0;
         if (found != CELLGEN_MASKED_ZERO)
@@ -257,10 +257,10 @@ __global__ void cellgen_gather_shown_rows(
 
 template <typename E>
 void cg_gather_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
-    cellgen_series<const E> from, int reverse, int64_t window, const unsigned char *counts)
+    cellgen_series<const E> from, int reverse, int64_t window, const unsigned char *validity)
 {
     CELLGEN_ELEMENTS(run, cellgen_gather_shown_rows<E>, batch, units, steps, cg_rows(to, units), from,
-                     reverse, window, counts);
+                     reverse, window, validity);
 }
 
 /* The states from which all steps start. */
@@ -332,69 +332,69 @@ void cg_start_rows(cellgen_run *run, int64_t rows, int64_t units, E *now, R init
 template <typename E>
 __global__ void cellgen_masked_select_rows(
     int64_t rows, int64_t units, cellgen_rows<E> now, cellgen_rows<E> next, int is_output,
-    const unsigned char *counts, const unsigned char *fresh)
+    const unsigned char *validity, const unsigned char *fresh)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    const bool count = counts[row] == CELLGEN_VALID;
-    const R state = count ? cg_load(next, row, unit) : cg_load(now, row, unit);
-    if (is_output && !count) cg_store(next, row, unit, counts[row] == CELLGEN_MASKED_HOLD ? state : R(0));
+    const bool is_valid = validity[row] == CELLGEN_VALID;
+    const R state = is_valid ? cg_load(next, row, unit) : cg_load(now, row, unit);
+    if (is_output && !is_valid) cg_store(next, row, unit, validity[row] == CELLGEN_MASKED_HOLD ? state : R(0));
     cg_store(now, row, unit, fresh && fresh[row] ? R(0) : state);
 }
 
 template <typename E>
 void cg_masked_select(cellgen_run *run, int64_t rows, int64_t units, E *now, E *next, int is_output,
-    const unsigned char *counts, const unsigned char *fresh)
+    const unsigned char *validity, const unsigned char *fresh)
 {
     CELLGEN_ELEMENTS(run, cellgen_masked_select_rows<E>, rows, units, cg_rows(now, units), cg_rows(next, units),
-                     is_output, counts, fresh);
+                     is_output, validity, fresh);
 }
 
-/* The gradient for the step before: nothing behind a reset, what came where a step does not count,
+/* The gradient for the step before: nothing behind a reset, what came at a masked step,
  * and what reached an output that repeats the state. */
 template <typename E, typename R>
 __global__ void cellgen_masked_select_gradient_rows(
     int64_t rows, int64_t units, cellgen_rows<R> passed, cellgen_rows<const R> carry,
-    cellgen_rows<const E> upstream, const unsigned char *counts, const unsigned char *fresh)
+    cellgen_rows<const E> upstream, const unsigned char *validity, const unsigned char *fresh)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     if (fresh[row]) {
         cg_store(passed, row, unit, R(0));
-    } else if (counts[row] != CELLGEN_VALID) {
+    } else if (validity[row] != CELLGEN_VALID) {
         R sum = cg_load(carry, row, unit);
-        if (counts[row] == CELLGEN_MASKED_HOLD) sum += cg_load_or_zero(upstream, row, unit);
+        if (validity[row] == CELLGEN_MASKED_HOLD) sum += cg_load_or_zero(upstream, row, unit);
         cg_store(passed, row, unit, sum);
     }
 }
 
 template <typename E, typename R>
 void cg_masked_select_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed, const R *carry,
-    cellgen_series<const E> upstream, int64_t step, const unsigned char *counts,
+    cellgen_series<const E> upstream, int64_t step, const unsigned char *validity,
     const unsigned char *fresh)
 {
     cellgen_rows<const E> shown = {nullptr, 0};
     if (upstream.at && cellgen_has_step(upstream, step)) shown = cellgen_at_step(upstream, step);
     CELLGEN_ELEMENTS(run, (cellgen_masked_select_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
-                     cg_in(carry, units), shown, counts, fresh);
+                     cg_in(carry, units), shown, validity, fresh);
 }
 
-/* Zeros in the rows whose step does not count. */
+/* Zeros in the rows of masked steps. */
 template <typename E>
 __global__ void cellgen_leave_out_rows(
-    int64_t rows, int64_t units, cellgen_rows<E> kept, const unsigned char *counts)
+    int64_t rows, int64_t units, cellgen_rows<E> kept, const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units || counts[row] == CELLGEN_VALID) return;
+    if (row >= rows || unit >= units || validity[row] == CELLGEN_VALID) return;
     typedef decltype(cellgen_widen(E())) R;
     cg_store(kept, row, unit, R(0));
 }
 
 template <typename E>
-void cg_leave_out(cellgen_run *run, int64_t rows, int64_t units, E *kept, const unsigned char *counts)
+void cg_leave_out(cellgen_run *run, int64_t rows, int64_t units, E *kept, const unsigned char *validity)
 {
-    CELLGEN_ELEMENTS(run, cellgen_leave_out_rows<E>, rows, units, cg_rows(kept, units), counts);
+    CELLGEN_ELEMENTS(run, cellgen_leave_out_rows<E>, rows, units, cg_rows(kept, units), validity);
 }
 
 #endif /* CELLGEN_CUDA_OPTIONS_CUH */

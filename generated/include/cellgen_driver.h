@@ -29,7 +29,7 @@
 /* Vectors of units per slot, by the slots of the widest panel: a tile row is slots times that. */
 #define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 4 : (slots) == 2 ? 2 : 1)
 
-/* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
+/* A valid step; a masked one whose outputs repeat the states as they are; one whose outputs are zeros. */
 enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 
 /* --- tables: `int16_t` numbers a row of another table; NONE is no row. Lengths are numbers of extents,
@@ -54,9 +54,9 @@ typedef struct {
 /* One array over time, (T, B, width), at the caller's strides if it has a pair of them. */
 enum {
     CELLGEN_OUTPUT = 1,   /* of a forward pass */
-    CELLGEN_SHOWN = 2,    /* an output that is no state: a step that does not count repeats it */
+    CELLGEN_SHOWN = 2,    /* an output that is no state: a masked step repeats it */
     CELLGEN_REPEATED = 4, /* the gradient of such an output */
-    CELLGEN_STAGED = 8,   /* steps read a copy where some do not count */
+    CELLGEN_STAGED = 8,   /* steps read a copy where some are masked */
     CELLGEN_ACROSS = 16,  /* the deferred part reads it over many steps */
     CELLGEN_SCATTERED = 32, /* the deferred part writes it over many steps */
     CELLGEN_AGAIN = 64    /* a forward pass makes it: once more where steps are checkpointed */
@@ -119,7 +119,7 @@ enum {
     CELLGEN_AT_MEMBER,  /* the same at every step */
     CELLGEN_AT_MEMORY,  /* the same at every step */
     CELLGEN_AT_SERIES,  /* of: series */
-    CELLGEN_AT_STAGED,  /* of: series; a copy where steps may not count */
+    CELLGEN_AT_STAGED,  /* of: series; a copy where steps may be masked */
     CELLGEN_AT_ACROSS,  /* of: series; rows of many steps */
     CELLGEN_IN_PLACE,   /* of: series; each row of many steps where it belongs */
     CELLGEN_AT_BEFORE,  /* of: link; the state before a step */
@@ -246,7 +246,7 @@ typedef struct {
     const void *args;            /* the argument struct */
     real *const *memory;         /* of the workspace, by number */
     const cg_rows *at;           /* the arrays that the stage uses, by number */
-    const unsigned char *counts; /* which rows count, from the first row of the step on; NULL: all */
+    const unsigned char *validity; /* of each row, from the first row of the step on; NULL: all are valid */
     int64_t step;
     int keeps; /* the caller wants what only a backward pass reads */
 } cg_frame;

@@ -56,7 +56,7 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t
         real *const to = cg_checkpoint(b, number, step, width);
         for (int64_t row = begin; row < end; ++row) cg_copy_row(to + row * width, from.rows + row * from.row, width);
     }
-    const real *held = b->counts ? b->held : 0;
+    const real *held = b->validity ? b->held : 0;
     for (int i = 0; i < f->series && held; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width);
         if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;

@@ -7,14 +7,14 @@
  * in memory. NULL in place of it, or zeros throughout: every step of every row, arrays
  * (T, B, units) without gaps.
  *
- * A step that does not count leaves the state as it is, and x is not read there. Outputs show what
- * the step before showed (`hold`), or zeros; zeros they are beyond a length, and before the first
- * step that counts.
+ * A masked step leaves the state as it is, and x is not read there. Outputs show what the step
+ * before showed (`hold`), or zeros; zeros they are beyond a length, and before the first valid
+ * step.
  *
  * `strides` are two numbers, from step to step and from row to row, for each array over time of the
  * struct in its order, saved ones left out, then for mask and for reset. */
 typedef struct {
-    const int64_t *lengths; /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths; /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask; /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset; /* (T, B): not 0 starts states anew */
     int64_t reverse; /* 1: from the last step to the first */
@@ -27,7 +27,7 @@ typedef struct {
     int64_t products; /* of float arrays; 1: operands of products are rounded to bfloat16; 2, forward: weights of products to int8 */
     const cellgen_plan *plan; /* how to run; NULL: as ..._plan says */
     int64_t checkpoint; /* states are kept before steps n * checkpoint; 0: none */
-    void *const *checkpoints; /* where: for each state (.., B, units), then for outputs that are none where steps may not count */
+    void *const *checkpoints; /* where: for each state (.., B, units), then for outputs that are none where steps may be masked */
     const void *packed; /* what ..._pack made of the weights, or NULL */
     int64_t packed_bytes; /* of it: at least ..._packed_size(...) */
     int64_t flush; /* 1: denormal numbers count as zeros during the call */

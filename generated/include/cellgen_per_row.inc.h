@@ -29,7 +29,7 @@ CELLGEN_STATIC void cg_take_row(const cg_row_block *all, const cg_row_block *one
         real *const to = one->memory[f->keep[i].memory];
         for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
     }
-    for (int i = 0; i < f->series && all->counts; ++i) {
+    for (int i = 0; i < f->series && all->validity; ++i) {
         const cellgen_series_row *const series = f->over_time + i;
         const int64_t width = cg_length(all, series->width);
         if (!(series->flags & CELLGEN_REPEATED) || !(series->flags & CELLGEN_ACROSS)) continue;

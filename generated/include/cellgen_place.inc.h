@@ -30,7 +30,7 @@ typedef struct {
     int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
     int in_int8;  /* weights of products are int8; in float32 alone, not backward */
     int packed;   /* weights are packed already */
-    int guarded;  /* some steps may not count, or start anew */
+    int guarded;  /* some steps may be masked, or start anew */
     int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
     int64_t segment, first; /* steps that are held of what a forward pass makes, 0: all; the one before them */
@@ -50,11 +50,11 @@ typedef struct {
     cg_walk *walks[2];                   /* of the places of the parts */
     int64_t *strides;
     real *zeros, *product_block;
-    unsigned char *counts, *fresh; /* [step][row]: which count, which start anew */
+    unsigned char *validity, *fresh; /* [step][row]: CELLGEN_VALID or how it is masked; which start anew */
     int32_t *before;               /* [step][row]: the step whose state each starts from */
     cg_series *sparse;             /* of every array over time that has every so many-th step alone */
     real *whole;                   /* backward: gradients of outputs of all steps */
-    real *held;                    /* forward: what the last step that counts shows, by output that is no state */
+    real *held;                    /* forward: what the last valid step shows, by output that is no state */
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
     int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
 } cg_row_block;
@@ -257,7 +257,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     }
     CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
                  f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cellgen_depth_of(b->chunk_rows));
-    CELLGEN_TAKE(b->counts, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->validity, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->fresh, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
@@ -418,13 +418,13 @@ CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_serie
     return b->every > 1 || b->options.last || !cg_member(b, row->member);
 }
 
-/* Whether steps write a state where the one before is: all of them count, and nobody wants to see it. Of a
+/* Whether steps write a state where the one before is: all of them are valid, and nobody wants to see it. Of a
  * backward pass, its gradient. */
 #undef cg_is_in_place
 #define cg_is_in_place CELLGEN_NAME(cellgen_is_in_place)
 CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *link)
 {
-    if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->counts || b->fresh || b->every > 1) return 0;
+    if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->validity || b->fresh || b->every > 1) return 0;
     if (b->f->is_backward) return b->window == 0;
     if (link->flags & CELLGEN_STATE_OUTPUT) return b->guarded && cg_is_of_last_step(b, b->f->over_time + link->series);
     return link->saved == CELLGEN_NONE || !cg_member(b, link->saved);
@@ -468,7 +468,7 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *pl
     case CELLGEN_AT_STAGED: walk = cg_along(b->staged[place->of]); break;
     case CELLGEN_AT_ACROSS:
         walk = cg_along(b->across[place->of]);
-        if (b->counts && walk.rows && b->f->over_time[place->of].flags & CELLGEN_REPEATED) /* steps have put it there */
+        if (b->validity && walk.rows && b->f->over_time[place->of].flags & CELLGEN_REPEATED) /* steps have put it there */
             walk = cg_in_turn(b->memory[b->f->over_time[place->of].rows], b->B, width, b->chunk_steps, 0);
         break;
     case CELLGEN_IN_PLACE:
@@ -570,7 +570,7 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
         b->series[i] = cg_lie(b, row, strides, reverse);
         if (b->every > 1 && row->strides != CELLGEN_NONE) cg_part_of_steps(b, i, strides, reverse, &whole);
         if (cg_is_of_last_step(b, row)) b->series[i] = cg_own(b->memory[row->only], width);
-        b->staged[i] = row->flags & CELLGEN_STAGED && b->counts && (!(row->flags & CELLGEN_REPEATED) || given)
+        b->staged[i] = row->flags & CELLGEN_STAGED && b->validity && (!(row->flags & CELLGEN_REPEATED) || given)
                            ? cg_own(b->memory[row->stage], width)
                            : b->series[i];
         evenly_strided = evenly_strided && (cg_is_banded(b, row->member) || cg_is_evenly_strided(b->series[i], b->B));
@@ -580,13 +580,13 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
         if (link->flags & CELLGEN_STATE_OUTPUT && cg_is_in_place(b, link))
             b->series[link->series] = cg_own(b->memory[link->now], cg_length(b, link->width));
     }
-    b->gather = b->counts || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a row block lie apart */
+    b->gather = b->validity || !evenly_strided || b->B < b->batch || b->is_single; /* rows of a row block lie apart */
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         if (row->flags & (CELLGEN_ACROSS | CELLGEN_SCATTERED))
             b->across[i] = cg_across(b->series[i], b->B, b->gather ? b->memory[row->rows] : 0, cg_length(b, row->width));
     }
-    b->hoist = plan->hoist && !b->counts && (evenly_strided || b->B == 1); /* rows of a window lie evenly */
+    b->hoist = plan->hoist && !b->validity && (evenly_strided || b->B == 1); /* rows of a window lie evenly */
     for (int part = 0; part < f->parts; ++part)
         for (int i = 0; i < f->part[part].places; ++i)
             b->walks[part][i] = cg_walk_of(b, f->part[part].place + i, part == 1);
@@ -604,9 +604,9 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
     b->flush = options && options->flush;
     b->stop.asked = options ? options->stop : 0;
     b->stop.found[0] = b->stop.found[1] = 0;
-    if (b->counts) {
+    if (b->validity) {
         const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
-                                            b->counts, b->fresh, b->before);
+                                            b->validity, b->fresh, b->before);
         if (bad) return bad;
     }
     b->by_units = plan->by_units != 0;

@@ -151,7 +151,7 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
         else
             cg_copy_row(b->memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->B * width + at, from, count);
     }
-    for (int i = 0; i < f->series && b->counts; ++i) {
+    for (int i = 0; i < f->series && b->validity; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width), at = begin * width;
         if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
         cg_copy_row(b->series[i].rows + at, cg_checkpoint(b, number++, step, width) + at, (end - begin) * width);

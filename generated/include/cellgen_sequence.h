@@ -343,9 +343,9 @@ CELLGEN_INLINE int cellgen_plan_fits(const cellgen_plan *plan, int64_t threads, 
            (shared || (!plan->hoist && !plan->unpacked)) && !(plan->hoist && plan->unpacked);
 }
 
-/* --- which steps count: steps are numbered in the order in which they are computed --- */
+/* --- which steps are valid: steps are numbered in the order in which they are computed --- */
 
-/* Whether some step of some row may not count or start anew, so that states need a look each step. */
+/* Whether some step of some row may be masked or start anew, so that states need a look each step. */
 CELLGEN_INLINE int cellgen_is_guarded(const cellgen_options *options)
 {
     return options && (options->lengths || options->mask || options->reset || options->last || options->every > 1 || options->partial);
@@ -357,11 +357,11 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
     return cellgen_is_guarded(options) || (options && (options->strides || options->reverse));
 }
 
-/* Fill the tables: counts[step][row], fresh[step][row] (it starts anew), and, unless NULL,
+/* Fill the tables: validity[step][row], fresh[step][row] (it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int64_t *strides,
-                                       int64_t T, int64_t B, unsigned char *counts,
+                                       int64_t T, int64_t B, unsigned char *validity,
                                        unsigned char *fresh, int32_t *before)
 {
     const int64_t step_of[2] = {strides ? strides[0] : B, strides ? strides[2] : B};
@@ -373,15 +373,15 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
         for (int64_t step = 0; step < T; ++step) {
             const int64_t t = options->reverse ? T - 1 - step : step;
             const int inside = !options->lengths || t < options->lengths[row];
-            const int count =
+            const int is_valid =
                 inside && (!options->mask || options->mask[t * step_of[0] + row * row_of[0]]);
             const int anew =
-                count && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
+                is_valid && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
             const int held = inside && options->hold && last != CELLGEN_INITIAL;
-            counts[step * B + row] = count ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
+            validity[step * B + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
             fresh[step * B + row] = (unsigned char)anew;
             if (before) before[step * B + row] = anew ? (int32_t)CELLGEN_ZERO : last;
-            if (count) last = (int32_t)step;
+            if (is_valid) last = (int32_t)step;
         }
     }
     return CELLGEN_OK;
@@ -638,17 +638,17 @@ CELLGEN_INLINE void cg_prefetch_to_write(const real *row, int64_t count)
     for (int64_t at = 0; at < count; at += 64 / (int64_t)sizeof(real)) CELLGEN_FETCH_TO_WRITE(row + at);
 }
 
-/* Rows begin <= row < end of the steps from `step` on, one after the other; zeros where `counts` says
- * that a step does not count (NULL: all do). */
+/* Rows begin <= row < end of the steps from `step` on, one after the other; zeros where `validity` says
+ * that a step is masked (NULL: none is). */
 CELLGEN_STATIC void cg_gather_steps(real *to, cg_series from, int64_t B, int64_t width, int64_t step,
-                               int64_t begin, int64_t end, const unsigned char *counts)
+                               int64_t begin, int64_t end, const unsigned char *validity)
 {
     for (int64_t row = begin, run; row < end && from.rows; row += run) {
         const int64_t at = step + row / B, of = row % B;
-        const int count = !counts || counts[at * B + of] == CELLGEN_VALID;
-        run = counts ? 1 : cg_run(from, B, width, row, end);
+        const int is_valid = !validity || validity[at * B + of] == CELLGEN_VALID;
+        run = validity ? 1 : cg_run(from, B, width, row, end);
         if (run > 1 && row + run < end) cg_prefetch_rows(cg_at_step(from, at + 1), run * width);
-        cg_copy_row(to + row * width, count ? cg_at_step(from, at) + of * from.row : 0, run * width);
+        cg_copy_row(to + row * width, is_valid ? cg_at_step(from, at) + of * from.row : 0, run * width);
     }
 }
 
@@ -685,11 +685,11 @@ CELLGEN_STATIC void cg_start_rows(real *to, real initial, int64_t B, int64_t wid
  * last to the first; beyond the edge of a window nothing is added. */
 CELLGEN_STATIC void cg_gather_shown(real *to, real *later, cg_series from, int64_t T, int64_t B,
                                      int64_t width, int64_t step, int64_t begin, int64_t end,
-                                     int64_t window, const unsigned char *counts)
+                                     int64_t window, const unsigned char *validity)
 {
     const int cut = window > 0 && step > 0 && step % window == 0;
     for (int64_t row = begin; row < end; ++row) {
-        const int found = counts[step * B + row];
+        const int found = validity[step * B + row];
         const real *given = cg_at_step(from, step) + row * from.row;
         real *sum = later + row * width, *own = to + row * width;
         if (step == T - 1) cg_copy_row(sum, 0, width);
@@ -732,15 +732,15 @@ CELLGEN_STATIC void cg_add_row_block(real *total, const real *sums, int64_t coun
 }
 
 /* Add the summands of some steps to a total, which has a row for each of B, from the last step on; a
- * step that does not count has none. A thread's rows, whole ones: the same bits for any threads. */
-CELLGEN_STATIC void cg_add_steps(real *total, const real *summands, const unsigned char *counts,
+ * masked step has none. A thread's rows, whole ones: the same bits for any threads. */
+CELLGEN_STATIC void cg_add_steps(real *total, const real *summands, const unsigned char *validity,
                                  int64_t steps, int64_t B, int64_t width, int64_t part, int64_t parts)
 {
     for (int64_t step = steps - 1; step >= 0; --step)
         for (int64_t row = B * part / parts; row < B * (part + 1) / parts; ++row) {
             const real *from = summands + (step * B + row) * width;
             real *to = total + row * width;
-            if (counts && counts[step * B + row] != CELLGEN_VALID) continue;
+            if (validity && validity[step * B + row] != CELLGEN_VALID) continue;
             for (int64_t unit = 0; unit < width; ++unit) to[unit] += from[unit];
         }
 }

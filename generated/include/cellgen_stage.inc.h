@@ -477,7 +477,7 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
             at[i].rows += group % cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(cg_length(b, own->place[place].width));
         }
     }
-    cg_frame frame = {b->n, b->args, b->memory, at, b->counts ? b->counts + step * b->B : 0, step, 0};
+    cg_frame frame = {b->n, b->args, b->memory, at, b->validity ? b->validity + step * b->B : 0, step, 0};
     for (int i = 0; i < stage->keeps; ++i) frame.keeps |= cg_member(b, stage->keep[i]) != 0;
     if (stage->kind == CELLGEN_IS_GROUP) {
         cg_group(b, number, stage, &frame, row_begin, row_end, part, parts);

@@ -1,4 +1,4 @@
-/* What surrounds the stages of a step: steps that may not count, rows copied side by side, what is deferred,
+/* What surrounds the stages of a step: steps that may be masked, rows copied side by side, what is deferred,
  * sums over rows. Part of cellgen_driver.c, once per precision. */
 
 /* The rows of a step that are a thread's, and its partition of the units. */
@@ -19,8 +19,8 @@ CELLGEN_INLINE cg_partition cg_partition_steps(const cg_row_block *b, int thread
     return b->by_units ? by_units : by_rows;
 }
 
-/* What steps read where some do not count: states before them, inputs without padding, gradients of
- * outputs that steps repeat. */
+/* What steps read where some are masked: states before them, inputs without padding, gradients of outputs
+ * that steps repeat. */
 #undef cg_prepare_states
 #define cg_prepare_states CELLGEN_NAME(cellgen_prepare_states)
 CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link *link, int64_t step, int64_t begin,
@@ -46,18 +46,18 @@ CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t beg
     const cg_function *const f = b->f;
     for (int i = 0; i < f->links; ++i)
         if (f->link[i].flags & CELLGEN_STATE_NOW) cg_prepare_states(b, f->link + i, step, begin, end);
-    for (int i = 0; i < f->series && b->counts; ++i) {
+    for (int i = 0; i < f->series && b->validity; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         const int64_t width = cg_length(b, row->width);
         if (row->flags & CELLGEN_REPEATED) {
             if (!b->series[i].rows) continue;
             real *const many = row->rows == CELLGEN_NONE ? 0 : b->memory[row->rows] + step % b->chunk_steps * b->B * width;
             real *const own = row->flags & CELLGEN_STAGED ? b->memory[row->stage] : many;
-            cg_gather_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->counts);
+            cg_gather_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->validity);
             if (row->flags & CELLGEN_STAGED && row->flags & CELLGEN_ACROSS)
                 cg_gather_steps(many, b->staged[i], b->B, width, 0, begin, end, 0);
         } else if (row->flags & CELLGEN_STAGED) {
-            cg_gather_steps(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->counts);
+            cg_gather_steps(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->validity);
         }
     }
 }
@@ -89,13 +89,13 @@ CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_blo
     }
 }
 
-/* What a forward step leaves where it does not count: the state as it was, outputs as they were or zeros. */
+/* What a masked step of a forward pass leaves: the state as it was, outputs as they were or zeros. */
 #undef cg_masked_select_forward
 #define cg_masked_select_forward CELLGEN_NAME(cellgen_masked_select_forward)
 CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
-    const int counts = found == CELLGEN_VALID;
+    const int is_valid = found == CELLGEN_VALID;
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
@@ -104,12 +104,12 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
         if (link->flags & CELLGEN_STATE_OUTPUT) {
             const cg_series series = b->series[link->series];
             real *const next = cg_at_step(series, step) + row * series.row;
-            if (counts)
+            if (is_valid)
                 cg_copy_row(now, next, width);
             else
                 cg_copy_row(next, found == CELLGEN_MASKED_HOLD ? now : 0, width);
             if (b->every > 1) cg_show(b, link->series, step, row, next);
-        } else if (counts) {
+        } else if (is_valid) {
             cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
         }
     }
@@ -121,12 +121,12 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
         const int64_t width = cg_length(b, over->width);
         const int only = cg_is_of_last_step(b, over);
         real *const made = cg_at_step(series, step) + row * series.row, *const given = cg_member(b, over->member);
-        if (held && counts) cg_copy_row(held + row * width, made, width);
-        if (b->every > 1) cg_show(b, i, step, row, counts || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
+        if (held && is_valid) cg_copy_row(held + row * width, made, width);
+        if (b->every > 1) cg_show(b, i, step, row, is_valid || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
         held += held ? b->B * width : 0;
         if (b->every > 1) continue;
-        if (!counts) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
-        if (only && given && (counts || step == 0)) cg_copy_row(given + row * width, made, width);
+        if (!is_valid) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
+        if (only && given && (is_valid || step == 0)) cg_copy_row(given + row * width, made, width);
     }
 }
 
@@ -164,7 +164,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step
 CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
-        const int found = b->counts ? (int)b->counts[step * b->B + row] : (int)CELLGEN_VALID;
+        const int found = b->validity ? (int)b->validity[step * b->B + row] : (int)CELLGEN_VALID;
         if (b->f->is_backward)
             cg_masked_select_reverse(b, step, row, found);
         else
@@ -204,9 +204,9 @@ CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begi
     const cg_function *const f = b->f;
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
-        if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->counts)) continue;
+        if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->validity)) continue;
         cg_gather_steps(b->memory[row->rows], b->series[i], b->B, cg_length(b, row->width), step, begin, end,
-                   row->strides != CELLGEN_NONE ? b->counts : 0);
+                   row->strides != CELLGEN_NONE ? b->validity : 0);
     }
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
@@ -294,7 +294,7 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
         real *const sum = cg_either(b, total->member, total->memory);
         if (!sum) continue;
         cg_add_steps(sum, b->memory[total->summand],
-                     b->counts ? b->counts + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
+                     b->validity ? b->validity + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
     }
     if (b->gather && cg_has_scattered(f)) {
         cellgen_team_barrier(b->team, thread);

@@ -208,7 +208,7 @@ CELLGEN_STATIC void cg_pass_window(const cg_stored *stored, int64_t steps, int64
 }
 
 /* A thread's share of the states from which the first step of a window starts, of a row block of a backward pass whose
- * rows are those from `from` on: those after the last step before it that counted. */
+ * rows are those from `from` on: those after the last valid step before it. */
 #undef cg_widen_starts
 #define cg_widen_starts CELLGEN_NAME(cellgen_widen_starts)
 CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block *b, int64_t from, int64_t first, int thread, int threads)

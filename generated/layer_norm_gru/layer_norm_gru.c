@@ -1702,7 +1702,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_1)
     const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_sum_xw_n = sum(d_sum_xw_n_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
         const real *alpha3_row = frame->at[1].rows + first;
@@ -1713,7 +1713,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_1)
         const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real d_sqrt_sqrt_pre_3 = 0;
         real d_sum_xw_n = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1736,7 +1736,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_2)
     const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
         const real *alpha2_row = frame->at[1].rows + first;
@@ -1747,7 +1747,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_2)
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1776,7 +1776,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_3)
     real *d_beta3_row = frame->at[7].rows + first;
     real *d_alpha4_row = frame->at[8].rows + first;
     real *d_alpha3_row = frame->at[9].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
@@ -1786,7 +1786,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_3)
         const real sum_xw_n = *(frame->at[4].rows + row * frame->at[4].row);
         const real sqrt_sqrt_pre_3 = *(frame->at[5].rows + row * frame->at[5].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1814,7 +1814,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_4)
     real *d_beta1_row = frame->at[6].rows + first;
     real *d_alpha2_row = frame->at[7].rows + first;
     real *d_alpha1_row = frame->at[8].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
@@ -1823,7 +1823,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_4)
         const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
         const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1846,7 +1846,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_6)
      * d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / H
      * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.5 * d_sqrt_pre_2 / H */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_sqrt_sqrt_pre_3_row = frame->at[0].rows + row * 1 + first;
         const real *d_sqrt_sqrt_pre_2_row = frame->at[1].rows + row * 1 + first;
@@ -1854,7 +1854,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_6)
         const real *sqrt_sqrt_pre_3_row = frame->at[3].rows + row * frame->at[3].row + first;
         real *d_sum_xw_n_sum_xw_n_row = frame->at[4].rows + row * 1 + first;
         real *d_sum_xw_sum_xw_row = frame->at[5].rows + row * 1 + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_sum_xw_n_sum_xw_n_row, units);
             cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
@@ -1877,7 +1877,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_7)
 {
     const int64_t nH = frame->n[3];
     /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) + d_sum_xw_n */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_n_pre_row = frame->at[0].rows + row * nH + first;
         const real d_sum_xw_n_sum_xw_n = *(frame->at[1].rows + row * 1);
@@ -1888,7 +1888,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_7)
         const real sqrt_sqrt_pre_3 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = frame->at[7].rows + row * nH + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_n_row, units);
             continue;
         }
@@ -1906,7 +1906,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_8)
 {
     const int64_t nH = frame->n[3];
     /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_gates_row = frame->at[0].rows + row * (2 * nH) + first;
         const real d_sum_xw_sum_xw = *(frame->at[1].rows + row * 1);
@@ -1917,7 +1917,7 @@ CELLGEN_EQUATIONS(layer_norm_gru_sequence_backward_deferred_8)
         const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = frame->at[7].rows + row * (2 * nH) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_row, units);
             continue;
         }

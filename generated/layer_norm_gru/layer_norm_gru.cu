@@ -1807,7 +1807,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2111,7 +2111,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2157,9 +2157,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -2255,7 +2255,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_forward)(
             cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
@@ -2315,7 +2315,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2549,7 +2549,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     cellgen_rows<real> d_sqrt_sqrt_pre_3_rows,
     cellgen_rows<real> d_sum_xw_n_rows)
 {
@@ -2562,9 +2562,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
         const real xw_n = cg_load(xw_n_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_sqrt_sqrt_pre_3 += counted ? -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3) : real(0);
-        d_sum_xw_n += counted ? -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH) : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_sqrt_sqrt_pre_3 += is_valid ? -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3) : real(0);
+        d_sum_xw_n += is_valid ? -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_3 = cellgen_row_total(d_sqrt_sqrt_pre_3);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_3_rows, row, 0, d_sqrt_sqrt_pre_3);
@@ -2584,7 +2584,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<real> d_sum_xw_rows)
 {
@@ -2597,9 +2597,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_sqrt_sqrt_pre_2 += counted ? -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
-        d_sum_xw += counted ? -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_sqrt_sqrt_pre_2 += is_valid ? -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
+        d_sum_xw += is_valid ? -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
@@ -2622,7 +2622,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
     cellgen_rows<const store> sum_xw_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_beta4_rows,
     real *d_beta3_rows,
     real *d_alpha4_rows,
@@ -2642,11 +2642,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
         const real r = cg_load(r_rows, row, unit);
         const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
         const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_beta4 += counted ? d_n_pre * r : real(0);
-        d_beta3 += counted ? d_n_pre : real(0);
-        d_alpha4 += counted ? d_alpha4_terms : real(0);
-        d_alpha3 += counted ? d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_beta4 += is_valid ? d_n_pre * r : real(0);
+        d_beta3 += is_valid ? d_n_pre : real(0);
+        d_alpha4 += is_valid ? d_alpha4_terms : real(0);
+        d_alpha3 += is_valid ? d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 : real(0);
     }
     cellgen_chunk_total(d_beta4, d_beta4_rows, units, unit);
     cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
@@ -2667,7 +2667,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_beta2_rows,
     real *d_beta1_rows,
     real *d_alpha2_rows,
@@ -2686,11 +2686,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_beta2 += counted ? d_gates : real(0);
-        d_beta1 += counted ? d_gates : real(0);
-        d_alpha2 += counted ? d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
-        d_alpha1 += counted ? d_alpha1_terms : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_beta2 += is_valid ? d_gates : real(0);
+        d_beta1 += is_valid ? d_gates : real(0);
+        d_alpha2 += is_valid ? d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
+        d_alpha1 += is_valid ? d_alpha1_terms : real(0);
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
@@ -2712,7 +2712,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     int64_t nH,
     cellgen_rows<real> d_sum_xw_n_sum_xw_n_rows,
     cellgen_rows<real> d_sum_xw_sum_xw_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2720,13 +2720,13 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_sqrt_pre_3 = (real)0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3;
     const real d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / (real)nH;
-    cg_store(d_sum_xw_n_sum_xw_n_rows, row, unit, counted ? d_sum_xw_n_sum_xw_n : real(0));
+    cg_store(d_sum_xw_n_sum_xw_n_rows, row, unit, is_valid ? d_sum_xw_n_sum_xw_n : real(0));
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     const real d_sum_xw_sum_xw = (real)0.5 * d_sqrt_pre_2 / (real)nH;
-    cg_store(d_sum_xw_sum_xw_rows, row, unit, counted ? d_sum_xw_sum_xw : real(0));
+    cg_store(d_sum_xw_sum_xw_rows, row, unit, is_valid ? d_sum_xw_sum_xw : real(0));
 }
 
 /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) + d_sum_xw_n */
@@ -2742,7 +2742,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
     int64_t nH,
     cellgen_rows<store> d_xw_n_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2753,9 +2753,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     const real xw_n = cg_load(xw_n_rows, row, unit);
     const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
     const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + 2 * d_sum_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) + d_sum_xw_n;
-    cg_store(d_xw_n_rows, row, unit, counted ? d_xw_n : real(0));
+    cg_store(d_xw_n_rows, row, unit, is_valid ? d_xw_n : real(0));
 }
 
 /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
@@ -2771,7 +2771,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
     cellgen_rows<store> d_xw_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2782,9 +2782,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
-    cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
+    cg_store(d_xw_rows, row, unit, is_valid ? d_xw : real(0));
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -2896,7 +2896,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2972,26 +2972,26 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
@@ -3078,8 +3078,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->z + step * nB * nH, nH),
             cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (9 * nH), adjoints + step * nB * (9 * nH), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (9 * nH), adjoints + step * nB * (9 * nH), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -3093,7 +3093,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1),
         cg_rows(deferred_d_sum_xw_n, 1));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
@@ -3103,7 +3103,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows), nT * nB, nH,
@@ -3114,7 +3114,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         layer_norm_gru_deferred_3_over_rows_d_be,
         layer_norm_gru_deferred_3_over_rows_d_be_2,
         layer_norm_gru_deferred_3_over_rows_d_al,
@@ -3130,7 +3130,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         layer_norm_gru_deferred_4_over_rows_d_be,
         layer_norm_gru_deferred_4_over_rows_d_be_2,
         layer_norm_gru_deferred_4_over_rows_d_al,
@@ -3153,7 +3153,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_rows(deferred_d_sum_xw_sum_xw, 1),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
         cg_in(adjoints, (9 * nH)),
         cg_in(deferred_d_sum_xw_n_sum_xw_n, 1),
@@ -3164,7 +3164,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
         cg_rows(deferred_d_xw_n, nH),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
         cg_in(adjoints + 2 * nH, (9 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
@@ -3175,7 +3175,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
         cg_rows(deferred_d_xw, (2 * nH)),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     /* d_w_n = x.T @ d_xw_n */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_xw_n, nH, args->d_w_n, nH, 0);
     /* d_w = x.T @ d_xw */
@@ -3185,7 +3185,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     /* d_xw @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, 2 * nH, deferred_d_xw, (2 * nH), args->w, (2 * nH), args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(3))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

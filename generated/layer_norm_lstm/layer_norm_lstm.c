@@ -1597,7 +1597,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_1)
     const int64_t nH = frame->n[3];
     /* d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_sum_xw = sum(d_sum_xw_terms -> (B, 1)) */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
         const real *alpha2_row = frame->at[1].rows + first;
@@ -1608,7 +1608,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_1)
         const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sum_xw = 0;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             *(frame->at[5].rows + row * 1) = 0;
             *(frame->at[6].rows + row * 1) = 0;
             continue;
@@ -1660,7 +1660,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_3)
     real *d_alpha2_row = frame->at[7].rows + first;
     real *d_alpha1_row = frame->at[8].rows + first;
     real *d_b_row = frame->at[9].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
@@ -1669,7 +1669,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_3)
         const real sum_xw = *(frame->at[3].rows + row * frame->at[3].row);
         const real sqrt_sqrt_pre_2 = *(frame->at[4].rows + row * frame->at[4].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE
@@ -1691,12 +1691,12 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_5)
     const int64_t nH = frame->n[3];
     /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.25 * d_sqrt_pre_2 / H */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_sqrt_sqrt_pre_2_row = frame->at[0].rows + row * 1 + first;
         const real *sqrt_sqrt_pre_2_row = frame->at[1].rows + row * frame->at[1].row + first;
         real *d_sum_xw_sum_xw_row = frame->at[2].rows + row * 1 + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_sum_xw_sum_xw_row, units);
             continue;
         }
@@ -1714,7 +1714,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_6)
 {
     const int64_t nH = frame->n[3];
     /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t row = begin; row < end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = frame->at[0].rows + row * (4 * nH) + first;
         const real d_sum_xw_sum_xw = *(frame->at[1].rows + row * 1);
@@ -1725,7 +1725,7 @@ CELLGEN_EQUATIONS(layer_norm_lstm_sequence_backward_deferred_6)
         const real sqrt_sqrt_pre_2 = *(frame->at[6].rows + row * frame->at[6].row);
         const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = frame->at[7].rows + row * (4 * nH) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_xw_row, units);
             continue;
         }

@@ -1602,7 +1602,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1931,7 +1931,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1977,9 +1977,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -2083,8 +2083,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_forward)(
             cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
@@ -2143,7 +2143,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2390,7 +2390,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows,
     cellgen_rows<real> d_sum_xw_rows)
 {
@@ -2403,9 +2403,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_sqrt_sqrt_pre_2 += counted ? -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
-        d_sum_xw += counted ? -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_sqrt_sqrt_pre_2 += is_valid ? -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2) : real(0);
+        d_sum_xw += is_valid ? -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH) : real(0);
     }
     d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
     if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
@@ -2453,7 +2453,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_beta2_rows,
     real *d_beta1_rows,
     real *d_alpha2_rows,
@@ -2474,12 +2474,12 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
         const real xw = cg_load(xw_rows, row, unit);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_beta2 += counted ? d_b_hu_norm_xw_norm : real(0);
-        d_beta1 += counted ? d_b_hu_norm_xw_norm : real(0);
-        d_alpha2 += counted ? d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
-        d_alpha1 += counted ? d_alpha1_terms : real(0);
-        d_b += counted ? d_b_hu_norm_xw_norm : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_beta2 += is_valid ? d_b_hu_norm_xw_norm : real(0);
+        d_beta1 += is_valid ? d_b_hu_norm_xw_norm : real(0);
+        d_alpha2 += is_valid ? d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 : real(0);
+        d_alpha1 += is_valid ? d_alpha1_terms : real(0);
+        d_b += is_valid ? d_b_hu_norm_xw_norm : real(0);
     }
     cellgen_chunk_total(d_beta2, d_beta2_rows, units, unit);
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
@@ -2497,16 +2497,16 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
     cellgen_rows<real> d_sum_xw_sum_xw_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_sqrt_sqrt_pre_2 = cg_load(d_sqrt_sqrt_pre_2_rows, row, unit);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_sqrt_pre_2 = (real)0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2;
     const real d_sum_xw_sum_xw = (real)0.25 * d_sqrt_pre_2 / (real)nH;
-    cg_store(d_sum_xw_sum_xw_rows, row, unit, counted ? d_sum_xw_sum_xw : real(0));
+    cg_store(d_sum_xw_sum_xw_rows, row, unit, is_valid ? d_sum_xw_sum_xw : real(0));
 }
 
 /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
@@ -2522,7 +2522,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
     cellgen_rows<store> d_xw_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2533,9 +2533,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     const real xw = cg_load(xw_rows, row, unit);
     const real sum_xw = cg_load(sum_xw_rows, row, 0);
     const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_sum_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
-    cg_store(d_xw_rows, row, unit, counted ? d_xw : real(0));
+    cg_store(d_xw_rows, row, unit, is_valid ? d_xw : real(0));
 }
 
 /* What the options of a call need, for the size of its workspace. */
@@ -2638,7 +2638,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2706,41 +2706,41 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
@@ -2830,9 +2830,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         /* d_hu @ [u.T] */
         cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH), args->u, (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (14 * nH), adjoints + step * nB * (14 * nH), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (14 * nH), adjoints + step * nB * (14 * nH), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -2848,7 +2848,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows), nT * nB, nH,
@@ -2865,7 +2865,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         layer_norm_lstm_deferred_3_over_rows_d_b,
         layer_norm_lstm_deferred_3_over_rows_d_b_2,
         layer_norm_lstm_deferred_3_over_rows_d_a,
@@ -2885,7 +2885,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
         cg_rows(deferred_d_sum_xw_sum_xw, 1),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6), nT * nB, 4 * nH,
         cg_in(adjoints + 2 * nH, (14 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
@@ -2896,13 +2896,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
         cg_rows(deferred_d_xw, (4 * nH)),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     /* d_w = x.T @ d_xw */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, deferred_d_xw, (4 * nH), args->d_w, (4 * nH), 0);
     /* d_xw @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, deferred_d_xw, (4 * nH), args->w, (4 * nH), args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -871,7 +871,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1157,7 +1157,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const lam_im_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1185,9 +1185,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1268,15 +1268,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_re_prev_before, args->h_re + step * h_re_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, h_im_prev_before, args->h_im + step * h_im_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_re_prev_before, args->h_re + step * h_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_im_prev_before, args->h_im + step * h_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * h_re_step : args->h_re_prev, !guarded && nT > 0 ? h_re_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * h_im_step : args->h_im_prev, !guarded && nT > 0 ? h_im_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->h_re)
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->h_im)
@@ -1323,7 +1323,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1880,7 +1880,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const d_scale_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1938,48 +1938,48 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h_re = h_re_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h_re = cellgen_first(given->h_re, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h_im = h_im_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h_re) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_re_ordered, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_re_ordered, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h_re = d_h_re_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h_re = cellgen_first(given->d_h_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h_im) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_im_ordered, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_im_ordered, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h_im = d_h_im_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2046,9 +2046,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
                 cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
@@ -2119,7 +2119,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         cg_rows(args->d_theta_log, nH),
         cg_rows(args->d_nu_log, nH));
     if (how & CELLGEN_MOVED(6))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

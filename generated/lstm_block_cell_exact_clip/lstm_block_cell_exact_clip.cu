@@ -622,7 +622,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -883,7 +883,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -915,9 +915,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1016,25 +1016,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_rows(args->o + step * o_step, o_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, cs_prev_before, args->cs + step * cs_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, cs_prev_before, args->cs + step * cs_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * cs_step : args->cs_prev, !guarded && nT > 0 ? cs_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->i)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), i_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), i_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->cs)
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), cs_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->f)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), f_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), f_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(4) && given->o)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), o_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), o_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(5) && given->ci)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), ci_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), ci_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(6) && given->co)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), co_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), co_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(7) && given->h)
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1080,7 +1080,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1469,7 +1469,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1529,111 +1529,111 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 32 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 32 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, cs_prev_before, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->cs_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, i_ordered, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, i_ordered, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.i = i_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.i = cellgen_first(given->i, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, cs_ordered, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, cs_ordered, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.cs = cs_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.cs = cellgen_first(given->cs, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nH, f_ordered, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, f_ordered, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.f = f_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.f = cellgen_first(given->f, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_gather_steps(&run, nT, nB, nH, o_ordered, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, o_ordered, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.o = o_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.o = cellgen_first(given->o, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5)) {
-        cg_gather_steps(&run, nT, nB, nH, ci_ordered, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, ci_ordered, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.ci = ci_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.ci = cellgen_first(given->ci, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6)) {
-        cg_gather_steps(&run, nT, nB, nH, co_ordered, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, co_ordered, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.co = co_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
         own.co = cellgen_first(given->co, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_i) {
-        cg_gather_shown(&run, nT, nB, nH, d_i_ordered, cg_every(cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_i_ordered, cg_every(cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_i = d_i_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
         own.d_i = cellgen_first(given->d_i, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
     if (how & CELLGEN_MOVED(9) && given->d_cs) {
-        cg_gather_steps(&run, nT, nB, nH, d_cs_ordered, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_cs_ordered, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_cs = d_cs_ordered;
         cellgen_lay(own.strides + 18, nB, nH);
     } else {
         own.d_cs = cellgen_first(given->d_cs, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nH, own.strides + 18);
     }
     if (how & CELLGEN_MOVED(10) && given->d_f) {
-        cg_gather_shown(&run, nT, nB, nH, d_f_ordered, cg_every(cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_f_ordered, cg_every(cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_f = d_f_ordered;
         cellgen_lay(own.strides + 20, nB, nH);
     } else {
         own.d_f = cellgen_first(given->d_f, given->strided ? given->strides + 20 : nullptr, args->reverse, nT, nB, nH, own.strides + 20);
     }
     if (how & CELLGEN_MOVED(11) && given->d_o) {
-        cg_gather_shown(&run, nT, nB, nH, d_o_ordered, cg_every(cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_o_ordered, cg_every(cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_o = d_o_ordered;
         cellgen_lay(own.strides + 22, nB, nH);
     } else {
         own.d_o = cellgen_first(given->d_o, given->strided ? given->strides + 22 : nullptr, args->reverse, nT, nB, nH, own.strides + 22);
     }
     if (how & CELLGEN_MOVED(12) && given->d_ci) {
-        cg_gather_shown(&run, nT, nB, nH, d_ci_ordered, cg_every(cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_ci_ordered, cg_every(cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_ci = d_ci_ordered;
         cellgen_lay(own.strides + 24, nB, nH);
     } else {
         own.d_ci = cellgen_first(given->d_ci, given->strided ? given->strides + 24 : nullptr, args->reverse, nT, nB, nH, own.strides + 24);
     }
     if (how & CELLGEN_MOVED(13) && given->d_co) {
-        cg_gather_shown(&run, nT, nB, nH, d_co_ordered, cg_every(cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_co_ordered, cg_every(cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_co = d_co_ordered;
         cellgen_lay(own.strides + 26, nB, nH);
     } else {
         own.d_co = cellgen_first(given->d_co, given->strided ? given->strides + 26 : nullptr, args->reverse, nT, nB, nH, own.strides + 26);
     }
     if (how & CELLGEN_MOVED(14) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 28, nB, nH);
     } else {
@@ -1709,9 +1709,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
             /* d_icfo @ [w[I:I + H, :4*H].T] */
             cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_cs_prev_pair + step % 2 * nB * nH, nH));
@@ -1748,7 +1748,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     /* d_icfo @ [w[:I, :4*H].T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), args->w, (4 * nH), args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(15))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 30 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 30 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

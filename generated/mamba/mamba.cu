@@ -983,7 +983,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1170,7 +1170,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     store *const exp_a_log_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * nK, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1202,9 +1202,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -1273,12 +1273,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
             cg_in(forward_sum_s_reshaped_c, nH),
             cg_rows(args->y + step * y_step, y_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH * nK, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH * nK, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH * nK, cg_rows(args->s_last, nH * nK), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nH * nK));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), y_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s)
         cg_scatter_steps(&run, nT, nB, nH * nK, cg_every(cg_series(given->s, given->strided ? given->strides + 4 : nullptr, nB, nH * nK), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1317,7 +1317,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1702,7 +1702,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH * nK, store);
     store *const d_exp_a_log_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * nK, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1748,33 +1748,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH * nK, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH * nK), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH * nK, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH * nK), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH * nK, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH * nK), args->reverse, guarded ? step_validity : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nH * nK);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH * nK, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_y) {
-        cg_gather_shown(&run, nT, nB, nH, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_s) {
-        cg_gather_steps(&run, nT, nB, nH * nK, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH * nK, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 6, nB, nH * nK);
     } else {
@@ -1853,8 +1853,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)),
             cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH * nK, d_s_prev_pair + step % 2 * nB * (nH * nK), d_s_prev_pair + (step + 1) % 2 * nB * (nH * nK), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (3 * nH + nH * nK + 2 * nK), adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nH * nK, d_s_prev_pair + step % 2 * nB * (nH * nK), d_s_prev_pair + (step + 1) % 2 * nB * (nH * nK), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (3 * nH + nH * nK + 2 * nK), adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH * nK, cg_rows(d_s_prev_pair + step % 2 * nB * (nH * nK), (nH * nK)));
@@ -1905,7 +1905,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
         cg_in(exp_a_log_once, nK),
         cg_rows(args->d_a_log, nK));
     if (how & CELLGEN_MOVED(4))
-        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -337,7 +337,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -486,7 +486,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -504,9 +504,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -539,7 +539,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
                 cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -572,7 +572,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -775,7 +775,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -807,26 +807,26 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
@@ -859,8 +859,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -882,7 +882,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     /* d_n_bar @ [w_n.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints, (2 * nH), deferred_4_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

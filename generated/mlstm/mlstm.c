@@ -1749,14 +1749,14 @@ CELLGEN_EQUATIONS(mlstm_sequence_backward_deferred_1)
      * d_b_q = sum(d_q -> (N, K)) */
     real *d_b_k_row = frame->at[3].rows + first;
     real *d_b_q_row = frame->at[4].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_k_row = frame->at[0].rows + row * (nK * nN) + first;
         const real *d_q_row = frame->at[1].rows + row * (nK * nN) + first;
         const real inverse1 = 1 / cg_sqrt((real)nK);
         real *d_x_w_k_row = frame->at[2].rows + row * (nK * nN) + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(d_x_w_k_row, units);
             continue;
         }

@@ -1595,7 +1595,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1927,7 +1927,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1983,9 +1983,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -2114,16 +2114,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
             nN,
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+            cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->c_last, nD * nK * nN), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(args->n_last, nK * nN), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * n_step : args->n_prev, !guarded && nT > 0 ? n_row : nK * nN));
     cg_copy(&run, nB, nN, cg_rows(args->m_last, nN), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nN));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->c)
         cg_scatter_steps(&run, nT, nB, nN * nD * nK, cg_every(cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nN * nD * nK), args->every), c_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->n)
@@ -2185,7 +2185,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2635,14 +2635,14 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1)(
     cellgen_rows<const store> d_k_rows,
     int64_t nK,
     cellgen_rows<store> d_x_w_k_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_k = cg_load(d_k_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real d_x_w_k = d_k / cg_sqrt((real)nK);
-    cg_store(d_x_w_k_rows, row, unit, counted ? d_x_w_k : real(0));
+    cg_store(d_x_w_k_rows, row, unit, is_valid ? d_x_w_k : real(0));
 }
 
 /* d_b_k = sum(d_k -> (N, K))
@@ -2652,7 +2652,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows)(
     int64_t units,
     cellgen_rows<const store> d_k_rows,
     cellgen_rows<const store> d_q_rows,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_b_k_rows,
     real *d_b_q_rows)
 {
@@ -2664,9 +2664,9 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows)(
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
         const real d_k = cg_load(d_k_rows, row, unit);
         const real d_q = cg_load(d_q_rows, row, unit);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
-        d_b_k += counted ? d_k : real(0);
-        d_b_q += counted ? d_q : real(0);
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
+        d_b_k += is_valid ? d_k : real(0);
+        d_b_q += is_valid ? d_q : real(0);
     }
     cellgen_chunk_total(d_b_k, d_b_k_rows, units, unit);
     cellgen_chunk_total(d_b_q, d_b_q_rows, units, unit);
@@ -2838,7 +2838,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2932,63 +2932,63 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK * nN, c_prev_before, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->c_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nK * nN, n_prev_before, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->n_prev, step_before, args->reverse);
         { cg_gather_before(&run, nT, nB, nN, m_prev_before, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nN, m_prev_before, -(real)INFINITY, step_fresh); }
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, c_ordered, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, c_ordered, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nD * nK);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nN * nK, n_ordered, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK, n_ordered, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->reverse, guarded ? step_validity : nullptr);
         own.n = n_ordered;
         cellgen_lay(own.strides + 4, nB, nN * nK);
     } else {
         own.n = cellgen_first(given->n, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nK, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nN * 1, m_ordered, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * 1, m_ordered, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->reverse, guarded ? step_validity : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 6, nB, nN * 1);
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nN * 1, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h) {
-        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 8, nB, nN * nD);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nK, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 10, nB, nN * nD * nK);
     } else {
         own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nN * nD * nK, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_n) {
-        cg_gather_steps(&run, nT, nB, nN * nK, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_n = d_n_ordered;
         cellgen_lay(own.strides + 12, nB, nN * nK);
     } else {
         own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nN * nK, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_m) {
-        cg_gather_steps(&run, nT, nB, nN * 1, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * 1, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 14, nB, nN * 1);
     } else {
@@ -3152,10 +3152,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
@@ -3170,11 +3170,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
         cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
         nK,
         cg_rows(deferred_d_x_w_k, (nK * nN)),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows), nT * nB, nK * nN,
         cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
         cg_in(adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         mlstm_deferred_1_over_rows_d_b_k_chunks,
         mlstm_deferred_1_over_rows_d_b_q_chunks);
     cg_add_chunks(&run, nT * nB, nK * nN, mlstm_deferred_1_over_rows_d_b_k_chunks, cg_rows(args->d_b_k, nK));
@@ -3210,7 +3210,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     /* d_q @ [w_q.T] */
     cg_gemm_nt(&run, nT * nB, nI, nK * nN, adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(8))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

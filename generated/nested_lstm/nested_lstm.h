@@ -217,7 +217,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } nested_lstm_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
@@ -298,7 +298,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } nested_lstm_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -503,7 +503,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } nested_lstm_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
@@ -584,7 +584,7 @@ typedef struct {
     CELLGEN_MEMBER void *workspace;             /* aligned to 64 bytes */
     CELLGEN_MEMBER int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     CELLGEN_MEMBER void *team;                  /* a cellgen_team, NULL: the caller alone */
-    CELLGEN_MEMBER const cellgen_options *options; /* which steps count; NULL: all of them */
+    CELLGEN_MEMBER const cellgen_options *options; /* which steps are valid; NULL: all of them */
 } nested_lstm_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */

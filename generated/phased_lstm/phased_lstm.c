@@ -1032,7 +1032,7 @@ CELLGEN_EQUATIONS(phased_lstm_sequence_backward_deferred_1)
     real *d_p_f_row = frame->at[17].rows + first;
     real *d_b_i_row = frame->at[18].rows + first;
     real *d_p_i_row = frame->at[19].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_k_row = frame->at[0].rows + row * nH + first;
@@ -1046,7 +1046,7 @@ CELLGEN_EQUATIONS(phased_lstm_sequence_backward_deferred_1)
         const real *s_row = frame->at[8].rows + first;
         const real *c_new_row = frame->at[9].rows + row * nH + first;
         const real *phi_row = frame->at[10].rows + row * frame->at[10].row + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             continue;
         }
         CELLGEN_VECTORIZE

@@ -1004,7 +1004,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1295,7 +1295,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1323,16 +1323,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_validity : nullptr);
         own.t = t_ordered;
         cellgen_lay(own.strides + 2, nB, 1);
     } else {
@@ -1408,8 +1408,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_forward)(
                 cg_rows(args->c + step * c_step, c_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1481,7 +1481,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1614,7 +1614,7 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_deferred_1_over_rows)(
     cellgen_rows<const store> c_new_rows,
     cellgen_rows<const store> phi_rows,
     int64_t nB,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_s_rows,
     real *d_tau_rows,
     real *d_b_o_rows,
@@ -1649,19 +1649,19 @@ __global__ void CELLGEN_CUDA_NAME(phased_lstm_deferred_1_over_rows)(
         const real s = cg_load(s_rows, 0, unit);
         const real c_new = cg_load(c_new_rows, row, unit);
         const real phi = cg_load(phi_rows, row, unit);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
         const real d_falling = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 0, cg_where(cg_lt(phi, r_on), 1, 0));
         const real d_rising = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 1, 0);
         const real d_phi = d_k * cg_where(cg_lt(phi, (real)0.5 * r_on), 0, cg_where(cg_lt(phi, r_on), 0, alpha)) + cg_strong_product(d_falling, -2 / r_on) + cg_strong_product(d_rising, 2 / r_on);
-        d_s += counted ? cg_strong_product(d_phi, -1 / tau) : real(0);
-        d_tau += counted ? cg_strong_product(d_phi, -(t - cg_floor((t - s) / tau) * tau - s) / (tau * tau) - cg_floor((t - s) / tau) / tau) : real(0);
-        d_b_o += counted ? d_o_pre : real(0);
-        d_p_o += counted ? d_o_pre * c_new : real(0);
-        d_b_c += counted ? d_tanh_pre : real(0);
-        d_b_f += counted ? d_f_pre : real(0);
-        d_p_f += counted ? d_f_pre * c_prev : real(0);
-        d_b_i += counted ? d_i_pre : real(0);
-        d_p_i += counted ? d_i_pre * c_prev : real(0);
+        d_s += is_valid ? cg_strong_product(d_phi, -1 / tau) : real(0);
+        d_tau += is_valid ? cg_strong_product(d_phi, -(t - cg_floor((t - s) / tau) * tau - s) / (tau * tau) - cg_floor((t - s) / tau) / tau) : real(0);
+        d_b_o += is_valid ? d_o_pre : real(0);
+        d_p_o += is_valid ? d_o_pre * c_new : real(0);
+        d_b_c += is_valid ? d_tanh_pre : real(0);
+        d_b_f += is_valid ? d_f_pre : real(0);
+        d_p_f += is_valid ? d_f_pre * c_prev : real(0);
+        d_b_i += is_valid ? d_i_pre : real(0);
+        d_p_i += is_valid ? d_i_pre * c_prev : real(0);
     }
     cellgen_chunk_total(d_s, d_s_rows, units, unit);
     cellgen_chunk_total(d_tau, d_tau_rows, units, unit);
@@ -1920,7 +1920,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1982,48 +1982,48 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, 1, t_ordered, cg_series(given->t, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_validity : nullptr);
         own.t = t_ordered;
         cellgen_lay(own.strides + 2, nB, 1);
     } else {
         own.t = cellgen_first(given->t, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2088,9 +2088,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
             /* d_o_pre @ [u_o.T]; d_tanh_pre @ [u_c.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -2116,7 +2116,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
         cg_in(adjoints, (6 * nH)),
         cg_in(args->phi, nH),
         nB,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         phased_lstm_deferred_1_over_rows_d_s_chu,
         phased_lstm_deferred_1_over_rows_d_tau_c,
         phased_lstm_deferred_1_over_rows_d_b_o_c,
@@ -2152,7 +2152,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(phased_lstm_cuda_sequence_backward)(
     /* d_o_pre @ [w_o.T]; d_tanh_pre @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints + 2 * nH, (6 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(6))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -580,7 +580,7 @@ CELLGEN_EQUATIONS(rg_lru_sequence_backward_deferred_1)
     real *d_softplus_lam_row = frame->at[11].rows + first;
     real *d_b_x_row = frame->at[12].rows + first;
     real *d_b_a_row = frame->at[13].rows + first;
-    const unsigned char *const cellgen_counts = frame->counts;
+    const unsigned char *const cellgen_validity = frame->validity;
     for (int64_t turn = begin; turn < end; ++turn) { /* from the last row */
         const int64_t row = begin + end - 1 - turn;
         const real *d_h_in_row = frame->at[0].rows + row * nH + first;
@@ -594,7 +594,7 @@ CELLGEN_EQUATIONS(rg_lru_sequence_backward_deferred_1)
         real *sqrt_rest_row = frame->at[8].rows + row * nH + first;
         real *d_i_pre_row = frame->at[9].rows + row * nH + first;
         real *d_r_pre_row = frame->at[10].rows + row * nH + first;
-        if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {
+        if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {
             cg_zero_row(rest_row, units);
             cg_zero_row(sqrt_rest_row, units);
             cg_zero_row(d_i_pre_row, units);

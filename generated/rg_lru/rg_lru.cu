@@ -570,7 +570,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -760,7 +760,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     store *const softplus_lam_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -778,9 +778,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -820,7 +820,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_forward)(
                 cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -855,7 +855,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -940,7 +940,7 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1)(
     cellgen_rows<real> sqrt_rest_rows,
     cellgen_rows<store> d_i_pre_rows,
     cellgen_rows<store> d_r_pre_rows,
-    const unsigned char *counts)
+    const unsigned char *validity)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -951,13 +951,13 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1)(
     const real i = cg_load(i_rows, row, unit);
     const real softplus_lam = cg_load(softplus_lam_rows, 0, unit);
     const real exp_log_a = cg_load(exp_log_a_rows, row, unit);
-    const bool counted = !counts || counts[row] == CELLGEN_VALID;
+    const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
     const real log_a = -8 * r * softplus_lam;
     const real expm1_expm1_pre = cg_expm1(2 * log_a);
     const real rest = -expm1_expm1_pre;
-    cg_store(rest_rows, row, unit, counted ? rest : real(0));
+    cg_store(rest_rows, row, unit, is_valid ? rest : real(0));
     const real sqrt_rest = cg_sqrt(rest);
-    cg_store(sqrt_rest_rows, row, unit, counted ? sqrt_rest : real(0));
+    cg_store(sqrt_rest_rows, row, unit, is_valid ? sqrt_rest : real(0));
     const real d_exp_log_a = d_h_in * h_prev;
     const real d_sqrt_rest = d_h_in * x * i * cg_where(cg_gt(rest, 0), 1, 0);
     const real d_rest = cg_strong_product(d_sqrt_rest, (real)0.5 / sqrt_rest);
@@ -966,10 +966,10 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1)(
     const real d_log_a = d_exp_log_a * exp_log_a + 2 * d_expm1_pre;
     const real d_i = d_h_in * x * cg_where(cg_gt(rest, 0), sqrt_rest, 0);
     const real d_i_pre = d_i * (1 - i) * i;
-    cg_store(d_i_pre_rows, row, unit, counted ? d_i_pre : real(0));
+    cg_store(d_i_pre_rows, row, unit, is_valid ? d_i_pre : real(0));
     const real d_r = -8 * d_log_a * softplus_lam;
     const real d_r_pre = d_r * (1 - r) * r;
-    cg_store(d_r_pre_rows, row, unit, counted ? d_r_pre : real(0));
+    cg_store(d_r_pre_rows, row, unit, is_valid ? d_r_pre : real(0));
 }
 
 /* log_a = -8 * r * softplus_lam
@@ -1000,7 +1000,7 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1_over_rows)(
     cellgen_rows<const store> softplus_lam_rows,
     cellgen_rows<const store> exp_log_a_rows,
     int64_t nB,
-    const unsigned char *counts,
+    const unsigned char *validity,
     real *d_softplus_lam_rows,
     real *d_b_x_rows,
     real *d_b_a_rows)
@@ -1019,7 +1019,7 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1_over_rows)(
         const real i = cg_load(i_rows, row, unit);
         const real softplus_lam = cg_load(softplus_lam_rows, 0, unit);
         const real exp_log_a = cg_load(exp_log_a_rows, row, unit);
-        const bool counted = !counts || counts[row] == CELLGEN_VALID;
+        const bool is_valid = !validity || validity[row] == CELLGEN_VALID;
         const real log_a = -8 * r * softplus_lam;
         const real expm1_expm1_pre = cg_expm1(2 * log_a);
         const real rest = -expm1_expm1_pre;
@@ -1034,9 +1034,9 @@ __global__ void CELLGEN_CUDA_NAME(rg_lru_deferred_1_over_rows)(
         const real d_i_pre = d_i * (1 - i) * i;
         const real d_r = -8 * d_log_a * softplus_lam;
         const real d_r_pre = d_r * (1 - r) * r;
-        d_softplus_lam += counted ? -8 * d_log_a * r : real(0);
-        d_b_x += counted ? d_i_pre : real(0);
-        d_b_a += counted ? d_r_pre : real(0);
+        d_softplus_lam += is_valid ? -8 * d_log_a * r : real(0);
+        d_b_x += is_valid ? d_i_pre : real(0);
+        d_b_a += is_valid ? d_r_pre : real(0);
     }
     cellgen_chunk_total(d_softplus_lam, d_softplus_lam_rows, units, unit);
     cellgen_chunk_total(d_b_x, d_b_x_rows, units, unit);
@@ -1216,7 +1216,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const d_softplus_lam_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1256,26 +1256,26 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
@@ -1306,8 +1306,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -1329,7 +1329,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
         cg_rows(deferred_sqrt_rest, nH),
         cg_rows(deferred_d_i_pre, nH),
         cg_rows(deferred_d_r_pre, nH),
-        guarded ? step_counts : nullptr);
+        guarded ? step_validity : nullptr);
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(rg_lru_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints, (2 * nH)),
         cg_in(args->x, nH),
@@ -1340,7 +1340,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
         cg_in(softplus_lam_once, nH),
         cg_in(adjoints + nH, (2 * nH)),
         nB,
-        guarded ? step_counts : nullptr,
+        guarded ? step_validity : nullptr,
         rg_lru_deferred_1_over_rows_d_softplus_l,
         rg_lru_deferred_1_over_rows_d_b_x_chunks,
         rg_lru_deferred_1_over_rows_d_b_a_chunks);
@@ -1367,7 +1367,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rg_lru_cuda_sequence_backward)(
         cg_in(args->lam, nH),
         cg_rows(args->d_lam, nH));
     if (how & CELLGEN_MOVED(3))
-        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -1092,7 +1092,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1455,7 +1455,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     store *const exp_decay_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1497,9 +1497,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -1600,10 +1600,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
             /* wkv_sigmoid_r @ [w_o] */
             cg_gemm_nn(&run, nB, nH, nH, forward_wkv_sigmoid_r, nH, args->w_o, nH, args->h + step * h_step, h_row, 0);
             if (guarded) {
-                cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_masked_select(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1612,7 +1612,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->b_last, nH), cg_in(guarded ? b_prev_before : nT > 0 ? args->b + (nT - 1) * b_step : args->b_prev, !guarded && nT > 0 ? b_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->p_last, nH), cg_in(guarded ? p_prev_before : nT > 0 ? args->p + (nT - 1) * p_step : args->p_prev, !guarded && nT > 0 ? p_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nH, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->every), h_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->x_shift)
         cg_scatter_steps(&run, nT, nB, nH, cg_every(cg_series(given->x_shift, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), x_shift_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->a)
@@ -1676,7 +1676,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2471,7 +2471,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const d_exp_decay_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2563,7 +2563,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 22 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 24 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 22 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 24 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, x_shift_prev_before, cg_series(given->x_shift, given->strided ? given->strides + 2 : nullptr, nB, nH), args->x_shift_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, a_prev_before, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->a_prev, step_before, args->reverse);
@@ -2571,70 +2571,70 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
         { cg_gather_before(&run, nT, nB, nH, p_prev_before, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->p_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, p_prev_before, -(real)INFINITY, step_fresh); }
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nH, x_shift_ordered, cg_series(given->x_shift, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_shift_ordered, cg_series(given->x_shift, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x_shift = x_shift_ordered;
         cellgen_lay(own.strides + 2, nB, nH);
     } else {
         own.x_shift = cellgen_first(given->x_shift, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, a_ordered, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.a = a_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.a = cellgen_first(given->a, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nH, b_ordered, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, b_ordered, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.b = b_ordered;
         cellgen_lay(own.strides + 6, nB, nH);
     } else {
         own.b = cellgen_first(given->b, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_gather_steps(&run, nT, nB, nH, p_ordered, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, p_ordered, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.p = p_ordered;
         cellgen_lay(own.strides + 8, nB, nH);
     } else {
         own.p = cellgen_first(given->p, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_gather_shown(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nH, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_x_shift) {
-        cg_gather_steps(&run, nT, nB, nH, d_x_shift_ordered, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_x_shift_ordered, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_x_shift = d_x_shift_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
         own.d_x_shift = cellgen_first(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_a) {
-        cg_gather_steps(&run, nT, nB, nH, d_a_ordered, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_a_ordered, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_a = d_a_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {
         own.d_a = cellgen_first(given->d_a, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_b) {
-        cg_gather_steps(&run, nT, nB, nH, d_b_ordered, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_b_ordered, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_b = d_b_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
         own.d_b = cellgen_first(given->d_b, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
     if (how & CELLGEN_MOVED(9) && given->d_p) {
-        cg_gather_steps(&run, nT, nB, nH, d_p_ordered, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_p_ordered, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_p = d_p_ordered;
         cellgen_lay(own.strides + 18, nB, nH);
     } else {
@@ -2753,11 +2753,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
                 cg_in(args->mu_v, nH),
                 cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
@@ -2822,7 +2822,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
         cg_in(exp_decay_once, nH),
         cg_rows(args->d_decay, nH));
     if (how & CELLGEN_MOVED(10))
-        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 20 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 20 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

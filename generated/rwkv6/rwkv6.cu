@@ -1310,7 +1310,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1577,7 +1577,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     store *const reshaped_u_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nN * nK, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1625,9 +1625,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
@@ -1724,14 +1724,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
             cg_in(forward_sum_s_prev_kv_reshaped_u_reshape, (nD * nN)),
             cg_rows(args->o + step * o_step, o_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->x_shift_last, nH), cg_in(guarded ? x_shift_prev_before : nT > 0 ? args->x_shift + (nT - 1) * x_shift_step : args->x_shift_prev, !guarded && nT > 0 ? x_shift_row : nH));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->s_last, nD * nK * nN), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nD * nK * nN));
     if (how & CELLGEN_MOVED(1) && given->o)
-        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->o, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), o_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->o, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), o_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s)
         cg_scatter_steps(&run, nT, nB, nN * nK * nD, cg_every(cg_series(given->s, given->strided ? given->strides + 4 : nullptr, nB, nN * nK * nD), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->x_shift)
@@ -1786,7 +1786,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2409,7 +2409,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nN * nK, store);
     store *const d_reshaped_u_units_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nN * (nD * nK), store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2483,48 +2483,48 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, x_shift_prev_before, cg_series(given->x_shift, given->strided ? given->strides + 4 : nullptr, nB, nH), args->x_shift_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nD * nK * nN, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nK * nD), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nH);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nH, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nN * nK * nD, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK * nD, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nK * nD), args->reverse, guarded ? step_validity : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nK * nD);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nK * nD, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nH, x_shift_ordered, cg_series(given->x_shift, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, x_shift_ordered, cg_series(given->x_shift, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x_shift = x_shift_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {
         own.x_shift = cellgen_first(given->x_shift, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_o) {
-        cg_gather_shown(&run, nT, nB, nN * nD, d_o_ordered, cg_every(cg_series(given->d_o, given->strided ? given->strides + 6 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nN * nD, d_o_ordered, cg_every(cg_series(given->d_o, given->strided ? given->strides + 6 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_o = d_o_ordered;
         cellgen_lay(own.strides + 6, nB, nN * nD);
     } else {
         own.d_o = cellgen_first(given->d_o, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_s) {
-        cg_gather_steps(&run, nT, nB, nN * nK * nD, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nK * nD, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 8, nB, nN * nK * nD);
     } else {
         own.d_s = cellgen_first(given->d_s, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nN * nK * nD, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_x_shift) {
-        cg_gather_steps(&run, nT, nB, nH, d_x_shift_ordered, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nH, d_x_shift_ordered, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_x_shift = d_x_shift_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
@@ -2650,9 +2650,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
             cg_in(args->mu_w, nH),
             cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), adjoints + step * nB * (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), adjoints + step * nB * (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
@@ -2731,7 +2731,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
         cg_in(epilogue_d_reshaped_u, nK),
         cg_rows(args->d_u, nK));
     if (how & CELLGEN_MOVED(6))
-        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nH, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nH), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -1001,7 +1001,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1344,7 +1344,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nP, store);
     store *const g_im_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nP, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1372,9 +1372,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1463,15 +1463,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
     cg_copy(&run, nB, nP, cg_rows(args->s_re_last, nP), cg_in(guarded ? s_re_prev_before : nT > 0 ? args->s_re + (nT - 1) * s_re_step : args->s_re_prev, !guarded && nT > 0 ? s_re_row : nP));
     cg_copy(&run, nB, nP, cg_rows(args->s_im_last, nP), cg_in(guarded ? s_im_prev_before : nT > 0 ? args->s_im + (nT - 1) * s_im_step : args->s_im_prev, !guarded && nT > 0 ? s_im_row : nP));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nI, cg_every(cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), args->every), y_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s_re)
         cg_scatter_steps(&run, nT, nB, nP, cg_every(cg_series(given->s_re, given->strided ? given->strides + 4 : nullptr, nB, nP), args->every), s_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->s_im)
@@ -1518,7 +1518,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2157,7 +2157,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nP, store);
     store *const d_a_re_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nP, store);
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2213,48 +2213,48 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nP, s_re_prev_before, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->s_re_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nP, s_im_prev_before, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->s_im_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nP, s_re_ordered, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, s_re_ordered, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_validity : nullptr);
         own.s_re = s_re_ordered;
         cellgen_lay(own.strides + 2, nB, nP);
     } else {
         own.s_re = cellgen_first(given->s_re, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nP, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nP, s_im_ordered, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, s_im_ordered, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->reverse, guarded ? step_validity : nullptr);
         own.s_im = s_im_ordered;
         cellgen_lay(own.strides + 4, nB, nP);
     } else {
         own.s_im = cellgen_first(given->s_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nP, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nI, d_y_ordered, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {
         own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_s_re) {
-        cg_gather_steps(&run, nT, nB, nP, d_s_re_ordered, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, d_s_re_ordered, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s_re = d_s_re_ordered;
         cellgen_lay(own.strides + 8, nB, nP);
     } else {
         own.d_s_re = cellgen_first(given->d_s_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nP, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_s_im) {
-        cg_gather_steps(&run, nT, nB, nP, d_s_im_ordered, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nP, d_s_im_ordered, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s_im = d_s_im_ordered;
         cellgen_lay(own.strides + 10, nB, nP);
     } else {
@@ -2328,9 +2328,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
                 cg_rows(d_s_im_prev_pair + step % 2 * nB * nP, nP),
                 cg_rows(d_s_re_prev_pair + step % 2 * nB * nP, nP));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (2 * nI + 2 * nP), adjoints + step * nB * (2 * nI + 2 * nP), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (2 * nI + 2 * nP), adjoints + step * nB * (2 * nI + 2 * nP), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nP, cg_rows(d_s_re_prev_pair + step % 2 * nB * nP, nP));
@@ -2409,7 +2409,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
         cg_rows(args->d_l_im, nP),
         cg_rows(args->d_l_re, nP));
     if (how & CELLGEN_MOVED(6))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

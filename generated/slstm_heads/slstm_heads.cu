@@ -694,7 +694,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -954,7 +954,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -986,9 +986,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -1071,10 +1071,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward)(
                 cg_rows(args->n + step * n_step, n_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_masked_select(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1147,7 +1147,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -1587,7 +1587,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -1647,7 +1647,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 20 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 20 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nD * nK, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), args->c_prev, step_before, args->reverse);
@@ -1655,63 +1655,63 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
         { cg_gather_before(&run, nT, nB, nD * nK, m_prev_before, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nD * nK, m_prev_before, -(real)INFINITY, step_fresh); }
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nK * nD, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), args->reverse, guarded ? step_validity : nullptr);
         own.h = h_ordered;
         cellgen_lay(own.strides + 2, nB, nK * nD);
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_gather_steps(&run, nT, nB, nK * nD, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), args->reverse, guarded ? step_validity : nullptr);
         own.c = c_ordered;
         cellgen_lay(own.strides + 4, nB, nK * nD);
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_gather_steps(&run, nT, nB, nK * nD, n_ordered, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, n_ordered, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nK * nD), args->reverse, guarded ? step_validity : nullptr);
         own.n = n_ordered;
         cellgen_lay(own.strides + 6, nB, nK * nD);
     } else {
         own.n = cellgen_first(given->n, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_gather_steps(&run, nT, nB, nK * nD, m_ordered, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, m_ordered, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->reverse, guarded ? step_validity : nullptr);
         own.m = m_ordered;
         cellgen_lay(own.strides + 8, nB, nK * nD);
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_gather_steps(&run, nT, nB, nK * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 10, nB, nK * nD);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_c) {
-        cg_gather_steps(&run, nT, nB, nK * nD, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, d_c_ordered, cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 12, nB, nK * nD);
     } else {
         own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_n) {
-        cg_gather_steps(&run, nT, nB, nK * nD, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, d_n_ordered, cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_n = d_n_ordered;
         cellgen_lay(own.strides + 14, nB, nK * nD);
     } else {
         own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_m) {
-        cg_gather_steps(&run, nT, nB, nK * nD, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nK * nD, d_m_ordered, cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_m = d_m_ordered;
         cellgen_lay(own.strides + 16, nB, nK * nD);
     } else {
@@ -1787,11 +1787,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
             /* d_z_pre @ [r_z.T] */
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK, (4 * nD * nK), args->r_z, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_counts + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nD * nK, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK)));
@@ -1843,7 +1843,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
     /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nD * nK, adjoints, (4 * nD * nK), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(9))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

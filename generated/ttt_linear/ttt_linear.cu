@@ -2199,7 +2199,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -2644,7 +2644,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_forward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -2700,9 +2700,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
@@ -2843,12 +2843,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_forward)(
             nN,
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nD * nD * nN, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nD * nD * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nD * nD * nN, cg_rows(args->s_last, nD * nD * nN), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nD * nD * nN));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
+        cg_scatter_shown(&run, nT, nB, nN * nD, cg_every(cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nN * nD), args->every), h_ordered, args->reverse, guarded ? step_validity : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->s)
         cg_scatter_steps(&run, nT, nB, nN * nD * nD, cg_every(cg_series(given->s, given->strided ? given->strides + 4 : nullptr, nB, nN * nD * nD), args->every), s_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -2895,7 +2895,7 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
-    const int64_t *lengths;      /* (B): steps of a row that count; NULL: all */
+    const int64_t *lengths;      /* (B): steps of a row, later ones are masked; NULL: T */
     const unsigned char *mask;   /* (T, B): 0 leaves a step out; NULL: none */
     const unsigned char *reset;  /* (T, B): not 0 starts states anew */
     int64_t reverse;             /* 1: from the last step to the first */
@@ -3669,7 +3669,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_backward)(
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
-    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
@@ -3761,33 +3761,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nD * nN, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nD), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
         cellgen_lay(own.strides + 0, nB, nI);
     } else {
         own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nD, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nD), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nD, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nD), args->reverse, guarded ? step_validity : nullptr);
         own.s = s_ordered;
         cellgen_lay(own.strides + 2, nB, nN * nD * nD);
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nN * nD * nD, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_counts : nullptr);
+        cg_gather_shown(&run, nT, nB, nN * nD, d_h_ordered, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nN * nD), args->every), args->reverse, args->window, guarded ? step_validity : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nN * nD);
     } else {
         own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nD, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_s) {
-        cg_gather_steps(&run, nT, nB, nN * nD * nD, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nD), args->every), args->reverse, guarded ? step_counts : nullptr);
+        cg_gather_steps(&run, nT, nB, nN * nD * nD, d_s_ordered, cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nD), args->every), args->reverse, guarded ? step_validity : nullptr);
         own.d_s = d_s_ordered;
         cellgen_lay(own.strides + 6, nB, nN * nD * nD);
     } else {
@@ -3975,8 +3975,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_backward)(
             cg_in(args->gamma, nD),
             cg_rows(adjoints + step * nB * (5 * nD * nN) + 2 * nD * nN, (5 * nD * nN)));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nD * nN, d_s_prev_pair + step % 2 * nB * (nD * nD * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nD * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nD), args->every), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (5 * nD * nN), adjoints + step * nB * (5 * nD * nN), step_counts + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nD * nN, d_s_prev_pair + step % 2 * nB * (nD * nD * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nD * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nD * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_leave_out(&run, nB, (5 * nD * nN), adjoints + step * nB * (5 * nD * nN), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nD * nD * nN, cg_rows(d_s_prev_pair + step % 2 * nB * (nD * nD * nN), (nD * nD * nN)));
@@ -4031,7 +4031,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ttt_linear_cuda_sequence_backward)(
     /* d_k @ [w_k.T]; d_q @ [w_q.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nD * nN, adjoints + 2 * nD * nN, (5 * nD * nN), deferred_8_weights_3, nI, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(4))
-        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;
 }
 

@@ -332,7 +332,7 @@ static void drive_place(drive_array *array, size_t bytes, enum drive_place place
     array->stored = layout.stored;
 }
 
-/* Tables of which steps count: a row of no steps, one of all, others in between. */
+/* Tables of which steps are valid: a row of no steps, one of all, others in between. */
 static void drive_choose(drive_frame *frame, const drive_function *f, const int64_t *sizes,
                          drive_manner manner)
 {

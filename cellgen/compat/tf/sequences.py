@@ -235,7 +235,7 @@ def _steps(where: str, seq_len_max: int, x: Array) -> int:
 
 
 def _over_time(where: str, outputs: Arrays, x: Array) -> None:
-    """Refuse what has not as many steps as x, which the call cuts to those that count."""
+    """Refuse what has not as many steps as x, which the call cuts to the valid ones."""
     for name, array in outputs.items():
         if array.ndim != 3 or array.shape[:2] != x.shape[:2]:
             label = {"d_cs": "cs_grad", "d_h": "h_grad"}.get(name, name)

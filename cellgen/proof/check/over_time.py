@@ -118,8 +118,8 @@ def _bf16_arrays(subject: Subject, rng: np.random.Generator) -> dict[str, np.nda
 def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
     """Compare with the equations where many options are given at once.
 
-    Inputs of the steps that do not count are NaN, and upstream gradients of outputs that show
-    nothing: a result that depends on one shows it.
+    Inputs of masked steps are NaN, and upstream gradients of outputs that show nothing: a
+    result that depends on one shows it.
     """
     definition = subject.definition
     point = draw_point(subject, (4, *GRADIENT_SIZES[1 : len(definition.dims)]), rng)
@@ -127,12 +127,12 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
     mask, reset = rng.random((8, 4)) < 0.7, rng.random((8, 4)) < 0.3
     rows = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
     cases = [(replace(rows, **chosen), limit) for chosen, limit in _tried()]
-    counts = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
+    valid = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
     scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
     arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
     for value in definition.with_role(Role.INPUT):
         stacked = np.array([drawn_normal(rng, value, sizes) for _ in range(8)])
-        where = counts.reshape(8, 4, *(1,) * (stacked.ndim - 2))
+        where = valid.reshape(8, 4, *(1,) * (stacked.ndim - 2))
         arrays[str(value.name)] = np.where(where, stacked, np.nan)
     shapes = run_steps(definition, arrays, sizes, rows).results
     upstream: Arguments = {
@@ -145,7 +145,7 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
         for errors, new in ((found, one), (gradients, two)):
             for name, error in new.items():
                 raise_to(errors, name, error)
-    note, nans = "lengths, mask, reset, reverse", "NaN where nothing counts"
+    note, nans = "lengths, mask, reset, reverse", "NaN in masked steps"
     return [
         judged(f"C {way} with options", errors, SEQUENCE_BARS[bar], f"{note}; also {more}; {nans}")
         for way, errors, bar, more in (
@@ -156,7 +156,7 @@ def _prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -
 
 
 def _tried() -> list[tuple[dict[str, Any], int | None]]:
-    """The options of each case beside those that say which steps count.
+    """The options of each case beside those that say which steps are valid.
 
     With it how many states a term of the loss reaches where that is tried too: all of them.
     """

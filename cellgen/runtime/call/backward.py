@@ -54,7 +54,7 @@ class SequenceBackward(TimeFunction):
     ) -> Results:
         """Compute every gradient; ``Options`` says what else a call takes.
 
-        ``saved`` brings along which steps counted and how arrays lay: these options may be left
+        ``saved`` brings along which steps were valid and how arrays lay: these options may be left
         out, and others are refused. Arrays of one's own are a dict by name, ``saved={"z": z}``:
         nothing is known of their run then, and options are those of this call alone.
 

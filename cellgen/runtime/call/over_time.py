@@ -1,4 +1,4 @@
-"""Call a function over time: on a team of threads, over the steps that count, in any layout.
+"""Call a function over time: on a team of threads, over the valid steps, in any layout.
 
 Input: the arrays and options of a call. Output: its results. What forward and backward passes
 share stands here; ``options`` says what there is to choose.

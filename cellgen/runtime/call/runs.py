@@ -64,7 +64,7 @@ class Runs:
         *,
         copied: bool,
     ) -> ForwardRun:
-        """Write down how a run that saves was made; ``copied``: what says which steps count is."""
+        """Write down how a run that saves was made; ``copied``: its tables of steps are copies."""
         known = self._known.get((plan.dims, scalars)) if options is NONE else None
         if known is not None:
             return known
@@ -141,7 +141,7 @@ class Runs:
                 arguments[name] = whole
 
     def steps(self, run: ForwardRun | None, stated: SavedSteps) -> SavedSteps:
-        """Return which steps count as a call states them, or as the run had them."""
+        """Return which steps are valid as a call states them, or as the run had them."""
         if run is None:
             return SavedSteps(
                 *(ROWS[n].default if g is None else g for n, g in stated._asdict().items())  # type: ignore[arg-type]

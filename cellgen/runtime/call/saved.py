@@ -25,10 +25,10 @@ Same: TypeAlias = Callable[[str, object, object], bool]
 
 
 class SavedSteps(NamedTuple):
-    """Which steps of a run counted and how its arrays over time lay; None: as ``saved`` says.
+    """Which steps of a run were valid and how its arrays over time lay; None: as ``saved`` says.
 
     Of a run, ``lengths`` (B), ``mask`` and ``reset`` (T, B) are copies, or None where all steps
-    counted; those of a bound call are the arrays that it reads.
+    were valid; those of a bound call are the arrays that it reads.
     """
 
     lengths: object = None
@@ -41,12 +41,12 @@ class SavedSteps(NamedTuple):
 
 
 def steps_in(options: Mapping[str, Any]) -> SavedSteps:
-    """Pick what says which steps count out of a call's options."""
+    """Pick what says which steps are valid out of a call's options."""
     return SavedSteps(*(options.get(name) for name in SavedSteps._fields))
 
 
 ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False, every=1)
-"""Every step counts, from the first on, is shown, and arrays are time-major."""
+"""Every step is valid, from the first on, and shown, and arrays are time-major."""
 
 TABLES = ("lengths", "mask", "reset")
 

@@ -172,11 +172,11 @@ def make_settings(
     return Settings(struct, (*arrays.values(), beside, how, given))
 
 
-# --- arrays that say which steps count ---------------------------------------------------------
+# --- arrays that say which steps are valid ------------------------------------------------------
 
 
 def read_lengths(where: str, given: object, steps: int, rows: int) -> Array | None:
-    """Return the steps of each row that count, (B) of int64, a copy. Raises ArgumentError."""
+    """Return the steps of each row, (B) of int64, a copy. Raises ArgumentError."""
     if given is None:
         return None
     if isinstance(given, np.ma.MaskedArray):

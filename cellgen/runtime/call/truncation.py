@@ -37,13 +37,13 @@ Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Which steps count, (T, B) in the order of computation.
+    """Which steps are valid, (T, B) in the order of computation.
 
     ``inside``: within a row's length; ``held``: outputs repeat those of the step ``before``.
     """
 
     inside: Array
-    counts: Array
+    valid: Array
     fresh: Array
     held: Array
     reverse: bool
@@ -51,22 +51,22 @@ class Tables:
 
     def chunk(self, step: Array | int) -> Array:
         """The chunk of the window that a step is in; no gradient passes from one to another."""
-        return np.asarray(step) // (self.window or len(self.counts) or 1)
+        return np.asarray(step) // (self.window or len(self.valid) or 1)
 
     @property
     def chunks(self) -> Array:
         """The chunk of every step."""
-        return self.chunk(np.arange(len(self.counts)))
+        return self.chunk(np.arange(len(self.valid)))
 
     @property
     def before(self) -> Array:
         """The step whose state each starts from; -1: the initial state."""
-        steps, rows = self.counts.shape
+        steps, rows = self.valid.shape
         found = np.empty((steps, rows), np.intp)
         last = np.full(rows, -1)
         for step in range(steps):
             found[step] = last
-            last = np.where(self.counts[step], step, last)
+            last = np.where(self.valid[step], step, last)
         return found
 
     @property
@@ -89,26 +89,26 @@ class Tables:
 
 @named_in_memory_errors(str)
 def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
-    """Tell which steps count, in the order of computation. Raises ArgumentError."""
+    """Tell which steps are valid, in the order of computation. Raises ArgumentError."""
     lengths = read_lengths(where, options.lengths, steps, rows)
     mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
     everywhere = np.ones((steps, rows), bool)
     inside = everywhere if lengths is None else steps_within(lengths, steps)
-    counts = inside if mask is None else inside & dense(mask)
-    fresh = np.zeros_like(counts) if reset is None else counts & dense(reset)
+    valid = inside if mask is None else inside & dense(mask)
+    fresh = np.zeros_like(valid) if reset is None else valid & dense(reset)
     order = slice(None, None, -1) if options.reverse else slice(None)
-    inside, counts, fresh = (dense(table[order]) for table in (inside, counts, fresh))
-    started = np.logical_or.accumulate(counts, axis=0)
-    held = inside & ~counts & started & (not options.zero_output_for_mask)
+    inside, valid, fresh = (dense(table[order]) for table in (inside, valid, fresh))
+    started = np.logical_or.accumulate(valid, axis=0)
+    held = inside & ~valid & started & (not options.zero_output_for_mask)
     window = as_steps(where, "window", options.window, ROWS["window"].least)
-    return Tables(inside, counts, fresh, held, options.reverse, window)
+    return Tables(inside, valid, fresh, held, options.reverse, window)
 
 
 def truncated(
     function: Function, step: Step, checked: Checked, tables: Tables, limit: int
 ) -> dict[str, Array]:
     """Return every gradient with each loss term reaching ``limit`` earlier states."""
-    steps, rows = tables.counts.shape
+    steps, rows = tables.valid.shape
     arguments = checked.inputs
     states = [
         a.name.removeprefix("d_").removesuffix("_last")
@@ -117,7 +117,7 @@ def truncated(
     ]
     fixed = {n: a for n, a in arguments.items() if not n.startswith("d_")}
     flat = _flatten(function, fixed, states, tables)
-    mask, reset = (t.reshape(1, steps * rows) for t in (tables.counts, tables.fresh))
+    mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.fresh))
     given, through, initial = _upstream(
         function, arguments, _zero_states(function, checked, states), tables
     )
@@ -151,7 +151,7 @@ def _flatten(
     function: Function, arguments: Mapping[str, Array], states: list[str], tables: Tables
 ) -> dict[str, Array]:
     """Lay the rows of all steps side by side, each with the state that it starts from."""
-    steps, rows = tables.counts.shape
+    steps, rows = tables.valid.shape
     flat = {}
     for item in function.arguments:
         if item.name not in arguments:
@@ -172,7 +172,7 @@ def _states_before(
     arguments: Mapping[str, Array], name: str, function: Function, tables: Tables
 ) -> Array:
     """The state before every row of every step, (T B, ...), behind a reset its declared start."""
-    steps, rows = tables.counts.shape
+    steps, rows = tables.valid.shape
     initial = arguments[name]
     after = name.removesuffix("_prev")
     over_time = np.zeros((steps, *initial.shape), initial.dtype)
@@ -204,7 +204,7 @@ def _upstream(
 
     Those of final states enter at each row's last step, whatever lies behind it.
     """
-    steps, rows = tables.counts.shape
+    steps, rows = tables.valid.shape
     through = {name: np.tile(zero, (steps, *(1,) * zero.ndim)) for name, zero in zeros.items()}
     initial = {name: zero.copy() for name, zero in zeros.items()}
     given = {}

@@ -19,7 +19,7 @@ class DevicePlan:
     """How to make a call whose arrays have known shapes, strides, types and devices.
 
     ``fresh`` are the results to make, of ``shapes``; ``launch`` is None where nothing is computed.
-    ``steps`` says which steps count and are shown, but for arrays.
+    ``steps`` says which steps are valid and are shown, but for arrays.
     """
 
     dims: dict[str, int]

@@ -125,5 +125,5 @@ class DeviceRuns:
 
 
 def with_tables(steps: SavedSteps, tables: Mapping[str, object]) -> SavedSteps:
-    """Add the arrays of options to what says which steps count."""
+    """Add the arrays of options to what says which steps are valid."""
     return SavedSteps(*{**steps._asdict(), **tables}.values()) if tables else steps

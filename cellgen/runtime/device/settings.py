@@ -99,7 +99,7 @@ def check_tables(
     *,
     batch_first: bool,
 ) -> None:
-    """Check the arrays that say which steps count, time-major. Raises ArgumentError."""
+    """Check the arrays that say which steps are valid, time-major. Raises ArgumentError."""
     for name, view in tables.items():
         axes, dtypes = TABLES[name].axes, TABLES[name].dtypes
         shape = tuple(dims[axis] for axis in axes)

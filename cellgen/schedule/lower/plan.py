@@ -37,7 +37,7 @@ class When(Enum):
     """When an array of the workspace is needed."""
 
     ALWAYS = "always"
-    TABLES = "some steps may not count"
+    TABLES = "some steps may be masked"
     LAST = "the last step alone is wanted"
     GUARDED = "states need a look at each step"
     GATHERED = "rows of many steps lie apart"
@@ -66,9 +66,9 @@ class Series:
     """One array over time, (T, B, width).
 
     ``strided``: at the caller's strides; others are saved, without gaps. ``staged``: steps read a
-    copy where some do not count; ``across``: the deferred part reads it over many steps;
+    copy where some are masked; ``across``: the deferred part reads it over many steps;
     ``scattered``: the deferred part writes it over many. An output that is ``shown`` is no state: a
-    step that does not count repeats the one before; the gradient of one is ``repeated``.
+    masked step repeats the one before; the gradient of one is ``repeated``.
     """
 
     name: str
@@ -113,7 +113,7 @@ class How(Enum):
     MEMBER = "the caller's, the same at every step"
     MEMORY = "the same at every step"
     SERIES = "over time"
-    STAGED = "over time, or a copy where steps may not count"
+    STAGED = "over time, or a copy where steps may be masked"
     ACROSS = "rows of many steps"
     IN_PLACE = "rows of many steps, each where it belongs"
     BEFORE = "the state before the step"

@@ -9,7 +9,7 @@ from cellgen.schedule.schedule import Line, Loop
 
 
 def leaves_out_rows(loop: Loop) -> bool:
-    """Whether a deferred loop leaves out rows of steps that do not count.
+    """Whether a deferred loop leaves out rows of masked steps.
 
     Outputs are zeros there, and zero times infinity is no zero.
     """

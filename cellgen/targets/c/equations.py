@@ -38,8 +38,8 @@ from cellgen.targets.c_expressions import c_factor
 
 TILE_ROW = "tile + ({slots} * (row - begin) + {slot}) * width"
 
-COUNTS = "const unsigned char *const cellgen_counts = frame->counts;"
-"""The table of rows that count stands before a loop: where each row reads it anew, GCC makes two
+VALIDITY = "const unsigned char *const cellgen_validity = frame->validity;"
+"""The table of valid rows stands before a loop: where each row reads it anew, GCC makes two
 loops of one, which add up units in different orders."""
 
 
@@ -110,23 +110,23 @@ class EquationsWriter(LoopWriter):
                 self._leave_out(loop, lines)
         if any(slot.needs_memory for slot in group.slots):
             loops.insert(0, self._copies(group))
-        prelude = [*self._prelude(stage, group.loops), *([COUNTS] if stage.leaves_out else [])]
+        prelude = [*self._prelude(stage, group.loops), *([VALIDITY] if stage.leaves_out else [])]
         return EquationsContext(stage.name, prelude, loops, widest=stage.widest)
 
     def _of_loop(self, stage: LoopPlan) -> LoopLines:
         """Spell a loop of its own."""
         lines = self.loop(stage.loop)
         if stage.leaves_out:
-            lines.before.append(COUNTS)
+            lines.before.append(VALIDITY)
             self._leave_out(stage.loop, lines)
         return replace(lines, down=stage.down)
 
     def _leave_out(self, loop: Loop, lines: LoopLines) -> None:
-        """Write zeros for the rows of steps that do not count."""
+        """Write zeros for the rows of masked steps."""
         rows = [line for line in loop.lines if line.store is Store.ADD_UNITS]
         lines.row_start.extend(
             [
-                "if (cellgen_counts && cellgen_counts[row] != CELLGEN_VALID) {",
+                "if (cellgen_validity && cellgen_validity[row] != CELLGEN_VALID) {",
                 *(
                     f"    cg_zero_row({self.pointers[line.statement.target]}, units);"
                     for line in loop.lines
@@ -139,7 +139,7 @@ class EquationsWriter(LoopWriter):
         )
 
     def _left_out(self, line: Line, loop: Loop) -> str:
-        """Spell the sum within a row that does not count: zero."""
+        """Spell the sum within a row of a masked step: zero."""
         assert line.view is not None
         if line.walk is None:
             return f"*({self.row(line.view)}) = 0;"

@@ -26,9 +26,9 @@ _HEAD = """/* Options of functions over time. Written by `cellgen build` from it
  * in memory. NULL in place of it, or zeros throughout: every step of every row, arrays
  * (T, B, units) without gaps.
  *
- * A step that does not count leaves the state as it is, and x is not read there. Outputs show what
- * the step before showed (`hold`), or zeros; zeros they are beyond a length, and before the first
- * step that counts.
+ * A masked step leaves the state as it is, and x is not read there. Outputs show what the step
+ * before showed (`hold`), or zeros; zeros they are beyond a length, and before the first valid
+ * step.
  *
  * `strides` are two numbers, from step to step and from row to row, for each array over time of the
  * struct in its order, saved ones left out, then for mask and for reset. */

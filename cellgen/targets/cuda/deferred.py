@@ -67,13 +67,13 @@ class DeferredWriter:
     def _contexts(self) -> list[str]:
         """Add up the steps' shares in the gradients of what is constant over time."""
         contexts = self.host.schedule.programs.contexts
-        counts = f"guarded ? {self.host.options.counts} : nullptr"
+        validity = f"guarded ? {self.host.options.validity} : nullptr"
         lines = []
         for buffer in (b for b in self.part.storage if b.value in contexts):
             shares, stride = self.place(buffer), row_stride(buffer)
             lines.append(
                 f"cg_add_steps(&run, nB, {stride}, nT, cg_in({shares.pointer}, {stride}), "
-                f"{counts}, cg_rows(args->{c_member(buffer.name)}, {stride}));"
+                f"{validity}, cg_rows(args->{c_member(buffer.name)}, {stride}));"
             )
         return lines
 
@@ -84,7 +84,7 @@ class DeferredWriter:
             self.place,
             self.host.memory.add,
             steps="nT",
-            counts=f"guarded ? {self.host.options.counts} : nullptr"
+            validity=f"guarded ? {self.host.options.validity} : nullptr"
             if leaves_out_rows(loop)
             else "",
         )

@@ -89,12 +89,12 @@ def spell_loop(
     places: Places,
     add_memory: AddMemory,
     steps: str = "",
-    counts: str = "",
+    validity: str = "",
 ) -> Spelled:
     """Spell one loop.
 
-    ``steps`` is the C text of a number of steps that one launch covers, ``counts`` of a table of
-    the rows of those steps that count: what others make is zero.
+    ``steps`` is the C text of a number of steps that one launch covers, ``validity`` of the
+    table of their rows: what masked ones make is zero.
 
     Raises:
         DerivationError: with code ``cuda.loop``, for an index space of more than two axes.
@@ -109,7 +109,7 @@ def spell_loop(
     uses: set[str] = set()
     for part in _parts_of_nest(loop) if loop.is_nest else _parts(loop):
         writer = _KernelWriter(f"{stem}{part.suffix}", loop, part, places, steps)
-        writer.counts = counts
+        writer.validity = validity
         kernels.append(writer.context())
         launches += writer.launches(add_memory)
         uses |= writer.uses
@@ -240,7 +240,7 @@ class _KernelWriter:
 
     held: frozenset[Value] = frozenset()
     unwritten: frozenset[Value] = frozenset()
-    counts = ""
+    validity = ""
 
     def __init__(self, name: str, loop: Loop, part: _Part, places: Places, steps: str) -> None:
         self.name, self.loop, self.part, self.steps = name, loop, part, steps
@@ -249,7 +249,7 @@ class _KernelWriter:
         values += [line.statement.target for line in loop.lines]
         self.names = Names([*(str(v.name) for v in values), *LOCALS])
         self.rows = {v: self.names.fresh(f"{v.name}_rows") for v in dict.fromkeys(values)}
-        self.counted = self.names.fresh("counted")
+        self.is_valid = self.names.fresh("is_valid")
         self.parameters: list[str] = []
         self.arguments: list[str] = []
         self.uses: set[str] = set()
@@ -287,10 +287,10 @@ class _KernelWriter:
             self._take(f"int64_t {name}", name)
         lines = [text for line in self.part.lines for text in self._line(line)]
         body = [*self.stores, *lines]
-        if self.counts:
-            table = self.names.fresh("counts")
-            self._take(f"const unsigned char *{table}", self.counts)
-            loads.append(f"const bool {self.counted} = !{table} || {table}[row] == CELLGEN_VALID;")
+        if self.validity:
+            table = self.names.fresh("validity")
+            self._take(f"const unsigned char *{table}", self.validity)
+            loads.append(f"const bool {self.is_valid} = !{table} || {table}[row] == CELLGEN_VALID;")
         sums = [self._sum(line) for line in self._summed]
         if self.loop.is_nest:
             inner, walk = [*filter(None, loads), *body], self.part.walk
@@ -420,12 +420,12 @@ class _KernelWriter:
         self._take(
             f"cellgen_rows<{place.element}> {rows}", f"cg_rows({place.pointer}, {place.stride})"
         )
-        self.stores.append(f"cg_store_if({rows}, row, unit, {self._if_counted(name)});")
+        self.stores.append(f"cg_store_if({rows}, row, unit, {self._if_valid(name)});")
 
     def _line(self, line: Line) -> list[str]:
         name, value = str(line.statement.target.name), c_expression(line.statement.expression)
         if line in self._summed:
-            return [f"{self._accumulator(line)} += {self._if_counted(value)};"]
+            return [f"{self._accumulator(line)} += {self._if_valid(value)};"]
         lines = [f"const real {name} = {value};"]
         if line in self._written:
             assert line.view is not None
@@ -435,11 +435,11 @@ class _KernelWriter:
                 f"cellgen_rows<{place.element}> {rows}", f"cg_rows({pointer}, {place.stride})"
             )
             routine = "cg_store_if" if place.optional else "cg_store"
-            lines.append(f"{routine}({rows}, row, unit, {self._if_counted(name)});")
+            lines.append(f"{routine}({rows}, row, unit, {self._if_valid(name)});")
         return lines
 
-    def _if_counted(self, value: str) -> str:
-        return f"{self.counted} ? {value} : real(0)" if self.counts else value
+    def _if_valid(self, value: str) -> str:
+        return f"{self.is_valid} ? {value} : real(0)" if self.validity else value
 
     def _accumulator(self, line: Line) -> str:
         return f"{line.statement.target.name}"

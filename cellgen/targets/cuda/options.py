@@ -1,10 +1,10 @@
-"""Spell options over time for a host function: layout and order of steps, steps that do not count.
+"""Spell options over time for a host function: layout and order of steps, masked steps.
 
 Input: the arrays over time and the states of a function. Output: lines of host code around the
 steps, which call ``cellgen_cuda_options.cuh``. Steps read and write arrays over time where they
 are, at strides (``<name>_step``, ``<name>_row``) that are negative where steps are taken backwards.
 An array that products or loops over all steps touch (``whole``) is redirected to a copy in the
-workspace (``own``) unless one row follows the other, any array where steps may not count; a state
+workspace (``own``) unless one row follows the other, any array where steps may be masked; a state
 before a step is read from a copy where ``guarded``.
 """
 
@@ -39,7 +39,7 @@ class OverTime:
         self.programs, self.signature, self.links = programs, signature, links
         self.is_backward = signature.name != "sequence_forward"
         rows = "CELLGEN_IF_GUARDED(nT * nB)"
-        self.counts = memory.add("step_counts", "unsigned char", rows)
+        self.validity = memory.add("step_validity", "unsigned char", rows)
         self.fresh = memory.add("step_fresh", "unsigned char", rows)
         states = {str(link.next.name) for link in programs.links}
         outputs = {str(v.name): programs.upstream[v] for v in programs.outputs}
@@ -124,7 +124,7 @@ class OverTime:
         lines = [
             "if (guarded)",
             f"    cg_fill_tables(&run, nT, nB, args->lengths, {self._flags('mask')}, "
-            f"{self._flags('reset')}, args->reverse, args->hold, {self.counts}, {self.fresh}, "
+            f"{self._flags('reset')}, args->reverse, args->hold, {self.validity}, {self.fresh}, "
             f"{self.source});",
         ]
         if self.is_backward and self.links:
@@ -154,13 +154,13 @@ class OverTime:
         """Copy an argument into the order of computation."""
         if item in self.made:
             return []
-        counts = f"guarded ? {self.counts} : nullptr"
+        validity = f"guarded ? {self.validity} : nullptr"
         routine, window = "cg_gather_steps", ""
         if item.name in self.shown:
             routine, window = "cg_gather_shown", "args->window, "
         return [
             f"    {routine}(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
-            f"{self._series(item)}, args->reverse, {window}{counts});"
+            f"{self._series(item)}, args->reverse, {window}{validity});"
         ]
 
     def _gather_before(self, link: StateLink) -> str:
@@ -197,19 +197,19 @@ class OverTime:
         )
 
     def masked_select(self, link: StateLink, made: str) -> str:
-        """Put a new state right where its step does not count."""
+        """Put a new state right where its step is masked."""
         is_output = int(link.next in self.programs.outputs)
         fresh = f"step + 1 < nT ? {self.fresh} + (step + 1) * nB : nullptr"
         return self._started(
             link,
             f"cg_masked_select(&run, nB, {_width(link.next)}, {self.before[link.previous]}, "
-            f"{made}, {is_output}, {self.counts} + step * nB, {fresh});",
+            f"{made}, {is_output}, {self.validity} + step * nB, {fresh});",
             "nB",
             fresh,
         )
 
     def masked_select_gradient(self, link: StateLink, passed: str, carry: str) -> str:
-        """Put the gradient for the step before right where a step does not count."""
+        """Put the gradient for the step before right where a step is masked."""
         width = _width(link.passed)
         if link.next in self.programs.upstream:
             name = str(self.programs.upstream[link.next].name)
@@ -218,29 +218,29 @@ class OverTime:
             upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
         return (
             f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
-            f"args->reverse ? nT - 1 - step : step, {self.counts} + step * nB, "
+            f"args->reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
             f"{self.fresh} + step * nB);"
         )
 
     def leave_out(self, kept: str, width: str) -> str:
-        """Clear adjoints of steps that do not count."""
-        return f"cg_leave_out(&run, nB, {width}, {kept}, {self.counts} + step * nB);"
+        """Clear adjoints of masked steps."""
+        return f"cg_leave_out(&run, nB, {width}, {kept}, {self.validity} + step * nB);"
 
     def end(self) -> list[str]:
         """Copy results over time to where the caller wants them."""
         states = {str(link.next.name) for link in self.programs.links}
         lines = []
         for item in self.made:
-            routine, counts = "cg_scatter_steps", "(const unsigned char *)nullptr"
+            routine, validity = "cg_scatter_steps", "(const unsigned char *)nullptr"
             if item.name not in states:
-                counts = f"guarded ? {self.counts} : nullptr"
+                validity = f"guarded ? {self.validity} : nullptr"
             if item.name in self.shown:
-                routine, counts = "cg_scatter_shown", f"{counts}, {self.source}"
+                routine, validity = "cg_scatter_shown", f"{validity}, {self.source}"
             wanted = "" if self.is_backward else f" && given->{c_member(item.name)}"
             lines += [
                 f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
                 f"    {routine}(&run, nT, nB, {_units(item)}, {self._series(item)}, "
-                f"{self.ordered[item.name]}, args->reverse, {counts});",
+                f"{self.ordered[item.name]}, args->reverse, {validity});",
             ]
         return lines
 

@@ -76,13 +76,13 @@ class StepPlaces:
         return DevicePlace(argument, stride, "store", optional=optional, steady=True)
 
     def place_in_tier(self, buffer: Buffer) -> DevicePlace:
-        """The same in a kernel over all steps, which runs where every step counts."""
+        """The same in a kernel over all steps, which runs where every step is valid."""
         if self.part.storage[buffer] is Storage.PREVIOUS and buffer.value not in self.host.own:
             return self._previous(buffer, guarded=False)
         return self.place(buffer)
 
     def _previous(self, buffer: Buffer, guarded: bool = True) -> DevicePlace:
-        """A state before the current step: a copy where steps may not count."""
+        """A state before the current step: a copy where steps may be masked."""
         link = self._link_of(buffer.value)
         before = self.state_place(link.next, "step - 1")
         stride = row_stride(buffer)

@@ -142,7 +142,7 @@ class StepsWriter:
         return Passed(f"{pair} + step % 2 * nB * {stride}", stride, width, frozenset({pair}))
 
     def masked_select(self, link: StateLink) -> str:
-        """Put the gradient for the step before right where this one does not count."""
+        """Put the gradient for the step before right where this one is masked."""
         pair, stride = self.places.carries[link.passed], c_factor(row_width(link.passed))
         passed, carry = (f"{pair} + {at} % 2 * nB * {stride}" for at in ("step", "(step + 1)"))
         return self.host.options.masked_select_gradient(link, passed, carry)
