@@ -450,9 +450,7 @@ def padded(given: Arrays, cell: type[Cell], options: Options, shape: tuple[int, 
         valid &= options.mask
     names = {str(v.name) for v in cell.definition.with_role(Role.INPUT)}
     return {
-        n: np.where(valid.reshape(*shape[:2], *(1,) * (a.ndim - 2)), a, np.nan)
-        if n in names
-        else a
+        n: np.where(valid.reshape(*shape[:2], *(1,) * (a.ndim - 2)), a, np.nan) if n in names else a
         for n, a in given.items()
     }
 

@@ -68,12 +68,12 @@ def run_steps(
     repeated: dict[str, Array] = {}
     started = np.zeros(sizes["B"], bool)
     for order, t in enumerate(_order(options, sizes["T"])):
-        inside, valid, fresh = _flags_at(options, t, sizes["B"])
+        inside, valid, resets = _flags_at(options, t, sizes["B"])
         if options.window and order and order % options.window == 0:
             state = {name: np.real(a) for name, a in state.items()}
             repeated = {name: np.real(a) for name, a in repeated.items()}
         state = {
-            name: _where(fresh, np.full_like(a, definition.initials.get(name, 0)), a)
+            name: _where(resets, np.full_like(a, definition.initials.get(name, 0)), a)
             for name, a in state.items()
         }
         now = {n: a for n, a in arguments.items() if n not in state}
@@ -191,8 +191,8 @@ def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]
     """Which rows are within their lengths, which are valid, and which start from zero."""
     inside = np.ones(rows, bool) if options.lengths is None else t < np.asarray(options.lengths)
     valid = inside if options.mask is None else inside & np.asarray(options.mask)[t]
-    fresh = valid & (False if options.reset is None else np.asarray(options.reset)[t])
-    return inside, valid, fresh
+    resets = valid & (False if options.reset is None else np.asarray(options.reset)[t])
+    return inside, valid, resets
 
 
 def _where(rows: Array, one: Array, other: Array) -> Array:

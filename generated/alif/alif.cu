@@ -584,7 +584,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -606,7 +606,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -632,9 +632,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
     } else {
         own.a = cellgen_first(given->a, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, v_prev_before, args->v_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, a_prev_before, args->a_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, v_prev_before, args->v_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, a_prev_before, args->a_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, s_prev_before, args->s_prev, nT > 0 ? step_resets : nullptr);
     const int64_t s_step = args->strides[2];
     const int64_t s_row = args->strides[3];
     const int64_t v_step = args->strides[4];
@@ -670,9 +670,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_forward)(
                 cg_rows(args->v + step * v_step, v_row),
                 cg_rows(args->s + step * s_step, s_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -983,7 +983,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1021,7 +1021,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
     }
@@ -1122,9 +1122,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(alif_cuda_sequence_backward)(
             /* d_v_total @ [u.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, d_s_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_v, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -891,7 +891,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -919,7 +919,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -939,7 +939,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_forward)(
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nN * nK * nD, own.strides + 4);
     }
-    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, s_prev_before, args->s_prev, nT > 0 ? step_resets : nullptr);
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
@@ -986,7 +986,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_forward)(
             cg_in(forward_sum_s_reshaped_q, (nD * nN)),
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->s_last, nD * nK * nN), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nD * nK * nN));
@@ -1295,7 +1295,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1333,7 +1333,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK * nN, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nK * nD), args->s_prev, step_before, args->reverse);
     }
@@ -1433,7 +1433,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gla_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN) + nD * nN + nK * nN, (nD * nN + 3 * nK * nN)),
             cg_rows(adjoints + step * nB * (nD * nN + 3 * nK * nN) + nD * nN + 2 * nK * nN, (nD * nN + 3 * nK * nN)));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
             cg_leave_out(&run, nB, (nD * nN + 3 * nK * nN), adjoints + step * nB * (nD * nN + 3 * nK * nN), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {

@@ -94,11 +94,11 @@ enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 /* The step whose state a step starts from, if not one of the sequence. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 
-/* validity[step][row], fresh[step][row] (the state before it is zero), and, unless NULL, before[step][row];
+/* validity[step][row], resets[step][row] (whether it starts anew), and, unless NULL, before[step][row];
  * a thread takes a row. */
 __global__ void cellgen_fill_tables_of_rows(
     int64_t one, int64_t rows, int64_t steps, const int64_t *lengths,
-    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *fresh,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *resets,
     int32_t *before)
 {
     const int64_t row = CELLGEN_MY_UNIT;
@@ -108,23 +108,23 @@ __global__ void cellgen_fill_tables_of_rows(
         const int64_t at = reverse ? steps - 1 - step : step;
         const bool inside = !lengths || at < lengths[row];
         const bool is_valid = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
-        const bool anew = is_valid && reset.at && reset.at[at * reset.step + row * reset.row];
+        const bool is_reset = is_valid && reset.at && reset.at[at * reset.step + row * reset.row];
         const bool held = inside && hold && last != CELLGEN_INITIAL;
         validity[step * rows + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
-        fresh[step * rows + row] = anew;
-        if (before) before[step * rows + row] = anew ? (int32_t)CELLGEN_ZERO : last;
+        resets[step * rows + row] = is_reset;
+        if (before) before[step * rows + row] = is_reset ? (int32_t)CELLGEN_ZERO : last;
         if (is_valid) last = (int32_t)step;
     }
 }
 
 inline void cg_fill_tables(
     cellgen_run *run, int64_t steps, int64_t rows, const int64_t *lengths,
-    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *fresh,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *validity, unsigned char *resets,
     int32_t *before)
 {
     const int64_t one = 1;
     CELLGEN_ELEMENTS(run, cellgen_fill_tables_of_rows, one, rows, steps, lengths, mask, reset, reverse,
-                     hold, validity, fresh, before);
+                     hold, validity, resets, before);
 }
 
 /* `to` in the order of computation, one row after the other. */
@@ -292,47 +292,47 @@ void cg_gather_before(cellgen_run *run, int64_t steps, int64_t batch, int64_t un
 template <typename E>
 __global__ void cellgen_begin_rows(
     int64_t rows, int64_t units, cellgen_rows<E> now, cellgen_rows<const E> initial,
-    const unsigned char *fresh)
+    const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    cg_store(now, row, unit, fresh && fresh[row] ? R(0) : cg_load(initial, row, unit));
+    cg_store(now, row, unit, resets && resets[row] ? R(0) : cg_load(initial, row, unit));
 }
 
 template <typename E>
 void cg_begin_state(cellgen_run *run, int64_t rows, int64_t units, E *now, const E *initial,
-    const unsigned char *fresh)
+    const unsigned char *resets)
 {
     CELLGEN_ELEMENTS(run, cellgen_begin_rows<E>, rows, units, cg_rows(now, units), cg_in(initial, units),
-                     fresh);
+                     resets);
 }
 
-/* States that start from `initial` where `fresh` says that a step starts anew. */
+/* States that start from `initial` where `resets` says that a step starts anew. */
 template <typename E, typename R>
 __global__ void cellgen_start_rows_anew(
-    int64_t rows, int64_t units, cellgen_rows<E> now, R initial, const unsigned char *fresh)
+    int64_t rows, int64_t units, cellgen_rows<E> now, R initial, const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    if (fresh[row]) cg_store(now, row, unit, initial);
+    if (resets[row]) cg_store(now, row, unit, initial);
 }
 
 template <typename E, typename R>
 void cg_start_rows(cellgen_run *run, int64_t rows, int64_t units, E *now, R initial,
-    const unsigned char *fresh)
+    const unsigned char *resets)
 {
-    if (fresh)
+    if (resets)
         CELLGEN_ELEMENTS(run, (cellgen_start_rows_anew<E, R>), rows, units, cg_rows(now, units), initial,
-                         fresh);
+                         resets);
 }
 
-/* now = the state before the following step, of which `fresh` tells (NULL: there is none); an output
+/* now = the state before the following step, of which `resets` tells (NULL: there is none); an output
  * shows what its step is to show. */
 template <typename E>
 __global__ void cellgen_masked_select_rows(
     int64_t rows, int64_t units, cellgen_rows<E> now, cellgen_rows<E> next, int is_output,
-    const unsigned char *validity, const unsigned char *fresh)
+    const unsigned char *validity, const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -340,15 +340,15 @@ __global__ void cellgen_masked_select_rows(
     const bool is_valid = validity[row] == CELLGEN_VALID;
     const R state = is_valid ? cg_load(next, row, unit) : cg_load(now, row, unit);
     if (is_output && !is_valid) cg_store(next, row, unit, validity[row] == CELLGEN_MASKED_HOLD ? state : R(0));
-    cg_store(now, row, unit, fresh && fresh[row] ? R(0) : state);
+    cg_store(now, row, unit, resets && resets[row] ? R(0) : state);
 }
 
 template <typename E>
 void cg_masked_select(cellgen_run *run, int64_t rows, int64_t units, E *now, E *next, int is_output,
-    const unsigned char *validity, const unsigned char *fresh)
+    const unsigned char *validity, const unsigned char *resets)
 {
     CELLGEN_ELEMENTS(run, cellgen_masked_select_rows<E>, rows, units, cg_rows(now, units), cg_rows(next, units),
-                     is_output, validity, fresh);
+                     is_output, validity, resets);
 }
 
 /* The gradient for the step before: nothing behind a reset, what came at a masked step,
@@ -356,11 +356,11 @@ void cg_masked_select(cellgen_run *run, int64_t rows, int64_t units, E *now, E *
 template <typename E, typename R>
 __global__ void cellgen_masked_select_gradient_rows(
     int64_t rows, int64_t units, cellgen_rows<R> passed, cellgen_rows<const R> carry,
-    cellgen_rows<const E> upstream, const unsigned char *validity, const unsigned char *fresh)
+    cellgen_rows<const E> upstream, const unsigned char *validity, const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    if (fresh[row]) {
+    if (resets[row]) {
         cg_store(passed, row, unit, R(0));
     } else if (validity[row] != CELLGEN_VALID) {
         R sum = cg_load(carry, row, unit);
@@ -372,12 +372,12 @@ __global__ void cellgen_masked_select_gradient_rows(
 template <typename E, typename R>
 void cg_masked_select_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed, const R *carry,
     cellgen_series<const E> upstream, int64_t step, const unsigned char *validity,
-    const unsigned char *fresh)
+    const unsigned char *resets)
 {
     cellgen_rows<const E> shown = {nullptr, 0};
     if (upstream.at && cellgen_has_step(upstream, step)) shown = cellgen_at_step(upstream, step);
     CELLGEN_ELEMENTS(run, (cellgen_masked_select_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
-                     cg_in(carry, units), shown, validity, fresh);
+                     cg_in(carry, units), shown, validity, resets);
 }
 
 /* Zeros in the rows of masked steps. */

@@ -50,7 +50,7 @@ typedef struct {
     cg_walk *walks[2];                   /* of the places of the parts */
     int64_t *strides;
     real *zeros, *product_block;
-    unsigned char *validity, *fresh; /* [step][row]: CELLGEN_VALID or how it is masked; which start anew */
+    unsigned char *validity, *resets; /* [step][row]: CELLGEN_VALID or how it is masked; which start anew */
     int32_t *before;               /* [step][row]: the step whose state each starts from */
     cg_series *sparse;             /* of every array over time that has every so many-th step alone */
     real *whole;                   /* backward: gradients of outputs of all steps */
@@ -258,7 +258,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
                  f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cellgen_depth_of(b->chunk_rows));
     CELLGEN_TAKE(b->validity, unsigned char, tables, b->T * b->B);
-    CELLGEN_TAKE(b->fresh, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->resets, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
     CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
@@ -424,7 +424,7 @@ CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_serie
 #define cg_is_in_place CELLGEN_NAME(cellgen_is_in_place)
 CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *link)
 {
-    if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->validity || b->fresh || b->every > 1) return 0;
+    if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->validity || b->resets || b->every > 1) return 0;
     if (b->f->is_backward) return b->window == 0;
     if (link->flags & CELLGEN_STATE_OUTPUT) return b->guarded && cg_is_of_last_step(b, b->f->over_time + link->series);
     return link->saved == CELLGEN_NONE || !cg_member(b, link->saved);
@@ -606,7 +606,7 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
     b->stop.found[0] = b->stop.found[1] = 0;
     if (b->validity) {
         const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
-                                            b->validity, b->fresh, b->before);
+                                            b->validity, b->resets, b->before);
         if (bad) return bad;
     }
     b->by_units = plan->by_units != 0;

@@ -357,12 +357,12 @@ CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
     return cellgen_is_guarded(options) || (options && (options->strides || options->reverse));
 }
 
-/* Fill the tables: validity[step][row], fresh[step][row] (it starts anew), and, unless NULL,
+/* Fill the tables: validity[step][row], resets[step][row] (whether it starts anew), and, unless NULL,
  * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
 enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int64_t *strides,
                                        int64_t T, int64_t B, unsigned char *validity,
-                                       unsigned char *fresh, int32_t *before)
+                                       unsigned char *resets, int32_t *before)
 {
     const int64_t step_of[2] = {strides ? strides[0] : B, strides ? strides[2] : B};
     const int64_t row_of[2] = {strides ? strides[1] : 1, strides ? strides[3] : 1};
@@ -375,12 +375,12 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
             const int inside = !options->lengths || t < options->lengths[row];
             const int is_valid =
                 inside && (!options->mask || options->mask[t * step_of[0] + row * row_of[0]]);
-            const int anew =
+            const int is_reset =
                 is_valid && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
             const int held = inside && options->hold && last != CELLGEN_INITIAL;
             validity[step * B + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
-            fresh[step * B + row] = (unsigned char)anew;
-            if (before) before[step * B + row] = anew ? (int32_t)CELLGEN_ZERO : last;
+            resets[step * B + row] = (unsigned char)is_reset;
+            if (before) before[step * B + row] = is_reset ? (int32_t)CELLGEN_ZERO : last;
             if (is_valid) last = (int32_t)step;
         }
     }
@@ -671,12 +671,12 @@ CELLGEN_STATIC void cg_gather_before(real *to, cg_series from, const real *initi
     }
 }
 
-/* States that start from `initial` where a step starts anew; `fresh` NULL: none does. */
+/* States that start from `initial` where a step starts anew; `resets` NULL: none does. */
 CELLGEN_STATIC void cg_start_rows(real *to, real initial, int64_t B, int64_t width, int64_t step,
-                                  int64_t begin, int64_t end, const unsigned char *fresh)
+                                  int64_t begin, int64_t end, const unsigned char *resets)
 {
-    for (int64_t row = begin; row < end && fresh; ++row)
-        for (int64_t unit = 0; fresh[step * B + row] && unit < width; ++unit)
+    for (int64_t row = begin; row < end && resets; ++row)
+        for (int64_t unit = 0; resets[step * B + row] && unit < width; ++unit)
             to[row * width + unit] = initial;
 }
 

@@ -32,11 +32,11 @@ CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link 
         cg_gather_before(now, b->series[link->series], initial, b->B, width, step, begin, end, b->before);
     } else {
         for (int64_t row = begin; row < end; ++row) {
-            const int fresh = b->fresh && b->fresh[step * b->B + row];
-            if (fresh || step == 0) cg_copy_row(now + row * width, fresh ? 0 : initial + row * width, width);
+            const int is_reset = b->resets && b->resets[step * b->B + row];
+            if (is_reset || step == 0) cg_copy_row(now + row * width, is_reset ? 0 : initial + row * width, width);
         }
     }
-    if (link->start != 0) cg_start_rows(now, (real)link->start, b->B, width, step, begin, end, b->fresh);
+    if (link->start != 0) cg_start_rows(now, (real)link->start, b->B, width, step, begin, end, b->resets);
 }
 
 #undef cg_prepare
@@ -138,7 +138,7 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step
 {
     const cg_function *const f = b->f;
     const int cut = b->window > 0 && step > 0 && step % b->window == 0;
-    const int stop = cut || (b->fresh && b->fresh[step * b->B + row]);
+    const int stop = cut || (b->resets && b->resets[step * b->B + row]);
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
@@ -215,7 +215,7 @@ CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begi
         cg_gather_before(b->memory[link->rows], b->series[link->series], cg_member(b, link->initial), b->B, width,
                           step, begin, end, b->before);
         if (link->start != 0)
-            cg_start_rows(b->memory[link->rows], (real)link->start, b->B, width, step, begin, end, b->fresh);
+            cg_start_rows(b->memory[link->rows], (real)link->start, b->B, width, step, begin, end, b->resets);
     }
 }
 

@@ -922,7 +922,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -948,7 +948,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -968,8 +968,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     } else {
         own.z = cellgen_first(given->z, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, y_prev_before, args->y_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, z_prev_before, args->z_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, y_prev_before, args->y_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, z_prev_before, args->z_prev, nT > 0 ? step_resets : nullptr);
     const int64_t y_step = args->strides[2];
     const int64_t y_row = args->strides[3];
     const int64_t z_step = args->strides[4];
@@ -1018,8 +1018,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
                 cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, y_prev_before, args->y + step * y_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, z_prev_before, args->z + step * z_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, y_prev_before, args->y + step * y_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, z_prev_before, args->z + step * z_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1499,7 +1499,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1557,7 +1557,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, y_prev_before, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->y_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, z_prev_before, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->z_prev, step_before, args->reverse);
@@ -1665,8 +1665,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
                 cg_in(reverse_dt_y, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -619,7 +619,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -637,7 +637,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -651,7 +651,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_n, nH));
@@ -682,7 +682,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -954,7 +954,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -986,7 +986,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
@@ -1049,7 +1049,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
             /* d_z_pre @ [u_z.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u_z, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

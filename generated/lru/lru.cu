@@ -1159,7 +1159,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1185,7 +1185,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1211,8 +1211,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     } else {
         own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, h_re_prev_before, args->h_re_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, h_im_prev_before, args->h_im_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_re_prev_before, args->h_re_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_im_prev_before, args->h_im_prev, nT > 0 ? step_resets : nullptr);
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t y_step = args->strides[2];
@@ -1268,8 +1268,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_re_prev_before, args->h_re + step * h_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, h_im_prev_before, args->h_im + step * h_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_re_prev_before, args->h_re + step * h_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_im_prev_before, args->h_im + step * h_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1882,7 +1882,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1938,7 +1938,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
@@ -2046,8 +2046,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
                 cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

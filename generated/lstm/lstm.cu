@@ -843,7 +843,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -865,7 +865,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -885,8 +885,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -928,8 +928,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
                 cg_rows(args->c + step * c_step, c_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1299,7 +1299,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1345,7 +1345,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
@@ -1434,8 +1434,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
             /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

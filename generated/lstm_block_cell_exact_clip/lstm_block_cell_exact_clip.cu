@@ -885,7 +885,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -915,7 +915,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -965,8 +965,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     } else {
         own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, cs_prev_before, args->cs_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, cs_prev_before, args->cs_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
     const int64_t i_step = args->strides[2];
     const int64_t i_row = args->strides[3];
     const int64_t cs_step = args->strides[4];
@@ -1016,8 +1016,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_rows(args->o + step * o_step, o_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, cs_prev_before, args->cs + step * cs_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, cs_prev_before, args->cs + step * cs_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1471,7 +1471,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1529,7 +1529,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 32 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 32 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, cs_prev_before, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->cs_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
@@ -1709,8 +1709,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
             /* d_icfo @ [w[I:I + H, :4*H].T] */
             cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -774,7 +774,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -794,7 +794,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -814,8 +814,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     } else {
         own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
-    if (guarded) cg_begin_state(&run, nB, nP, r_prev_before, args->r_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nP, r_prev_before, args->r_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
     const int64_t r_step = args->strides[2];
     const int64_t r_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -851,8 +851,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
             /* o_tanh_c @ [w_p] */
             cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * r_step, r_row, 0);
             if (guarded) {
-                cg_masked_select(&run, nB, nP, r_prev_before, args->r + step * r_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, r_prev_before, args->r + step * r_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -1242,7 +1242,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1280,7 +1280,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nP, r_prev_before, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), args->r_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
@@ -1373,8 +1373,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             /* d_b_x_w_r_prev_u @ [u.T] */
             cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (5 * nH + nP), adjoints + step * nB * (5 * nH + nP), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

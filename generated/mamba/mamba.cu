@@ -1172,7 +1172,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nH * nK, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1202,7 +1202,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1222,7 +1222,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
     } else {
         own.s = cellgen_first(given->s, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH * nK, own.strides + 4);
     }
-    if (guarded) cg_begin_state(&run, nB, nH * nK, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH * nK, s_prev_before, args->s_prev, nT > 0 ? step_resets : nullptr);
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t y_step = args->strides[2];
@@ -1273,7 +1273,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_forward)(
             cg_in(forward_sum_s_reshaped_c, nH),
             cg_rows(args->y + step * y_step, y_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH * nK, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH * nK, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH * nK, cg_rows(args->s_last, nH * nK), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nH * nK));
@@ -1704,7 +1704,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH * nK, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1748,7 +1748,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH * nK, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH * nK), args->s_prev, step_before, args->reverse);
     }
@@ -1853,7 +1853,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mamba_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)),
             cg_rows(adjoints + step * nB * (3 * nH + nH * nK + 2 * nK) + 2 * nH + nH * nK + 2 * nK, (3 * nH + nH * nK + 2 * nK)));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH * nK, d_s_prev_pair + step % 2 * nB * (nH * nK), d_s_prev_pair + (step + 1) % 2 * nB * (nH * nK), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nH * nK, d_s_prev_pair + step % 2 * nB * (nH * nK), d_s_prev_pair + (step + 1) % 2 * nB * (nH * nK), cg_every(cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
             cg_leave_out(&run, nB, (3 * nH + nH * nK + 2 * nK), adjoints + step * nB * (3 * nH + nH * nK + 2 * nK), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {

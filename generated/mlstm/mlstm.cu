@@ -1929,7 +1929,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1983,7 +1983,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -2015,9 +2015,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nN * 1, own.strides + 8);
     }
-    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nK * nN, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) { cg_begin_state(&run, nB, nN, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, nT > 0 ? step_fresh : nullptr); }
+    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nK * nN, n_prev_before, args->n_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) { cg_begin_state(&run, nB, nN, m_prev_before, args->m_prev, nT > 0 ? step_resets : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, nT > 0 ? step_resets : nullptr); }
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -2114,9 +2114,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
             nN,
             cg_rows(args->h + step * h_step, h_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+            cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+            { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->c_last, nD * nK * nN), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nD * nK * nN));
@@ -2840,7 +2840,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -2932,11 +2932,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK * nN, c_prev_before, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nN * nD * nK), args->c_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nK * nN, n_prev_before, cg_series(given->n, given->strided ? given->strides + 4 : nullptr, nB, nN * nK), args->n_prev, step_before, args->reverse);
-        { cg_gather_before(&run, nT, nB, nN, m_prev_before, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nN, m_prev_before, -(real)INFINITY, step_fresh); }
+        { cg_gather_before(&run, nT, nB, nN, m_prev_before, cg_series(given->m, given->strided ? given->strides + 6 : nullptr, nB, nN * 1), args->m_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nN, m_prev_before, -(real)INFINITY, step_resets); }
     }
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
@@ -3152,9 +3152,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+            cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+            cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
             cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {

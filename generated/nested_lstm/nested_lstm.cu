@@ -1566,7 +1566,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -1604,7 +1604,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1630,9 +1630,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     } else {
         own.c_inner = cellgen_first(given->c_inner, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, c_inner_prev_before, args->c_inner_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_inner_prev_before, args->c_inner_prev, nT > 0 ? step_resets : nullptr);
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -1706,9 +1706,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
                 cg_rows(args->c + step * c_step, c_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_inner_prev_before, args->c_inner + step * c_inner_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_inner_prev_before, args->c_inner + step * c_inner_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -2349,7 +2349,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -2419,7 +2419,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
@@ -2560,9 +2560,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
             /* d_tanh_pre @ [u_c.T]; d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (10 * nH) + 6 * nH, (10 * nH), reverse_3_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_inner_prev_pair + step % 2 * nB * nH, d_c_inner_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_inner_prev_pair + step % 2 * nB * nH, d_c_inner_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c_inner, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

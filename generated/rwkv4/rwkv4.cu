@@ -1457,7 +1457,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1497,7 +1497,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1535,10 +1535,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
     } else {
         own.p = cellgen_first(given->p, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, x_shift_prev_before, args->x_shift_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, a_prev_before, args->a_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, b_prev_before, args->b_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) { cg_begin_state(&run, nB, nH, p_prev_before, args->p_prev, nT > 0 ? step_fresh : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, nT > 0 ? step_fresh : nullptr); }
+    if (guarded) cg_begin_state(&run, nB, nH, x_shift_prev_before, args->x_shift_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, a_prev_before, args->a_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, b_prev_before, args->b_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) { cg_begin_state(&run, nB, nH, p_prev_before, args->p_prev, nT > 0 ? step_resets : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, nT > 0 ? step_resets : nullptr); }
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t h_step = args->strides[2];
@@ -1600,10 +1600,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
             /* wkv_sigmoid_r @ [w_o] */
             cg_gemm_nn(&run, nB, nH, nH, forward_wkv_sigmoid_r, nH, args->w_o, nH, args->h + step * h_step, h_row, 0);
             if (guarded) {
-                cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_masked_select(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, a_prev_before, args->a + step * a_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, b_prev_before, args->b + step * b_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nH, p_prev_before, args->p + step * p_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, p_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -2473,7 +2473,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -2563,12 +2563,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 22 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 24 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 22 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 24 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, x_shift_prev_before, cg_series(given->x_shift, given->strided ? given->strides + 2 : nullptr, nB, nH), args->x_shift_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, a_prev_before, cg_series(given->a, given->strided ? given->strides + 4 : nullptr, nB, nH), args->a_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, b_prev_before, cg_series(given->b, given->strided ? given->strides + 6 : nullptr, nB, nH), args->b_prev, step_before, args->reverse);
-        { cg_gather_before(&run, nT, nB, nH, p_prev_before, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->p_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, p_prev_before, -(real)INFINITY, step_fresh); }
+        { cg_gather_before(&run, nT, nB, nH, p_prev_before, cg_series(given->p, given->strided ? given->strides + 8 : nullptr, nB, nH), args->p_prev, step_before, args->reverse); cg_start_rows(&run, nT * nB, nH, p_prev_before, -(real)INFINITY, step_resets); }
     }
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
@@ -2753,10 +2753,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
                 cg_in(args->mu_v, nH),
                 cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_a_prev_pair + step % 2 * nB * nH, d_a_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_a, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_b_prev_pair + step % 2 * nB * nH, d_b_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_b, given->strided ? given->strides + 16 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_p_prev_pair + step % 2 * nB * nH, d_p_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_p, given->strided ? given->strides + 18 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (10 * nH), adjoints + step * nB * (10 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -1579,7 +1579,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nN * nK, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1625,7 +1625,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1651,8 +1651,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
     } else {
         own.x_shift = cellgen_first(given->x_shift, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, x_shift_prev_before, args->x_shift_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, x_shift_prev_before, args->x_shift_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK * nN, s_prev_before, args->s_prev, nT > 0 ? step_resets : nullptr);
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t o_step = args->strides[2];
@@ -1724,8 +1724,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_forward)(
             cg_in(forward_sum_s_prev_kv_reshaped_u_reshape, (nD * nN)),
             cg_rows(args->o + step * o_step, o_row));
         if (guarded) {
-            cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nH, x_shift_prev_before, args->x_shift + step * x_shift_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+            cg_masked_select(&run, nB, nD * nK * nN, s_prev_before, args->s + step * s_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->x_shift_last, nH), cg_in(guarded ? x_shift_prev_before : nT > 0 ? args->x_shift + (nT - 1) * x_shift_step : args->x_shift_prev, !guarded && nT > 0 ? x_shift_row : nH));
@@ -2411,7 +2411,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nN * (nD * nK), store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -2483,7 +2483,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, x_shift_prev_before, cg_series(given->x_shift, given->strided ? given->strides + 4 : nullptr, nB, nH), args->x_shift_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nD * nK * nN, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nN * nK * nD), args->s_prev, step_before, args->reverse);
@@ -2650,8 +2650,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv6_cuda_sequence_backward)(
             cg_in(args->mu_w, nH),
             cg_rows(d_x_shift_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
-            cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+            cg_masked_select_gradient(&run, nB, nH, d_x_shift_prev_pair + step % 2 * nB * nH, d_x_shift_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_x_shift, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_s_prev_pair + step % 2 * nB * (nD * nK * nN), d_s_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_s, given->strided ? given->strides + 8 : nullptr, nB, nN * nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
             cg_leave_out(&run, nB, (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), adjoints + step * nB * (5 * nH + 2 * nD * nN + 3 * nK * nN + nR), step_validity + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {

@@ -1346,7 +1346,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nP, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1372,7 +1372,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1398,8 +1398,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     } else {
         own.s_im = cellgen_first(given->s_im, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nP, own.strides + 6);
     }
-    if (guarded) cg_begin_state(&run, nB, nP, s_re_prev_before, args->s_re_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nP, s_im_prev_before, args->s_im_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nP, s_re_prev_before, args->s_re_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nP, s_im_prev_before, args->s_im_prev, nT > 0 ? step_resets : nullptr);
     const int64_t x_step = args->strides[0];
     const int64_t x_row = args->strides[1];
     const int64_t y_step = args->strides[2];
@@ -1463,8 +1463,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_re_prev_before, args->s_re + step * s_re_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nP, s_im_prev_before, args->s_im + step * s_im_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
             }
         }
     }
@@ -2159,7 +2159,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nP, store);
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -2213,7 +2213,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nP, s_re_prev_before, cg_series(given->s_re, given->strided ? given->strides + 2 : nullptr, nB, nP), args->s_re_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nP, s_im_prev_before, cg_series(given->s_im, given->strided ? given->strides + 4 : nullptr, nB, nP), args->s_im_prev, step_before, args->reverse);
@@ -2328,8 +2328,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
                 cg_rows(d_s_im_prev_pair + step % 2 * nB * nP, nP),
                 cg_rows(d_s_re_prev_pair + step % 2 * nB * nP, nP));
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_re_prev_pair + step % 2 * nB * nP, d_s_re_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_re, given->strided ? given->strides + 8 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nP, d_s_im_prev_pair + step % 2 * nB * nP, d_s_im_prev_pair + (step + 1) % 2 * nB * nP, cg_every(cg_series(given->d_s_im, given->strided ? given->strides + 10 : nullptr, nB, nP), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (2 * nI + 2 * nP), adjoints + step * nB * (2 * nI + 2 * nP), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

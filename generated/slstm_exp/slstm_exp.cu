@@ -946,7 +946,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -976,7 +976,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1008,10 +1008,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
-    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nH, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) { cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, nT > 0 ? step_fresh : nullptr); }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, n_prev_before, args->n_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) { cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_resets : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, nT > 0 ? step_resets : nullptr); }
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -1061,10 +1061,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
                 cg_rows(args->n + step * n_step, n_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_masked_select(&run, nB, nH, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nH, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nH, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nH, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1548,7 +1548,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1606,7 +1606,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
@@ -1733,10 +1733,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
             /* d_m_prev_step @ [r_f.T]; d_o_pre @ [r_o.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_n_prev_pair + step % 2 * nB * nH, d_n_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_m_prev_pair + step % 2 * nB * nH, d_m_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_n_prev_pair + step % 2 * nB * nH, d_n_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nH, d_m_prev_pair + step % 2 * nB * nH, d_m_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

@@ -949,7 +949,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
@@ -979,7 +979,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
         cg_gather_steps(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_validity : nullptr);
         own.x = x_ordered;
@@ -1011,10 +1011,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     } else {
         own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nK * nD, own.strides + 8);
     }
-    if (guarded) cg_begin_state(&run, nB, nD * nK, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nD * nK, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) cg_begin_state(&run, nB, nD * nK, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
-    if (guarded) { cg_begin_state(&run, nB, nD * nK, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, nT > 0 ? step_fresh : nullptr); }
+    if (guarded) cg_begin_state(&run, nB, nD * nK, h_prev_before, args->h_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK, c_prev_before, args->c_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK, n_prev_before, args->n_prev, nT > 0 ? step_resets : nullptr);
+    if (guarded) { cg_begin_state(&run, nB, nD * nK, m_prev_before, args->m_prev, nT > 0 ? step_resets : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, nT > 0 ? step_resets : nullptr); }
     const int64_t h_step = args->strides[2];
     const int64_t h_row = args->strides[3];
     const int64_t c_step = args->strides[4];
@@ -1064,10 +1064,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
                 cg_rows(args->n + step * n_step, n_row),
                 cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_masked_select(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                { cg_masked_select(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr); }
+                cg_masked_select(&run, nB, nD * nK, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nD * nK, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nD * nK, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nD * nK, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
             }
         }
     }
@@ -1566,7 +1566,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     memory += -(uintptr_t)memory % 256;
     unsigned char *const step_validity = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
-    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    unsigned char *const step_resets = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     int32_t *const step_before = (int32_t *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
@@ -1620,7 +1620,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 18 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 20 : nullptr, nB, 1), args->reverse, args->hold, step_validity, step_resets, step_before);
     if (guarded) {
         cg_gather_before(&run, nT, nB, nD * nK, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nK * nD), args->h_prev, step_before, args->reverse);
         cg_gather_before(&run, nT, nB, nD * nK, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nK * nD), args->c_prev, step_before, args->reverse);
@@ -1749,10 +1749,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
             /* d_z_pre @ [r_z.T] */
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK, (4 * nD * nK), args->r_z, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
             if (guarded) {
-                cg_masked_select_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
-                cg_masked_select_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_fresh + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_h, given->strided ? given->strides + 8 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nK * nD), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {

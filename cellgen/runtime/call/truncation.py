@@ -44,7 +44,7 @@ class Tables:
 
     inside: Array
     valid: Array
-    fresh: Array
+    resets: Array
     held: Array
     reverse: bool
     window: int = 0
@@ -95,13 +95,13 @@ def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
     everywhere = np.ones((steps, rows), bool)
     inside = everywhere if lengths is None else steps_within(lengths, steps)
     valid = inside if mask is None else inside & dense(mask)
-    fresh = np.zeros_like(valid) if reset is None else valid & dense(reset)
+    resets = np.zeros_like(valid) if reset is None else valid & dense(reset)
     order = slice(None, None, -1) if options.reverse else slice(None)
-    inside, valid, fresh = (dense(table[order]) for table in (inside, valid, fresh))
+    inside, valid, resets = (dense(table[order]) for table in (inside, valid, resets))
     started = np.logical_or.accumulate(valid, axis=0)
     held = inside & ~valid & started & (not options.zero_output_for_mask)
     window = as_steps(where, "window", options.window, ROWS["window"].least)
-    return Tables(inside, valid, fresh, held, options.reverse, window)
+    return Tables(inside, valid, resets, held, options.reverse, window)
 
 
 def truncated(
@@ -117,7 +117,7 @@ def truncated(
     ]
     fixed = {n: a for n, a in arguments.items() if not n.startswith("d_")}
     flat = _flatten(function, fixed, states, tables)
-    mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.fresh))
+    mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.resets))
     given, through, initial = _upstream(
         function, arguments, _zero_states(function, checked, states), tables
     )
@@ -181,7 +181,7 @@ def _states_before(
         over_time = arguments[after] if saved else tables.ordered(arguments[after])
     known = np.concatenate([initial[None], over_time])
     before: Array = known[tables.before + 1, np.tile(np.arange(rows), (steps, 1))]
-    before[tables.fresh] = next(i.initial for i in function.arguments if i.name == name)
+    before[tables.resets] = next(i.initial for i in function.arguments if i.name == name)
     return before.reshape(steps * rows, *initial.shape[1:])
 
 

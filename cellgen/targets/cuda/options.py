@@ -40,7 +40,7 @@ class OverTime:
         self.is_backward = signature.name != "sequence_forward"
         rows = "CELLGEN_IF_GUARDED(nT * nB)"
         self.validity = memory.add("step_validity", "unsigned char", rows)
-        self.fresh = memory.add("step_fresh", "unsigned char", rows)
+        self.resets = memory.add("step_resets", "unsigned char", rows)
         states = {str(link.next.name) for link in programs.links}
         outputs = {str(v.name): programs.upstream[v] for v in programs.outputs}
         self.shown = {  # outputs that are no states, or their gradients
@@ -124,7 +124,7 @@ class OverTime:
         lines = [
             "if (guarded)",
             f"    cg_fill_tables(&run, nT, nB, args->lengths, {self._flags('mask')}, "
-            f"{self._flags('reset')}, args->reverse, args->hold, {self.validity}, {self.fresh}, "
+            f"{self._flags('reset')}, args->reverse, args->hold, {self.validity}, {self.resets}, "
             f"{self.source});",
         ]
         if self.is_backward and self.links:
@@ -175,37 +175,37 @@ class OverTime:
             f"cg_gather_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
             f"args->{c_member(str(link.previous.name))}, {self.source}, {order});",
             "nT * nB",
-            self.fresh,
+            self.resets,
         )
 
-    def _started(self, link: StateLink, text: str, rows: str, fresh: str) -> str:
+    def _started(self, link: StateLink, text: str, rows: str, resets: str) -> str:
         """Behind a reset a state starts where it is declared to, if that is not 0."""
         initial = c_start(self.programs.definition.initial_of(link.previous))
         if not initial:
             return text
         width, before = _width(link.previous), self.before[link.previous]
-        return f"{{ {text} cg_start_rows(&run, {rows}, {width}, {before}, {initial}, {fresh}); }}"
+        return f"{{ {text} cg_start_rows(&run, {rows}, {width}, {before}, {initial}, {resets}); }}"
 
     def _begin_state(self, link: StateLink) -> str:
-        fresh = f"nT > 0 ? {self.fresh} : nullptr"
+        resets = f"nT > 0 ? {self.resets} : nullptr"
         return self._started(
             link,
             f"cg_begin_state(&run, nB, {_width(link.previous)}, {self.before[link.previous]}, "
-            f"args->{c_member(str(link.previous.name))}, {fresh});",
+            f"args->{c_member(str(link.previous.name))}, {resets});",
             "nB",
-            fresh,
+            resets,
         )
 
     def masked_select(self, link: StateLink, made: str) -> str:
         """Put a new state right where its step is masked."""
         is_output = int(link.next in self.programs.outputs)
-        fresh = f"step + 1 < nT ? {self.fresh} + (step + 1) * nB : nullptr"
+        resets = f"step + 1 < nT ? {self.resets} + (step + 1) * nB : nullptr"
         return self._started(
             link,
             f"cg_masked_select(&run, nB, {_width(link.next)}, {self.before[link.previous]}, "
-            f"{made}, {is_output}, {self.validity} + step * nB, {fresh});",
+            f"{made}, {is_output}, {self.validity} + step * nB, {resets});",
             "nB",
-            fresh,
+            resets,
         )
 
     def masked_select_gradient(self, link: StateLink, passed: str, carry: str) -> str:
@@ -219,7 +219,7 @@ class OverTime:
         return (
             f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
             f"args->reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
-            f"{self.fresh} + step * nB);"
+            f"{self.resets} + step * nB);"
         )
 
     def leave_out(self, kept: str, width: str) -> str:
