@@ -229,7 +229,7 @@ def _segment(
     Raises ArgumentError where nothing fits.
     """
     in_full = found.names if found.every == 1 and not found.last else ()
-    held = max(itemsize, FLOAT_BYTES)
+    in_segment = max(itemsize, FLOAT_BYTES)
     forward = [item for item in layout.forward.results if item.shape[:1] == ("T",)]
     seen = showing(layout, Shown(checkpoint=1, skips=skips))
     known = {**sizes, CHECKPOINTS: 1}
@@ -238,5 +238,5 @@ def _segment(
         return sum(size * math.prod(seen.shape(i.name, known)[1:]) for i in items)
 
     saved = [item for item in forward if item.saved or item.name not in in_full]
-    kept = count(saved, itemsize), count(forward, held), count(seen.saved, held)
+    kept = count(saved, itemsize), count(forward, in_segment), count(seen.saved, in_segment)
     return segment_steps(layout.where, StepBytes(sizes["T"], *kept), found.limit)

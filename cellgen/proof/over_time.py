@@ -79,7 +79,7 @@ def run_steps(
         now = {n: a for n, a in arguments.items() if n not in state}
         now |= {n: _where(valid, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
         values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)
-        held = inside & ~valid & started & (not options.zero_output_for_mask)
+        holds = inside & ~valid & started & (not options.zero_output_for_mask)
         started |= valid
         for name, steps in collected.items():
             none = 0 * values[name]
@@ -88,7 +88,7 @@ def run_steps(
             else:
                 kept = repeated.get(name, none)
                 shown[name] = _where(valid, values[name], shown.get(name, none))
-            steps.append(_where(valid, values[name], _where(held, kept, none)))
+            steps.append(_where(valid, values[name], _where(holds, kept, none)))
             repeated[name] = steps[-1]
         state = {
             name: _where(valid, values[str(new.name)], state[name])

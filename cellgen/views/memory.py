@@ -65,6 +65,6 @@ def _checkpoints_row(
     return ChoiceRow(
         f"{before}checkpoints every {count_of(steps, 'step')}: {bytes_of(found.total(steps))}: "
         f"{count_of(count, 'checkpoint')} of {bytes_of(found.kept)} and a segment with "
-        f"{bytes_of(found.held)} a step; {multiply_adds:,} multiply-adds in products more",
+        f"{bytes_of(found.resident)} a step; {multiply_adds:,} multiply-adds in products more",
         f"{why}; one more forward pass, whatever the number of steps",
     )

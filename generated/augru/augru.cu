@@ -775,7 +775,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     /* x @ [w_n, w_u, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::held(3, nH, nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1003,7 +1003,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, 2 * nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, 2 * nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u_u, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1254,7 +1254,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, 2 * nH) + cellgen_by_fragment::resident(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -722,7 +722,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_bb + nI * nM, nM), 0, nM), 1, nM, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nM, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nM, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(forward_2_weights_1, 3 * nH), 0, nH), 3, nH, nM, shared_2);
     __syncthreads();
@@ -895,7 +895,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     /* x @ [w_bb[:I, :M]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nM, nI, args->x, nI, args->w_bb, nM, forward_1_sums, nM, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, cellgen_by_fragment::held(1, nM, nH) + cellgen_by_fragment::held(3, nH, nM), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, cellgen_by_fragment::resident(1, nM, nH) + cellgen_by_fragment::resident(3, nH, nM), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1161,7 +1161,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(reverse_2_weights_1, nM), 0, nM), 1, nM, 3 * nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nM, 3 * nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nM, 3 * nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_bb + nI * nM, nM), 1, nH), 1, nH, nM, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1413,7 +1413,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_transpose(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, cellgen_by_fragment::held(1, nM, 3 * nH) + cellgen_by_fragment::held(1, nH, nM), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, cellgen_by_fragment::resident(1, nM, 3 * nH) + cellgen_by_fragment::resident(1, nH, nM), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -589,7 +589,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 0, nH), 2, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(2, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(2, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_c + nI * nH, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
@@ -779,7 +779,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     /* x @ [w_c[:I, :H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_c, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, cellgen_by_fragment::resident(2, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1039,7 +1039,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_c + nI * nH, nH), 1, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 1, nH), 1, nH, 2 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1344,7 +1344,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cg_transpose(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, 2 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1319,13 +1319,13 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(forward_3_weights_2, 2 * nH), 0, nH), 2, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(2, nH, nI);
+    store *const shared_1_end = shared_1 + way::resident(2, nH, nI);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(forward_3_weights_3, 2 * nH), 0, nH), 2, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(2, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(2, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nH, nI);
+    store *const shared_3_end = shared_3 + way::resident(1, nH, nI);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_4);
     for (int64_t step = 0; step < nT; ++step) {
@@ -1610,7 +1610,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_forward)(
     /* m @ [v], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->m, nI, args->v, nH, forward_4_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 2 * nH + nH * 2 * nH + nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(2, nH, nI) + cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH), 8, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 2 * nH + nH * 2 * nH + nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(2, nH, nI) + cellgen_by_fragment::resident(2, nH, nH) + cellgen_by_fragment::resident(1, nH, nI) + cellgen_by_fragment::resident(1, nH, nH), 8, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_x_hat, forward_2_sums, forward_h_hat, forward_3_sums, forward_3_weights_2, forward_3_weights_3, forward_z, forward_h_hat_r, forward_4_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -2061,10 +2061,10 @@ __global__ void CELLGEN_CUDA_NAME(gru_d_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(reverse_4_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, 2 * nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, 2 * nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(reverse_5_weights_1, nI), 0, nI), 1, nI, 3 * nH, shared_3);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2479,7 +2479,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_d_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nI, cg_rows(d_x_seen_prev_pair + nT % 2 * nB * nI, nI), cg_in(args->d_x_seen_last, nI));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nH * 1 * nH + (2 * nH) * 1 * nH + (3 * nH) * 1 * nI, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nI, 3 * nH), 8, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nH * 1 * nH + (2 * nH) * 1 * nH + (3 * nH) * 1 * nI, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, 2 * nH) + cellgen_by_fragment::resident(1, nI, 3 * nH), 8, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_d_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_x_seen_prev_pair, reverse_d_h_in, reverse_gamma_h, reverse_3_sums, reverse_4_sums, reverse_4_weights_1, reverse_5_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -56,8 +56,8 @@ inline __device__ cellgen_panel<E> cg_panel_of_head(
 /* --------------------------------------------------------------------------- thread by thread */
 
 struct cellgen_by_thread {
-    /* Elements of shared memory for the weights of a product. */
-    static inline __host__ __device__ int64_t held(int64_t slots, int64_t units, int64_t inner)
+    /* Elements of shared memory in which the weights of a product are resident. */
+    static inline __host__ __device__ int64_t resident(int64_t slots, int64_t units, int64_t inner)
     {
         return slots * units * inner;
     }
@@ -102,7 +102,7 @@ struct cellgen_by_thread {
             const int64_t row = top + my.row, unit = my.unit;
             R sum[slots];
             for (int slot = 0; slot < slots; ++slot) sum[slot] = 0;
-            const E *held = weights + unit;
+            const E *weight = weights + unit;
             int64_t k = 0;
             for (; k + ahead <= inner; k += ahead) { /* loads first, which wait for no sum */
                 R x[ahead], w[ahead][slots];
@@ -110,8 +110,8 @@ struct cellgen_by_thread {
                 for (int at = 0; at < ahead; ++at) {
                     x[at] = cg_load(operand, row, k + at);
                     CELLGEN_UNROLL
-                    for (int slot = 0; slot < slots; ++slot, held += units)
-                        w[at][slot] = cellgen_widen(*held);
+                    for (int slot = 0; slot < slots; ++slot, weight += units)
+                        w[at][slot] = cellgen_widen(*weight);
                 }
                 CELLGEN_UNROLL
                 for (int at = 0; at < ahead; ++at)
@@ -120,8 +120,8 @@ struct cellgen_by_thread {
             }
             for (; k < inner; ++k) {
                 const R x = cg_load(operand, row, k);
-                for (int slot = 0; slot < slots; ++slot, held += units)
-                    sum[slot] += x * cellgen_widen(*held);
+                for (int slot = 0; slot < slots; ++slot, weight += units)
+                    sum[slot] += x * cellgen_widen(*weight);
             }
             for (int slot = 0; slot < slots; ++slot) {
                 const int64_t column = slot * apart + unit;
@@ -160,7 +160,7 @@ inline __device__ uint32_t cellgen_two(
 }
 
 struct cellgen_by_fragment {
-    static inline __host__ __device__ int64_t held(int64_t slots, int64_t units, int64_t inner)
+    static inline __host__ __device__ int64_t resident(int64_t slots, int64_t units, int64_t inner)
     {
         return slots * cellgen_whole(units, CELLGEN_FRAGMENT_UNITS)
             * cellgen_whole(inner, CELLGEN_FRAGMENT_INNER);
@@ -173,7 +173,7 @@ struct cellgen_by_fragment {
         cellgen_panel<E> panel, int64_t slots, int64_t units, int64_t inner, E *shared)
     {
         const int64_t k_tiles = cellgen_whole(inner, CELLGEN_FRAGMENT_INNER) / CELLGEN_FRAGMENT_INNER;
-        for (int64_t at = threadIdx.x; at < held(slots, units, inner); at += blockDim.x) {
+        for (int64_t at = threadIdx.x; at < resident(slots, units, inner); at += blockDim.x) {
             const int64_t lane = at / 4 % 32, slot = at / 128 % slots, tile = at / 128 / slots;
             const int64_t unit = tile / k_tiles * CELLGEN_FRAGMENT_UNITS + lane / 4;
             const int64_t k = tile % k_tiles * CELLGEN_FRAGMENT_INNER + lane % 4 * 2 + at % 2
@@ -237,12 +237,12 @@ struct cellgen_by_fragment {
     /* Add the products of 16 factors, two slots at once. */
     template <int slots>
     static inline __device__ void add_tile(
-        float (&sum)[(slots + 1) / 2][4], const uint2 *held, const uint32_t (&b)[2])
+        float (&sum)[(slots + 1) / 2][4], const uint2 *fragments, const uint32_t (&b)[2])
     {
         CELLGEN_UNROLL
         for (int slot = 0; slot < slots; slot += 2) {
-            const uint2 low = held[slot * 32];
-            const uint2 high = slot + 1 < slots ? held[(slot + 1) * 32] : uint2{0, 0};
+            const uint2 low = fragments[slot * 32];
+            const uint2 high = slot + 1 < slots ? fragments[(slot + 1) * 32] : uint2{0, 0};
             const uint32_t a[4] = {low.x, high.x, low.y, high.y};
             cellgen_mma(sum[slot / 2], a, b);
         }
@@ -261,7 +261,7 @@ struct cellgen_by_fragment {
         for (int64_t tile = mine.first(); tile < mine.count; tile += mine.apart()) {
             const int64_t group = tile % mine.groups;
             const int64_t column = tile / mine.groups * CELLGEN_FRAGMENT_ROWS + g; /* of b */
-            const uint2 *const held =
+            const uint2 *const fragments =
                 (const uint2 *)(const void *)weights + group * k_tiles * slots * 32 + lane;
             float sum[(slots + 1) / 2][4];
             for (int pair = 0; pair < (slots + 1) / 2; ++pair)
@@ -277,7 +277,7 @@ struct cellgen_by_fragment {
                         is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2)] : 0,
                         is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2) + 4] : 0,
                     };
-                    add_tile<slots>(sum, held + k_tile * slots * 32, b);
+                    add_tile<slots>(sum, fragments + k_tile * slots * 32, b);
                 }
             } else {
                 for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
@@ -286,7 +286,7 @@ struct cellgen_by_fragment {
                         cellgen_two(operand, top + column, k, inner, is_row),
                         cellgen_two(operand, top + column, k + 8, inner, is_row),
                     };
-                    add_tile<slots>(sum, held + k_tile * slots * 32, b);
+                    add_tile<slots>(sum, fragments + k_tile * slots * 32, b);
                 }
             }
             for (int second = 0; second < 2; ++second) {

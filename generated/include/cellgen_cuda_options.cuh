@@ -109,8 +109,8 @@ __global__ void cellgen_fill_tables_of_rows(
         const bool inside = !lengths || at < lengths[row];
         const bool is_valid = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
         const bool is_reset = is_valid && reset.at && reset.at[at * reset.step + row * reset.row];
-        const bool held = inside && hold && last != CELLGEN_INITIAL;
-        validity[step * rows + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
+        const bool is_hold = inside && hold && last != CELLGEN_INITIAL;
+        validity[step * rows + row] = is_valid ? CELLGEN_VALID : is_hold ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
         resets[step * rows + row] = is_reset;
         if (before) before[step * rows + row] = is_reset ? (int32_t)CELLGEN_ZERO : last;
         if (is_valid) last = (int32_t)step;

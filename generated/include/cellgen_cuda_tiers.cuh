@@ -50,14 +50,14 @@ inline int64_t cellgen_threads(int64_t wanted)
     return wanted < CELLGEN_BLOCK_THREADS ? cellgen_whole(wanted, 32) : CELLGEN_BLOCK_THREADS;
 }
 
-/* What the model says of a block that holds `held` weights: nanoseconds of a step. */
+/* What the model says of a block that has so many `weights`: nanoseconds of a step. */
 inline double cellgen_ns_in_blocks(
-    const cellgen_blocks &blocks, int64_t processors, int64_t stages, int64_t rows, int64_t held,
+    const cellgen_blocks &blocks, int64_t processors, int64_t stages, int64_t rows, int64_t weights,
     double products_per_ns)
 {
     const int64_t turns = (blocks.count * blocks.heads + processors - 1) / processors;
     return (double)turns
-        * ((double)stages * CELLGEN_NS_STAGE + (double)rows * (double)held / products_per_ns);
+        * ((double)stages * CELLGEN_NS_STAGE + (double)rows * (double)weights / products_per_ns);
 }
 
 /* How to run all steps, where a head has `products` weights, `fragments` in whole tiles. */
@@ -110,8 +110,8 @@ inline int cellgen_choose_blocks(
         way = CELLGEN_BY_FRAGMENT;
     if (asked && way == CELLGEN_ONE_BY_ONE) run->error = CELLGEN_TIER_DOES_NOT_FIT;
 
-    const int64_t held = way == CELLGEN_BY_FRAGMENT ? fragments : products;
-    blocks->shared = held * (int64_t)sizeof(E);
+    const int64_t resident = way == CELLGEN_BY_FRAGMENT ? fragments : products;
+    blocks->shared = resident * (int64_t)sizeof(E);
     blocks->threads = way == CELLGEN_BY_FRAGMENT ? together : apart;
     CELLGEN_TELL((double)way, (double)blocks->count, (double)heads, (double)blocks->rows,
                  (double)blocks->threads, (double)(products * (int64_t)sizeof(E)),

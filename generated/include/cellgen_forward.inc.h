@@ -56,13 +56,13 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t
         real *const to = cg_checkpoint(b, number, step, width);
         for (int64_t row = begin; row < end; ++row) cg_copy_row(to + row * width, from.rows + row * from.row, width);
     }
-    const real *held = b->validity ? b->held : 0;
-    for (int i = 0; i < f->series && held; ++i) {
+    const real *shown = b->validity ? b->shown : 0;
+    for (int i = 0; i < f->series && shown; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width);
         if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
         if (end > begin)
-            cg_copy_row(cg_checkpoint(b, number, step, width) + begin * width, held + begin * width, (end - begin) * width);
-        held += b->B * width;
+            cg_copy_row(cg_checkpoint(b, number, step, width) + begin * width, shown + begin * width, (end - begin) * width);
+        shown += b->B * width;
         ++number;
     }
 }
@@ -193,7 +193,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_bf16 && !row_block->in_int8;
     const int bad = cg_begin(row_block, options, &plan);
     if (bad) return bad;
-    if (row_block->held) cg_copy_row(row_block->held, 0, row_block->B * cg_sparse_width(row_block));
+    if (row_block->shown) cg_copy_row(row_block->shown, 0, row_block->B * cg_sparse_width(row_block));
     cellgen_team_run(team, cg_forward_task, &pass);
     return row_block->stop.found[0] || row_block->stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }

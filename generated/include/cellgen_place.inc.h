@@ -33,7 +33,7 @@ typedef struct {
     int guarded;  /* some steps may be masked, or start anew */
     int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
     int gather;   /* rows of many steps are copied side by side before products over all of them */
-    int64_t segment, first; /* steps that are held of what a forward pass makes, 0: all; the one before them */
+    int64_t segment, first; /* steps of what a forward pass makes that are resident, 0: all; the one before them */
     int64_t band_rows, band; /* rows of each of these steps, 0: all; the first of them, of the batch */
     const unsigned char *banded; /* by member: which arrays have them */
     int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
@@ -54,7 +54,7 @@ typedef struct {
     int32_t *before;               /* [step][row]: the step whose state each starts from */
     cg_series *sparse;             /* of every array over time that has every so many-th step alone */
     real *whole;                   /* backward: gradients of outputs of all steps */
-    real *held;                    /* forward: what the last valid step shows, by output that is no state */
+    real *shown;                   /* forward: what the last valid step shows, by output that is no state */
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
     int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
 } cg_row_block;
@@ -262,7 +262,7 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
     CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
     CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
-    CELLGEN_TAKE(b->held, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->shown, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
     const int rounds = cg_rounds_rows(b);
     for (int part = 0; part < f->parts && rounds; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
     CELLGEN_TAKE(b->rounded, cellgen_pair, rounds, rounds ? cg_rounded_count(b) : 0);
@@ -377,21 +377,21 @@ CELLGEN_INLINE int cg_is_banded(const cg_row_block *b, int member)
     return b->band_rows && b->banded[member];
 }
 
-/* A saved array, as if it held all rows. */
-#undef cg_held
-#define cg_held CELLGEN_NAME(cellgen_held)
-CELLGEN_INLINE real *cg_held(const cg_row_block *b, int member, int64_t width)
+/* Where the first row of the batch is in a saved array, or would be in one of a band. */
+#undef cg_saved_start
+#define cg_saved_start CELLGEN_NAME(cellgen_saved_start)
+CELLGEN_INLINE real *cg_saved_start(const cg_row_block *b, int member, int64_t width)
 {
     real *const given = cg_member(b, member);
     return given && cg_is_banded(b, member) ? given - b->band * width : given;
 }
 
-/* The same of an array that is saved; `member`: of a (T, batch, width) array, or of the steps that are held. */
+/* The same of an array that is saved; `member`: of a (T, batch, width) array, or of resident steps. */
 #undef cg_along_saved
 #define cg_along_saved CELLGEN_NAME(cellgen_along_saved)
 CELLGEN_INLINE cg_walk cg_along_saved(const cg_row_block *b, int member, int64_t width)
 {
-    cg_walk walk = cg_still(cg_held(b, member, width), width);
+    cg_walk walk = cg_still(cg_saved_start(b, member, width), width);
     walk.step = (cg_is_banded(b, member) ? b->band_rows : b->batch) * width;
     walk.shift = -b->first;
     return walk;
@@ -535,21 +535,21 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
     *whole += steps * b->B * width;
 }
 
-/* Where one array over time lies: at the caller's distances; the steps that are held one after the other. */
+/* Where one array over time lies: at the caller's distances; resident steps one after the other. */
 #undef cg_lie
 #define cg_lie CELLGEN_NAME(cellgen_lie)
 CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
 {
-    const int is_held = b->stored || (b->segment && row->flags & CELLGEN_AGAIN);
-    const int64_t rows = is_held && cg_is_banded(b, row->member) ? b->band_rows : b->batch;
+    const int is_resident = b->stored || (b->segment && row->flags & CELLGEN_AGAIN);
+    const int64_t rows = is_resident && cg_is_banded(b, row->member) ? b->band_rows : b->batch;
     const int64_t width = cg_length(b, row->width), of_saved[] = {rows * width, width};
-    real *const given = is_held ? cg_held(b, row->member, width) : cg_member(b, row->member);
+    real *const given = is_resident ? cg_saved_start(b, row->member, width) : cg_member(b, row->member);
     cg_series found;
-    if (is_held || row->strides == CELLGEN_NONE)
+    if (is_resident || row->strides == CELLGEN_NONE)
         found = cg_series_of(given, b->T, b->B, width, of_saved, 0);
     else
         found = cg_series_of(given, b->T, b->B, width, strides ? strides + row->strides : 0, reverse);
-    if (is_held) found.first = b->first;
+    if (is_resident) found.first = b->first;
     return found;
 }
 

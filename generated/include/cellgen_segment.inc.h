@@ -81,10 +81,10 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
     if (address) cg_mark_bands(segment, f);
     for (int i = 0; i < forward->members; ++i) {
         const int64_t width = cg_width_made(b, i);
-        real *held;
+        real *resident;
         if (!width) continue;
-        CELLGEN_TAKE(held, real, 1, (b->segment + 1) * b->B * width);
-        if (address) memcpy(b->args + CELLGEN_WORD * i, &held, sizeof held);
+        CELLGEN_TAKE(resident, real, 1, (b->segment + 1) * b->B * width);
+        if (address) memcpy(b->args + CELLGEN_WORD * i, &resident, sizeof resident);
     }
     if (b->stored) {
         bytes += cg_place_stored(&segment->stored, forward, b->n, segment->extent, &segment->options, b->segment, 1, b->args,
@@ -147,7 +147,7 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
         if (link->flags & CELLGEN_STATE_OUTPUT)
             cg_copy_row(b->series[link->series].rows + at, from, count);
         else if (link->saved != CELLGEN_NONE)
-            cg_copy_row(cg_held(b, link->saved, width) + at, from, count);
+            cg_copy_row(cg_saved_start(b, link->saved, width) + at, from, count);
         else
             cg_copy_row(b->memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->B * width + at, from, count);
     }

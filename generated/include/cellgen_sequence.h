@@ -377,8 +377,8 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
                 inside && (!options->mask || options->mask[t * step_of[0] + row * row_of[0]]);
             const int is_reset =
                 is_valid && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
-            const int held = inside && options->hold && last != CELLGEN_INITIAL;
-            validity[step * B + row] = is_valid ? CELLGEN_VALID : held ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
+            const int is_hold = inside && options->hold && last != CELLGEN_INITIAL;
+            validity[step * B + row] = is_valid ? CELLGEN_VALID : is_hold ? CELLGEN_MASKED_HOLD : CELLGEN_MASKED_ZERO;
             resets[step * B + row] = (unsigned char)is_reset;
             if (before) before[step * B + row] = is_reset ? (int32_t)CELLGEN_ZERO : last;
             if (is_valid) last = (int32_t)step;
@@ -535,7 +535,7 @@ CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int tran
 /* --- arrays over time: (step, row, units), units side by side, steps and rows at any distance --- */
 
 typedef struct {
-    real *rows;        /* of step `first`: the first one that is computed, or that is held */
+    real *rows;        /* of step `first`: the first one that is computed, or that is resident */
     int64_t step, row; /* elements from step to step, from row to row */
     int64_t first;
 } cg_series;
@@ -653,7 +653,7 @@ CELLGEN_STATIC void cg_gather_steps(real *to, cg_series from, int64_t B, int64_t
 }
 
 /* The same for the states from which the steps start; `before` NULL: the step before, the first time
- * the initial state. Where steps are held from `first` on, that one has the states of those before. */
+ * the initial state. Where steps are resident from `first` on, that one has the states of those before. */
 CELLGEN_STATIC void cg_gather_before(real *to, cg_series from, const real *initial, int64_t B,
                                       int64_t width, int64_t step, int64_t begin, int64_t end,
                                       const int32_t *before)

@@ -358,7 +358,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
 }
 #endif
 
-/* The product of an input for the steps step <= s < last of a window, ahead of the loop: no others may be held. */
+/* The product of an input for the steps step <= s < last of a window, ahead of the loop: those of one window are resident. */
 #undef cg_form_ahead
 #define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
 CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t last, int64_t part, int64_t parts)

@@ -113,7 +113,7 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
             cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
         }
     }
-    real *held = b->held;
+    real *shown = b->shown;
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *over = f->over_time + i;
         if (!(over->flags & CELLGEN_SHOWN)) continue;
@@ -121,9 +121,9 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
         const int64_t width = cg_length(b, over->width);
         const int only = cg_is_of_last_step(b, over);
         real *const made = cg_at_step(series, step) + row * series.row, *const given = cg_member(b, over->member);
-        if (held && is_valid) cg_copy_row(held + row * width, made, width);
-        if (b->every > 1) cg_show(b, i, step, row, is_valid || found == CELLGEN_MASKED_HOLD ? held + row * width : 0);
-        held += held ? b->B * width : 0;
+        if (shown && is_valid) cg_copy_row(shown + row * width, made, width);
+        if (b->every > 1) cg_show(b, i, step, row, is_valid || found == CELLGEN_MASKED_HOLD ? shown + row * width : 0);
+        shown += shown ? b->B * width : 0;
         if (b->every > 1) continue;
         if (!is_valid) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
         if (only && given && (is_valid || step == 0)) cg_copy_row(given + row * width, made, width);

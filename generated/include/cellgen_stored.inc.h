@@ -16,7 +16,7 @@ typedef struct {
     int kind;          /* cellgen_stored */
     int is_written, is_sparse;
     int starts; /* backward: the states from which steps start: before the first step of a window, too */
-    real *held; /* the step before a window, then its steps */
+    real *resident; /* the step before a window, then its steps */
 } cg_stored_array;
 
 /* --- which arrays, and where --- */
@@ -118,11 +118,11 @@ CELLGEN_STATIC int64_t cg_place_stored(cg_stored *stored, const cg_function *f, 
         if (!width) continue;
         memset(&array, 0, sizeof array);
         array.width = width;
-        CELLGEN_TAKE(array.held, real, 1, (steps + 1) * n[1] * width);
+        CELLGEN_TAKE(array.resident, real, 1, (steps + 1) * n[1] * width);
         if (address) memcpy(&given, stored->args + CELLGEN_WORD * i, sizeof given);
         if (!given) continue;
         cg_aim_stored(stored, f, options, i, given, &array);
-        memcpy(stored->args + CELLGEN_WORD * i, &array.held, sizeof array.held);
+        memcpy(stored->args + CELLGEN_WORD * i, &array.resident, sizeof array.resident);
         stored->array[stored->arrays++] = array;
     }
     if (address) {
@@ -156,7 +156,7 @@ CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int6
         if (array->is_written) continue;
         for (int64_t step = first; step < last; ++step) {
             const char *const from = cg_stored_at(stored, array, step);
-            real *const to = array->held + (step - first + 1) * stored->batch * width;
+            real *const to = array->resident + (step - first + 1) * stored->batch * width;
             const int64_t together = !from || array->row == size * width ? end - begin : 1;
             for (int64_t row = begin; row < end; row += together) {
                 if (from)
@@ -183,7 +183,7 @@ CELLGEN_STATIC void cg_narrow_window(const cg_stored *stored, int64_t first, int
         if (!array->is_written) continue;
         for (int64_t step = first; step < last; ++step) {
             char *const to = cg_stored_at(stored, array, step);
-            const real *const from = array->held + (step - first + 1) * stored->batch * width;
+            const real *const from = array->resident + (step - first + 1) * stored->batch * width;
             const int64_t together = array->row == size * width ? end - begin : 1;
             for (int64_t row = begin; row < end && to; row += together)
                 cellgen_narrow(to + row * array->row, from + row * width, together * width, array->kind);
@@ -202,8 +202,8 @@ CELLGEN_STATIC void cg_pass_window(const cg_stored *stored, int64_t steps, int64
     for (int i = 0; i < stored->arrays; ++i) {
         const cg_stored_array *const array = stored->array + i;
         if (array->is_written && end > begin)
-            cg_copy_row(array->held + begin * array->width,
-                        array->held + (steps * stored->batch + begin) * array->width, (end - begin) * array->width);
+            cg_copy_row(array->resident + begin * array->width,
+                        array->resident + (steps * stored->batch + begin) * array->width, (end - begin) * array->width);
     }
 }
 
@@ -219,7 +219,7 @@ CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block 
         for (int64_t row = b->B * thread / threads; array->starts && row < b->B * (thread + 1) / threads; ++row) {
             const int64_t source = b->before ? b->before[first * b->B + row] : first - 1;
             if (source >= 0)
-                cellgen_widen(array->held + (from + row) * array->width,
+                cellgen_widen(array->resident + (from + row) * array->width,
                               array->rows + source * array->step + (from + row) * array->row, array->width, array->kind);
         }
     }

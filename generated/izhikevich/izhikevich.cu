@@ -680,7 +680,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(izhikevich_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_r_new, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1107,7 +1107,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(izhikevich_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_r_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_r_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(izhikevich_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_r_prev_pair, d_s_prev_pair);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -785,7 +785,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(3, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(3, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_y, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
@@ -985,7 +985,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     /* x @ [v_y], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->v_y, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, cellgen_by_fragment::held(3, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, cellgen_by_fragment::resident(3, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1280,7 +1280,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_y, nH), 1, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 3 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1621,7 +1621,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 3 * nH), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, 3 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -447,16 +447,16 @@ __global__ void CELLGEN_CUDA_NAME(lmu_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->e_h, 1), 0, 1), 1, 1, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, 1, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, 1, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->e_m, 1), 0, 1), 1, 1, nM, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, 1, nM);
+    store *const shared_2_end = shared_2 + way::resident(1, 1, nM);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->a, nM), 0, nM), 1, nM, nM, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nM, nM);
+    store *const shared_3_end = shared_3 + way::resident(1, nM, nM);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->w_h, nH), 0, nH), 1, nH, nH, shared_4);
-    store *const shared_4_end = shared_4 + way::held(1, nH, nH);
+    store *const shared_4_end = shared_4 + way::resident(1, nH, nH);
     store *const shared_5 = shared_4_end;
     way::hold(cg_panel(cg_in(args->w_m, nH), 0, nH), 1, nH, nM, shared_5);
     __syncthreads();
@@ -610,7 +610,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lmu_cuda_sequence_forward)(
     /* x @ [w_x], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_x, nH, forward_3_sums, nH, 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(cellgen_larger(0, 1), nM), nH), nH * 1 * 1 + nM * 1 * 1 + nM * 1 * nM + nH * 1 * nH + nM * 1 * nH, cellgen_by_fragment::held(1, 1, nH) + cellgen_by_fragment::held(1, 1, nM) + cellgen_by_fragment::held(1, nM, nM) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nM), 7, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(cellgen_larger(0, 1), nM), nH), nH * 1 * 1 + nM * 1 * 1 + nM * 1 * nM + nH * 1 * nH + nM * 1 * nH, cellgen_by_fragment::resident(1, 1, nH) + cellgen_by_fragment::resident(1, 1, nM) + cellgen_by_fragment::resident(1, nM, nM) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nM), 7, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lmu_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_2_sums, forward_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1016,7 +1016,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nI, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nI, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nH, shared_2);
     for (int64_t step = 0; step < nT; ++step) {
@@ -1238,7 +1238,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     /* x @ [b_re, b_im], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nH), nH * 1 * nI + nH * 1 * nI, cellgen_by_fragment::held(1, nI, nH) + cellgen_by_fragment::held(1, nI, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nH), nH * 1 * nI + nH * 1 * nI, cellgen_by_fragment::resident(1, nI, nH) + cellgen_by_fragment::resident(1, nI, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_1_sums, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1671,7 +1671,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->c_re, nI), 1, nH), 1, nH, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nI);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->c_im, nI), 1, nH), 1, nH, nI, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2012,7 +2012,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_re_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_re_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_im_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_im_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nI), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, cellgen_by_fragment::resident(1, nH, nI) + cellgen_by_fragment::resident(1, nH, nI), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

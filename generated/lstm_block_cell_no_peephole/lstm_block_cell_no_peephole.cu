@@ -815,7 +815,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_cuda_sequence
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::held(4, nH, nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1419,7 +1419,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_cuda_sequence
     cg_copy(&run, nB, nH, cg_rows(d_cs_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_cs_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_cs_prev_pair, d_h_prev_pair);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

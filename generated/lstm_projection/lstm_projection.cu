@@ -654,7 +654,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nP, shared_1);
-    store *const shared_1_end = shared_1 + way::held(4, nH, nP);
+    store *const shared_1_end = shared_1 + way::resident(4, nH, nP);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_p, nP), 0, nP), 1, nP, nH, shared_2);
     __syncthreads();
@@ -823,7 +823,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, cellgen_by_fragment::held(4, nH, nP) + cellgen_by_fragment::held(1, nP, nH), 3, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, cellgen_by_fragment::resident(4, nH, nP) + cellgen_by_fragment::resident(1, nP, nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1060,7 +1060,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_p, nP), 1, nH), 1, nH, nP, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nP);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nP);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u, (4 * nH)), 1, nP), 1, nP, 4 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1335,7 +1335,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, cellgen_by_fragment::held(1, nH, nP) + cellgen_by_fragment::held(1, nP, 4 * nH), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, cellgen_by_fragment::resident(1, nH, nP) + cellgen_by_fragment::resident(1, nP, 4 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

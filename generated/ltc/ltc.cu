@@ -1990,19 +1990,19 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
+    store *const shared_3_end = shared_3 + way::resident(1, nH, nH);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_4);
-    store *const shared_4_end = shared_4 + way::held(1, nH, nH);
+    store *const shared_4_end = shared_4 + way::resident(1, nH, nH);
     store *const shared_5 = shared_4_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_5);
-    store *const shared_5_end = shared_5 + way::held(1, nH, nH);
+    store *const shared_5_end = shared_5 + way::resident(1, nH, nH);
     store *const shared_6 = shared_5_end;
     way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_6);
     for (int64_t step = 0; step < nT; ++step) {
@@ -2311,7 +2311,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 13, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 13, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -2990,19 +2990,19 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
+    store *const shared_3_end = shared_3 + way::resident(1, nH, nH);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_4);
-    store *const shared_4_end = shared_4 + way::held(1, nH, nH);
+    store *const shared_4_end = shared_4 + way::resident(1, nH, nH);
     store *const shared_5 = shared_4_end;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_5);
-    store *const shared_5_end = shared_5 + way::held(1, nH, nH);
+    store *const shared_5_end = shared_5 + way::resident(1, nH, nH);
     store *const shared_6 = shared_5_end;
     way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_6);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -3640,7 +3640,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     const int64_t d_h_row = args->strides[7];
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 15, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 15, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_dt, reverse_d_a_terms, reverse_d_tau_terms, reverse_d_dt_terms, reverse_4_sums, reverse_d_h_5, reverse_d_a_terms_2, reverse_d_tau_terms_2, reverse_d_dt_terms_2, reverse_5_sums, reverse_d_h_4, reverse_d_a_terms_3, reverse_d_tau_terms_3, reverse_d_dt_terms_3, reverse_6_sums, reverse_d_h_3, reverse_d_a_terms_4, reverse_d_tau_terms_4, reverse_d_dt_terms_4, reverse_7_sums, reverse_d_h_2, reverse_d_a_terms_5, reverse_d_tau_terms_5, reverse_d_dt_terms_5, reverse_8_sums, reverse_d_h_1, reverse_9_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

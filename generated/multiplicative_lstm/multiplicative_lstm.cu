@@ -713,7 +713,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u_m, nH), 0, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nH, shared_2);
     __syncthreads();
@@ -903,7 +903,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 4 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(4, nH, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 4 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(4, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_m, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1149,7 +1149,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->u, (4 * nH)), 1, nH), 1, nH, 4 * nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, 4 * nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, 4 * nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->u_m, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1416,7 +1416,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH) + cellgen_by_fragment::resident(1, nH, nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1365,10 +1365,10 @@ __global__ void CELLGEN_CUDA_NAME(nested_lstm_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(forward_1_weights_2, 4 * nH), 0, nH), 4, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(4, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(4, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(forward_2_weights_1, 4 * nH), 0, nH), 4, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(4, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(4, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(forward_2_weights_2, 4 * nH), 0, nH), 4, nH, nH, shared_3);
     __syncthreads();
@@ -1658,7 +1658,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_forward)(
     /* x @ [w_i, w_f, w_o, w_c], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH + nH * 4 * nH + nH * 4 * nH, cellgen_by_fragment::held(4, nH, nH) + cellgen_by_fragment::held(4, nH, nH) + cellgen_by_fragment::held(4, nH, nH), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH + nH * 4 * nH + nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH) + cellgen_by_fragment::resident(4, nH, nH) + cellgen_by_fragment::resident(4, nH, nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(nested_lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_o, forward_x_inner, forward_h_inner, forward_2_sums, forward_2_weights_1, forward_2_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -2057,7 +2057,7 @@ __global__ void CELLGEN_CUDA_NAME(nested_lstm_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(reverse_2_weights_1, 2 * nH), 0, nH), 2, nH, 4 * nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(2, nH, 4 * nH);
+    store *const shared_1_end = shared_1 + way::resident(2, nH, 4 * nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 4 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2510,7 +2510,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(nested_lstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_inner_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_inner_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 2 * nH + (4 * nH) * 1 * nH, cellgen_by_fragment::held(2, nH, 4 * nH) + cellgen_by_fragment::held(1, nH, 4 * nH), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 2 * nH + (4 * nH) * 1 * nH, cellgen_by_fragment::resident(2, nH, 4 * nH) + cellgen_by_fragment::resident(1, nH, 4 * nH), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(nested_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_c_inner_prev_pair, reverse_2_sums, reverse_2_weights_1, reverse_3_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1109,10 +1109,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(forward_1_weights_2, 2 * nH), 0, nH), 2, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(2, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(2, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(forward_2_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(2, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(2, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(forward_3_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_3);
     __syncthreads();
@@ -1326,7 +1326,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     /* x @ [w_h, w_t], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(2, nH, nH), 6, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, cellgen_by_fragment::resident(2, nH, nH) + cellgen_by_fragment::resident(2, nH, nH) + cellgen_by_fragment::resident(2, nH, nH), 6, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1660,10 +1660,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, 2 * nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, 2 * nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, 2 * nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, 2 * nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(reverse_4_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_3);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2009,7 +2009,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 7, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 2 * nH) + cellgen_by_fragment::resident(1, nH, 2 * nH) + cellgen_by_fragment::resident(1, nH, 2 * nH), 7, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

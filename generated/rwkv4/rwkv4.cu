@@ -1259,13 +1259,13 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_r, nH), 0, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_k, nH), 0, nH), 1, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->w_v, nH), 0, nH), 1, nH, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
+    store *const shared_3_end = shared_3 + way::resident(1, nH, nH);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->w_o, nH), 0, nH), 1, nH, nH, shared_4);
     for (int64_t step = 0; step < nT; ++step) {
@@ -1555,7 +1555,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_forward)(
         cg_in(args->decay, nH),
         cg_rows(exp_decay_once, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 6, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 6, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nH, *args, exp_decay_once, forward_x_r, forward_x_k, forward_x_v, forward_fading, forward_2_sums, forward_wkv_sigmoid_r);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -2096,13 +2096,13 @@ __global__ void CELLGEN_CUDA_NAME(rwkv4_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->w_o, nH), 1, nH), 1, nH, nH, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
+    store *const shared_1_end = shared_1 + way::resident(1, nH, nH);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->w_v, nH), 1, nH), 1, nH, nH, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
+    store *const shared_2_end = shared_2 + way::resident(1, nH, nH);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel(cg_in(args->w_k, nH), 1, nH), 1, nH, nH, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
+    store *const shared_3_end = shared_3 + way::resident(1, nH, nH);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel(cg_in(args->w_r, nH), 1, nH), 1, nH, nH, shared_4);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2670,7 +2670,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(rwkv4_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_b_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_b_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_p_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_p_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 7, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH) + cellgen_by_fragment::resident(1, nH, nH), 7, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(rwkv4_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nH, *args, exp_decay_once, adjoints, d_x_shift_prev_pair, d_a_prev_pair, d_b_prev_pair, d_p_prev_pair, reverse_d_a_in, reverse_d_b_in, reverse_e_old, reverse_e_new, reverse_wkv, reverse_fading, reverse_f_old, reverse_f_new, reverse_d_h_copy, reverse_d_f_new_pre, reverse_d_p_total, reverse_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1180,7 +1180,7 @@ __global__ void CELLGEN_CUDA_NAME(s5_forward_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nP, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nI, nP);
+    store *const shared_1_end = shared_1 + way::resident(1, nI, nP);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nP, shared_2);
     for (int64_t step = 0; step < nT; ++step) {
@@ -1432,7 +1432,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_forward)(
     /* x @ [b_re, b_im], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nP, nI, args->x, nI, forward_1_weights_1, 2 * nP, forward_1_sums, (2 * nP), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nP), nP * 1 * nI + nP * 1 * nI, cellgen_by_fragment::held(1, nI, nP) + cellgen_by_fragment::held(1, nI, nP), 4, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nI), nP), nP * 1 * nI + nP * 1 * nI, cellgen_by_fragment::resident(1, nI, nP) + cellgen_by_fragment::resident(1, nI, nP), 4, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, g_re_once, g_im_once, forward_1_sums, forward_2_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1925,7 +1925,7 @@ __global__ void CELLGEN_CUDA_NAME(s5_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel(cg_in(args->c_im, nI), 1, nP), 1, nP, nI, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nP, nI);
+    store *const shared_1_end = shared_1 + way::resident(1, nP, nI);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel(cg_in(args->c_re, nI), 1, nP), 1, nP, nI, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -2294,7 +2294,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(s5_cuda_sequence_backward)(
     cg_copy(&run, nB, nP, cg_rows(d_s_re_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_s_re_last, nP));
     cg_copy(&run, nB, nP, cg_rows(d_s_im_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_s_im_last, nP));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nP), nI), nI * 1 * nP + nI * 1 * nP, cellgen_by_fragment::held(1, nP, nI) + cellgen_by_fragment::held(1, nP, nI), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nP), nI), nI * 1 * nP + nI * 1 * nP, cellgen_by_fragment::resident(1, nP, nI) + cellgen_by_fragment::resident(1, nP, nI), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(s5_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, *args, a_re_once, a_im_once, adjoints, d_s_re_prev_pair, d_s_im_prev_pair, reverse_d_s_re_in, reverse_d_s_im_in, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

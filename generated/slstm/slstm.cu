@@ -1038,7 +1038,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::held(4, nH, nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1736,7 +1736,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_n_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_n_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_m_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_m_last, nH));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

@@ -1034,7 +1034,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nD * nK, nI, args->x, nI, forward_1_weights_1, 4 * nD * nK, forward_1_sums, (4 * nD * nK), 0);
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, cellgen_by_fragment::held(4, nD, nD), 2, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, cellgen_by_fragment::resident(4, nD, nD), 2, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows of one head through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_exp_heads_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nK, nD, *args, forward_1_sums, forward_1_weights_2);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
@@ -1329,13 +1329,13 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_heads_reverse_block)(
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
     way::hold(cg_panel_of_head(args->r_o, 1, nK, head, nD, nD), 1, nD, nD, shared_1);
-    store *const shared_1_end = shared_1 + way::held(1, nD, nD);
+    store *const shared_1_end = shared_1 + way::resident(1, nD, nD);
     store *const shared_2 = shared_1_end;
     way::hold(cg_panel_of_head(args->r_f, 1, nK, head, nD, nD), 1, nD, nD, shared_2);
-    store *const shared_2_end = shared_2 + way::held(1, nD, nD);
+    store *const shared_2_end = shared_2 + way::resident(1, nD, nD);
     store *const shared_3 = shared_2_end;
     way::hold(cg_panel_of_head(args->r_i, 1, nK, head, nD, nD), 1, nD, nD, shared_3);
-    store *const shared_3_end = shared_3 + way::held(1, nD, nD);
+    store *const shared_3_end = shared_3 + way::resident(1, nD, nD);
     store *const shared_4 = shared_3_end;
     way::hold(cg_panel_of_head(args->r_z, 1, nK, head, nD, nD), 1, nD, nD, shared_4);
     for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1709,7 +1709,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK, cg_rows(d_n_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_n_last, nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(d_m_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_m_last, nD * nK));
     cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD), 5, &blocks);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, cellgen_by_fragment::resident(1, nD, nD) + cellgen_by_fragment::resident(1, nD, nD) + cellgen_by_fragment::resident(1, nD, nD) + cellgen_by_fragment::resident(1, nD, nD), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows of one head through all steps, with matrix units */
         CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_exp_heads_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nK, nD, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */

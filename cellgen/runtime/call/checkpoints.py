@@ -33,12 +33,12 @@ IN_CACHE = 1 << 20
 class StepBytes:
     """Bytes of one run of T ``steps``.
 
-    ``saved`` by every step; ``held`` by every step of a segment, and ``kept`` by each checkpoint.
+    ``saved`` by every step, ``resident`` by each of a segment, and ``kept`` by each checkpoint.
     """
 
     steps: int
     saved: int
-    held: int
+    resident: int
     kept: int
 
     @property
@@ -48,12 +48,15 @@ class StepBytes:
 
     def total(self, steps: int) -> int:
         """Bytes with segments of so many steps: checkpoints, and a segment and its start."""
-        return checkpoints(self.steps, steps) * self.kept + (min(steps, self.steps) + 1) * self.held
+        return (
+            checkpoints(self.steps, steps) * self.kept
+            + (min(steps, self.steps) + 1) * self.resident
+        )
 
     @property
     def least(self) -> int:
         """Steps of the segments that take the fewest bytes, about sqrt(T)."""
-        root = math.isqrt(self.steps * self.kept // max(self.held, 1)) + 1
+        root = math.isqrt(self.steps * self.kept // max(self.resident, 1)) + 1
         found = range(1, max(1, min(self.steps, 4 * root + 64)) + 1)
         return min(found, key=self.total)
 
@@ -89,7 +92,7 @@ def step_bytes(
     """Count the bytes of a run with these options.
 
     Outputs over time are saved too but for those that are ``shown`` in full; None: all are.
-    ``stored``: the type of saved arrays where it is another; segments are held in that of the call.
+    ``stored``: the type of saved arrays where it is another; segments have that of the call.
     """
     one = {**dims, "T": 1}
 
@@ -125,7 +128,7 @@ def segment_steps(where: str, found: StepBytes, limit: object) -> int:
             f"for checkpoints every {steps} of {found.steps:,} steps ({found.whole:,} bytes "
             f"without any); allow that, or run fewer rows or steps at a time"
         )
-    near = min(found.steps, IN_CACHE // max(found.held, 1))
+    near = min(found.steps, IN_CACHE // max(found.resident, 1))
     while near > steps and found.total(near) > most:
         near = (steps + near) // 2
     return max(steps, near)

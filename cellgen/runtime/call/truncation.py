@@ -39,13 +39,13 @@ Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
 class Tables:
     """Which steps are valid, (T, B) in the order of computation.
 
-    ``inside``: within a row's length; ``held``: outputs repeat those of the step ``before``.
+    ``inside``: within a row's length; ``holds``: outputs repeat those of the step ``before``.
     """
 
     inside: Array
     valid: Array
     resets: Array
-    held: Array
+    holds: Array
     reverse: bool
     window: int = 0
 
@@ -99,9 +99,9 @@ def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
     order = slice(None, None, -1) if options.reverse else slice(None)
     inside, valid, resets = (dense(table[order]) for table in (inside, valid, resets))
     started = np.logical_or.accumulate(valid, axis=0)
-    held = inside & ~valid & started & (not options.zero_output_for_mask)
+    holds = inside & ~valid & started & (not options.zero_output_for_mask)
     window = as_steps(where, "window", options.window, ROWS["window"].least)
-    return Tables(inside, valid, resets, held, options.reverse, window)
+    return Tables(inside, valid, resets, holds, options.reverse, window)
 
 
 def truncated(
@@ -223,10 +223,10 @@ def _upstream(
             continue
         ordered = tables.ordered(array)
         if name in through:
-            through[name][tables.held] += ordered[tables.held]
+            through[name][tables.holds] += ordered[tables.holds]
         else:  # no state: a step that repeats it is another term of the step that made it
             is_near = tables.chunk(tables.before) == of_steps(tables.chunks, rows)
-            at = np.nonzero(tables.held & is_near)
+            at = np.nonzero(tables.holds & is_near)
             ordered = ordered.copy()
             np.add.at(ordered, (tables.before[at], at[1]), ordered[at])
         given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))

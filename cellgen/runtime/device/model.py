@@ -68,7 +68,7 @@ class Weighed:
     heads: float
     rows: float
     threads: float
-    held: float
+    weights: float
     fragments: float
     by_steps: float
     by_thread: float
@@ -117,17 +117,17 @@ def describe(device: Device, found: tuple[Choice, ...]) -> list[str]:
 
 def _reasons(device: Device, w: Weighed) -> Iterator[str]:
     yield f"launch by launch: {w.by_steps / 1e3:.2f} us a step by the cost model"
-    named = ((WAYS[1], w.held, w.by_thread), (WAYS[2], w.fragments, w.by_fragment))
-    for way, held, time in named:
-        if not held:
+    named = ((WAYS[1], w.weights, w.by_thread), (WAYS[2], w.fragments, w.by_fragment))
+    for way, weights, time in named:
+        if not weights:
             yield f"{way}: not of this element type, whose factors would lose bits"
-        elif held > device.shared:
+        elif weights > device.shared:
             yield (
-                f"{way}: {held / 1024:,.0f} KiB of weights do not fit a block's "
+                f"{way}: {weights / 1024:,.0f} KiB of weights do not fit a block's "
                 f"{device.shared >> 10} KiB"
             )
         else:
-            yield f"{way}: {held / 1024:,.0f} KiB of weights fit, {time / 1e3:.2f} us a step"
+            yield f"{way}: {weights / 1024:,.0f} KiB of weights fit, {time / 1e3:.2f} us a step"
     if w.way:
         each, blocks = min(255, device.registers // int(w.threads)), int(w.count * w.heads)
         turns = -(-blocks // device.processors)

@@ -149,12 +149,12 @@ class ElementLines:
 
 
 def elements_of(
-    stem: str, loop: Loop, places: Places, held: set[Value], unwritten: set[Value]
+    stem: str, loop: Loop, places: Places, in_registers: set[Value], unwritten: set[Value]
 ) -> ElementLines:
-    """Spell a loop without sums; ``held`` are in registers, ``unwritten`` need no memory."""
+    """Spell a loop without sums: it loads none ``in_registers``, and stores none ``unwritten``."""
     part = _Part("elements", loop.lines, None)
     writer = _KernelWriter(stem, loop, part, places, "")
-    writer.held, writer.unwritten = frozenset(held), frozenset(unwritten)
+    writer.in_registers, writer.unwritten = frozenset(in_registers), frozenset(unwritten)
     kernel = writer.context()
     given = zip(writer.parameters, writer.arguments, strict=True)
     declared = {p: f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"}
@@ -238,7 +238,7 @@ _INDICES = {
 class _KernelWriter:
     """Spells one kernel of a loop."""
 
-    held: frozenset[Value] = frozenset()
+    in_registers: frozenset[Value] = frozenset()
     unwritten: frozenset[Value] = frozenset()
     validity = ""
 
@@ -388,7 +388,7 @@ class _KernelWriter:
     def _load(self, load: Load) -> str:
         """Declare a value read from memory; takes the parameters that it needs."""
         name, rows, view = str(load.value.name), self.rows[load.value], load.view
-        if load.value in self.held:
+        if load.value in self.in_registers:
             return ""
         place = self._at(view)
         if view.buffer.kind is BufferKind.SCALAR:

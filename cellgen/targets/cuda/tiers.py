@@ -170,8 +170,8 @@ class TierContext:
     @property
     def fragments(self) -> str:
         """C text: the same in whole tiles of matrix units."""
-        held = [f"cellgen_by_fragment::held({p.sizes})" for p in self.products]
-        return " + ".join(held) or "(int64_t)0"
+        resident = [f"cellgen_by_fragment::resident({p.sizes})" for p in self.products]
+        return " + ".join(resident) or "(int64_t)0"
 
     @property
     def widest(self) -> list[str]:
@@ -325,13 +325,15 @@ def _all_formed(loop: Loop, carried: Sequence[Carried]) -> bool:
     return all(c.made in made and c.made.shape == loop.space for c in carried)
 
 
-def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Carried]) -> TierItem:
+def _item(
+    item: StepItem, places: Places, in_registers: set[Value], carried: Sequence[Carried]
+) -> TierItem:
     assert not isinstance(item, Routine)
     if isinstance(item, StepProduct):
         return TierItem(product=item)
     # A gradient that stays in its register needs no memory; a state is an output or saved.
-    unwritten = {c.made for c in carried if held and not c.rounded}
-    return TierItem(loop=elements_of(item.stem, item.loop, places, held, unwritten))
+    unwritten = {c.made for c in carried if in_registers and not c.rounded}
+    return TierItem(loop=elements_of(item.stem, item.loop, places, in_registers, unwritten))
 
 
 def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]:
