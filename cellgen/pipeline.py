@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from cellgen.errors import DerivationError
 from cellgen.language.cell import Cell, definition_of
-from cellgen.program.over_time import SequencePrograms, unroll
+from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of
 from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.schedule import Schedule, schedule_step
@@ -23,12 +23,6 @@ def programs_of(cell: type[Cell]) -> CellPrograms:
     return derive_functions(definition_of(cell))
 
 
-@lru_cache(maxsize=256)
-def unrolled(cell: type[Cell]) -> SequencePrograms:
-    """Declare -> unroll: the verified programs of a cell over time."""
-    return unroll(definition_of(cell))
-
-
 def schedule_of(cell: type[Cell]) -> Schedule:
     """... -> schedule: what runs when, and where each value lives."""
     return schedule_step(programs_of(cell))
@@ -36,7 +30,7 @@ def schedule_of(cell: type[Cell]) -> Schedule:
 
 def sequence_of(cell: type[Cell]) -> SequenceSchedule:
     """Declare -> unroll -> schedule: the time loop, forward and backward."""
-    return schedule_sequence(unrolled(cell))
+    return schedule_sequence(unroll(definition_of(cell)))
 
 
 def time_plans(cell: type[Cell]) -> tuple[TimePlan, ...]:
@@ -59,7 +53,7 @@ def schedules_of(cell: type[Cell], target: str = "c") -> str:
 
 def recurrence(cell: type[Cell]) -> Recurrence:
     """Declare -> unroll: what kind of recurrence the equations are, and why."""
-    return recurrence_of(unrolled(cell))
+    return recurrence_of(unroll(definition_of(cell)))
 
 
 def planned(cell: type[Cell]) -> PlannedCell:

@@ -24,6 +24,17 @@ def test_a_result_that_cancels_is_measured_by_its_terms() -> None:
     assert found["z"] == 4
 
 
+def test_what_is_infinite_is_not_nudged() -> None:
+    """As a running maximum begins: exp(m) is 0, and no nudge makes a sum beside it undefined."""
+    a, m = np.full(3, 2.0), np.full(3, -np.inf)
+    found = scales_of(
+        {"y": a},
+        lambda nudge, inner: {"y": 8 * nudge(a) - 7 * a + np.exp(nudge(m))},
+        np.random.default_rng(0),
+    )
+    assert found["y"] == 16
+
+
 def test_signs_of_large_arrays_and_of_many_small_ones_are_of_both_kinds() -> None:
     seen = []
 

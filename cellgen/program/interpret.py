@@ -134,7 +134,7 @@ def _argument(
             return np.zeros(shape)
         raise ArgumentError(f"{program.cell}.{program.function}: argument {name} is missing")
     array = np.asarray(given)
-    array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64, copy=False)
     if array.shape != shape:
         raise ArgumentError(
             f"{program.cell}.{program.function}: {name} has shape {array.shape}, expected "

@@ -21,6 +21,7 @@ from cellgen.language.ops import part
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.derive import adjoint
 from cellgen.program.derive import forward as forward_program
+from cellgen.program.identity import once_for_each
 from cellgen.program.keeping import kept_values
 from cellgen.program.rewrites.exponentials import share_exponentials
 from cellgen.program.rewrites.order import gather_products
@@ -92,8 +93,9 @@ class SequencePrograms:
         return tuple(program for program in ones if program is not None)
 
 
+@once_for_each
 def unroll(definition: Definition) -> SequencePrograms:
-    """Derive the three programs of a cell over time.
+    """Derive the three programs of a cell over time, once for each definition.
 
     Raises:
         DerivationError: an equation that cannot be differentiated.

@@ -3,14 +3,12 @@
 A result is wrong by as much as one rounding of each argument and each computed value can do to it,
 however little is left of it where terms cancel. So everything is nudged by a relative ``NUDGE`` of
 random sign, and the effect on a result, divided by ``NUDGE``, is its scale, or its largest entry
-where that is more.
+where that is more. What is infinite stays as it is.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -36,25 +34,40 @@ DRAWN = 4096
 
 def largest(array: Array) -> float:
     """The largest size of an entry; 0 where there is none."""
-    return float(np.max(np.abs(array), initial=0))
+    return float(np.abs(array).max(initial=0))
 
 
-class _Signs:
-    """Random signs, drawn many at a time: the arrays that are nudged are small."""
+class _Nudges:
+    """Nudges of random signs, drawn many at a time: the arrays that are nudged are small."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
+    def __init__(self, rng: np.random.Generator, of_arguments: float, of_values: float) -> None:
         self._rng = np.random.default_rng(rng.integers(2**63))
-        self._drawn: Array = np.empty(0)
-        self._taken = 0
+        self._sizes = of_arguments, of_values
+        self._factors: tuple[Array, Array] = np.empty(0), np.empty(0)
+        self._length = self._taken = 0
 
-    def of(self, shape: tuple[int, ...]) -> Array:
-        """Return as many signs as a shape has entries: -1.0 or 1.0."""
-        count = math.prod(shape)
-        if self._taken + count > len(self._drawn):
-            self._drawn = 2.0 * self._rng.integers(0, 2, max(count, DRAWN), dtype=np.int8) - 1
-            self._taken = 0
+    def argument(self, array: Array) -> Array:
+        """Nudge what is given."""
+        taken = self._take(array.size)
+        return np.asarray(array * self._factors[0][taken].reshape(array.shape))
+
+    def value(self, array: Array) -> Array:
+        """Nudge a value on the way."""
+        taken = self._take(array.size)
+        return np.asarray(array * self._factors[1][taken].reshape(array.shape))
+
+    def _take(self, count: int) -> slice:
+        """Where as many factors are that were not taken yet."""
+        if self._taken + count > self._length:
+            self._length, self._taken = max(count, DRAWN), 0
+            self._factors = self._drawn(self._length)
         self._taken += count
-        return self._drawn[self._taken - count : self._taken].reshape(shape)
+        return slice(self._taken - count, self._taken)
+
+    def _drawn(self, count: int) -> tuple[Array, Array]:
+        signs = 2.0 * self._rng.integers(0, 2, count, dtype=np.int8) - 1
+        arguments, values = (1 + by * signs for by in self._sizes)
+        return arguments, values
 
 
 def scales_of(
@@ -70,16 +83,10 @@ def scales_of(
     it is given, and every value on the way through the second, whose nudges are ``values`` times as
     large. ``by`` is the size of the nudges.
     """
-    signs = _Signs(rng)
-
-    def nudged(array: Array, by: float) -> Array:
-        return np.asarray(array + array * (by * signs.of(array.shape)))
-
-    nudge, inner = partial(nudged, by=by), partial(nudged, by=by * values)
-
+    nudges = _Nudges(rng, by, by * values)
     scales = {name: largest(array) for name, array in exact.items()}
     few = any(array.size <= FEW for array in exact.values())
     for _ in range(PROBES_OF_FEW if few else PROBES):
-        for name, array in run(nudge, inner).items():
+        for name, array in run(nudges.argument, nudges.value).items():
             scales[name] = max(scales[name], largest(array - exact[name]) / by)
     return scales

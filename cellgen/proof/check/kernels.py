@@ -25,27 +25,34 @@ sqrt(34) / 2; the rest is for unlucky signs."""
 
 def prove_kernels(subject: Subject, rng: np.random.Generator) -> list[Row]:
     """Compare every compiled function of a step with the interpreter, over shapes."""
-    names = [
-        (f"C {dtype} {p.function}", dtype, p)
-        for dtype in C_BARS
-        for p in subject.programs.functions
-    ]
+    functions = [(d, p) for d in C_BARS for p in subject.programs.functions]
     kernel = subject.kernel
     if isinstance(kernel, BuildError):
-        return [Row(name, None, C_BARS[dtype], "failed", str(kernel)) for name, dtype, _ in names]
+        why = str(kernel)
+        return [Row(_name(d, p), None, C_BARS[d], "failed", why) for d, p in functions]
     shapes = lengths_by_shape(subject.definition, rng)
-    errors: dict[str, dict[str, float]] = {name: {} for name, _, _ in names}
+    errors: dict[str, dict[str, float]] = {_name(d, p): {} for d, p in functions}
     for index, lengths in enumerate(shapes):
         point = draw_point(subject, lengths, rng, SCALAR_FACTORS[index % len(SCALAR_FACTORS)])
         known = run_all(subject.programs, point)
-        for name, dtype, program in names:
+        for program in subject.programs.functions:
             for given in _choices(program, index, rng):
-                _compare(kernel, program, dtype, known, given, point.sizes, rng, errors[name])
+                arrays = _given(program, known, given)
+                exact = interpret(program, arrays, point.sizes)
+                scales = result_scales(program, arrays, point.sizes, exact, rng)
+                for dtype in C_BARS:
+                    found = _compare(kernel, program, dtype, known, arrays, scales, point.sizes)
+                    for name, error in found.items():
+                        raise_to(errors[_name(dtype, program)], name, error)
     note = f"{len(shapes)} shapes: {_listed(subject.definition.dims, shapes)}"
     return [
-        judged(name, errors[name], C_BARS[dtype], note + _optional_note(program))
-        for name, dtype, program in names
+        judged(_name(d, p), errors[_name(d, p)], C_BARS[d], note + _optional_note(p))
+        for d, p in functions
     ]
+
+
+def _name(dtype: str, program: Program) -> str:
+    return f"C {dtype} {program.function}"
 
 
 def _listed(dims: Sequence[Dim], shapes: Sequence[tuple[int, ...]]) -> str:
@@ -67,20 +74,28 @@ def _choices(program: Program, index: int, rng: np.random.Generator) -> list[tup
     return list(dict.fromkeys([optional, ((), (one,), some)[index % 3]]))
 
 
+def _given(program: Program, known: Mapping[str, Array], given: Sequence[str]) -> dict[str, Array]:
+    """Arguments of a call with some of the upstream gradients."""
+    left_out = {str(value.name) for value in program.optional} - set(given)
+    names = [str(v.name) for v in program.arguments if str(v.name) not in left_out]
+    return {name: np.asarray(known[name], np.float64) for name in names}
+
+
 def _compare(
     kernel: Kernel,
     program: Program,
     dtype: str,
     known: Mapping[str, Array],
-    given: Sequence[str],
+    given: Mapping[str, Array],
+    scales: Mapping[str, float],
     sizes: Sizes,
-    rng: np.random.Generator,
-    errors: dict[str, float],
-) -> None:
-    """Call one function in C and interpreted, on the same numbers, and note the errors."""
+) -> dict[str, float]:
+    """Call one function in C and interpreted, on the same numbers; errors of its results.
+
+    How far rounding spreads is the same in both precisions: ``scales`` are those of float64.
+    """
     left_out = {str(value.name) for value in program.optional} - set(given)
-    names = [str(v.name) for v in program.arguments if str(v.name) not in left_out]
-    arrays = {name: np.asarray(known[name], dtype, order="C") for name in names}
+    arrays = {name: np.asarray(array, dtype, order="C") for name, array in given.items()}
     scalars = {str(v.name) for v in program.arguments if v.role is Role.SCALAR}
     call: dict[str, object] = {k: float(a) if k in scalars else a for k, a in arrays.items()}
     called = kernel.functions[program.function]
@@ -99,9 +114,8 @@ def _compare(
         if any(tells(a, dim) for dim in untold)
     }
     results = called(out=out or None, **call)
-    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
-    scales = result_scales(program, wide, sizes, exact, rng)
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
-    for name, array in zip(results._fields, results, strict=True):
-        error = error_of(array.astype(np.float64), exact[name], max(scales[name], least))
-        raise_to(errors, name, error)
+    return {
+        name: error_of(array.astype(np.float64), exact[name], max(scales[name], least))
+        for name, array in zip(results._fields, results, strict=True)
+    }

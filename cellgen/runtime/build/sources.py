@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from cellgen.errors import BuildError
@@ -19,6 +20,12 @@ DRIVER = "cellgen_driver"
 LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
 """Sources that a cell is linked with where it includes a header."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+@lru_cache(maxsize=256)
+def included(text: str) -> tuple[str, ...]:
+    """Names of what a text includes; a text of the driver is read with every cell."""
+    return tuple(INCLUDE.findall(text))
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class SourceFiles:
             return None
         reached, todo = {source}, [source]
         while todo:
-            found = {f"include/{name}" for name in INCLUDE.findall(texts[todo.pop()])}
+            found = {f"include/{name}" for name in included(texts[todo.pop()])}
             new = (found & texts.keys()) - reached
             reached |= new
             todo += new
@@ -84,10 +91,12 @@ class SourceFiles:
 
         Headers are looked up in ``folder``, then in ``include``; others are the system's.
         """
-        files = dict(texts)
+        files, known = dict(texts), set[str]()
         todo = list(files)
         while todo:
-            for found in INCLUDE.findall(files[todo.pop()]):
+            new = [name for name in included(files[todo.pop()]) if name not in known]
+            known.update(new)
+            for found in new:
                 for place, prefix in ((folder, ""), (include, "include/")):
                     if place is None or not (place / found).is_file():
                         continue
