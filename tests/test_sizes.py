@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +77,7 @@ def _functions_of_c(lines: list[str], name: str) -> Iterator[tuple[str, int, int
         yield f"{name} {found[-1]}", lines.index("}", body) - begin + 1, FUNCTION
 
 
+@cache
 def sizes() -> list[tuple[str, int, int]]:
     return [*sizes_of_python(), *sizes_of_macros(), *sizes_of_c()]
 
