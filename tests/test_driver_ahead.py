@@ -108,7 +108,7 @@ def test_a_compiler_that_fails_is_run_once_and_said_where_the_driver_is_wanted(
     tmp_path: Path,
 ) -> None:
     runs = tmp_path / "runs"
-    found = script(tmp_path / "failing", f'echo "$2" >> {runs}; echo "error: no" >&2; exit 3')
+    found = script(tmp_path / "failing", f'echo "$3" >> {runs}; echo "error: no" >&2; exit 3')
     said = pytest.raises(BuildError, match=r"cellgen_driver: compiling .*: error: no; correct")
     with said, driver.beside(FILES, found):
         driver.compiled(FILES, found)

@@ -18,6 +18,9 @@ from cellgen.cells import SHIPPED, GRUBlockCell
 from cellgen.pipeline import generate, programs_of
 from cellgen.program.interpret import interpret
 from cellgen.runtime.abi import PRECISIONS, Interface
+from cellgen.runtime.build import driver
+from cellgen.runtime.build.compiler import compiler
+from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import CELLS, SIZES, VARIANTS, draw, every_cell, relative
 
@@ -57,6 +60,9 @@ TEAM = set(
 
 def compilers() -> list[str]:
     return [name for name in LANGUAGES if shutil.which(name)]
+
+
+TILES_OF_FLOAT = ("pairs", "int8")
 
 
 def symbols(interface: Interface) -> set[str]:
@@ -177,6 +183,19 @@ def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_thr
     threads = {symbol for symbol in undefined if symbol.startswith("pthread_")}
     assert {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"} == DRIVER
     assert undefined - threads <= LIBRARY | TEAM
+
+
+def test_the_two_objects_of_the_driver_share_tiles_and_lack_nothing_together() -> None:
+    """As kernels are built: that of double has the tiles of bfloat16 and int8 of float's."""
+    if shutil.which("cc") is None or shutil.which("nm") is None:
+        pytest.skip("no cc or nm")
+    target = driver.compiled(SourceFiles.of_driver(include_folder()), compiler())
+    lines = subprocess.run(["nm", "-g", target], capture_output=True, text=True, check=True).stdout
+    entries = [line.split()[-2:] for line in lines.splitlines()]
+    exported = {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"}
+    shared = {f"cellgen_column_{width}_{kind}" for width in range(1, 9) for kind in TILES_OF_FLOAT}
+    assert exported == DRIVER | shared
+    assert not {symbol for kind, symbol in entries if kind == "U" and "cellgen" in symbol}
 
 
 @every_cell

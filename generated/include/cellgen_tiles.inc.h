@@ -145,7 +145,8 @@ typedef struct {
         (term, terms, top, left + width, c + width, ldc, lanes, lanes_b, accumulate);              \
     }
 
-#if CELLGEN_ONLY_TILES == 3
+#if CELLGEN_ONLY_TILES && CELLGEN_TILES_ARE == CELLGEN_TILES_ELSEWHERE
+#elif CELLGEN_ONLY_TILES == 3
 CELLGEN_TILE_HIGH(1, 1)
 CELLGEN_TILE_HIGH(1, 2)
 CELLGEN_TILE_HIGH(1, 3)
@@ -184,10 +185,20 @@ CELLGEN_TILE_BESIDE(3, 8, 4, 4)
     case MR:                                                                                       \
         CELLGEN_S(tile_##MR##x##NV)(term, terms, top, 0, c, ldc, lanes, lanes_b, accumulate);      \
         break;
-#define CELLGEN_COLUMN(NV, MAX)                                                                    \
-    CELLGEN_OUTLINE void CELLGEN_S(column_##NV)(                                                   \
+#define CELLGEN_COLUMN_HEAD(NV)                                                                    \
+    void CELLGEN_S(column_##NV)(                                                                   \
         int64_t M, const CELLGEN_S(term) * term, int64_t terms, CELLGEN_SUM *c, int64_t ldc,       \
-        int64_t lanes, int64_t lanes_b, int accumulate)                                            \
+        int64_t lanes, int64_t lanes_b, int accumulate)
+#define CELLGEN_COLUMN_OF_ALL(NV, E) CELLGEN_COLUMN_HEAD(NV);
+#undef CELLGEN_COLUMN_LINKAGE
+#if CELLGEN_ONLY_TILES && CELLGEN_TILES_ARE != CELLGEN_TILES_OWN
+#define CELLGEN_COLUMN_LINKAGE
+CELLGEN_COUNT_8(CELLGEN_COLUMN_OF_ALL, 0)
+#else
+#define CELLGEN_COLUMN_LINKAGE CELLGEN_OUTLINE
+#endif
+#define CELLGEN_COLUMN(NV, MAX)                                                                    \
+    CELLGEN_COLUMN_LINKAGE CELLGEN_COLUMN_HEAD(NV)                                                 \
     {                                                                                              \
         int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
         for (int64_t top = 0; M > 0; --tiles) {                                                    \
@@ -202,7 +213,8 @@ CELLGEN_TILE_BESIDE(3, 8, 4, 4)
             M -= rows;                                                                             \
         }                                                                                          \
     }
-#if CELLGEN_ONLY_TILES == 3
+#if CELLGEN_ONLY_TILES && CELLGEN_TILES_ARE == CELLGEN_TILES_ELSEWHERE
+#elif CELLGEN_ONLY_TILES == 3
 CELLGEN_COLUMN(1, 1)
 CELLGEN_COLUMN(2, 1)
 CELLGEN_COLUMN(3, 1)
