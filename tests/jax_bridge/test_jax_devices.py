@@ -111,6 +111,21 @@ def test_gradients_within_shard_map_are_of_all_rows() -> None:
     near(run(params, x, lengths), grad(params, x, lengths))  # outside of a program
 
 
+def test_shard_map_over_some_axes_of_a_mesh() -> None:
+    cell = function("gru")
+    given = drawn(cell, B=4)
+    grad = jax.grad(lambda p, x: jnp.sin(cell(p, x).h).sum())
+    run = jax.shard_map(
+        grad,
+        mesh=Mesh(np.array(jax.devices()).reshape(2, 1), ("rows", "others")),
+        in_specs=(PartitionSpec(), PartitionSpec(None, "rows")),
+        out_specs=PartitionSpec(),
+        axis_names={"rows"},
+    )
+    params = weights_of(cell, given)
+    near(jax.jit(run)(params, given["x"]), grad(params, given["x"]))
+
+
 def test_shard_map_knows_that_results_differ_from_device_to_device() -> None:
     cell = function("gru")
     given = drawn(cell, B=4)
