@@ -96,8 +96,8 @@ def by_rows(function: Callable[..., Any], given: Axes, found: Ranked, arrays: Se
     """Call a function whose arrays may have their rows on several devices, and nothing else.
 
     ``given`` are the axes of rows of arrays, ``found`` ranks and axes of rows of results. Results
-    without rows are sums over rows, which are added up across the devices. Within ``shard_map`` each
-    device has rows of its own; those along axes that it leaves alone are gathered.
+    without rows are sums over rows, which are added up across the devices. Within ``shard_map``
+    each device has rows of its own; those along axes that it leaves alone are gathered.
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         return list(function(*arrays))
