@@ -186,6 +186,16 @@ def records(place: Path, sources: Mapping[str, str], names: Sequence[str]) -> di
     }
 
 
+def together(known: Record | None, found: Record) -> Record:
+    """What was found, and what is known of the same text beside it: a cell launches some of the
+    kernels that the headers hold."""
+    if known is None or known.digest != found.digest:
+        return found
+    own = {(e.name, e.architecture) for e in found.entries}
+    others = (e for e in known.entries if (e.name, e.architecture) not in own)
+    return replace(found, entries=(*others, *found.entries))
+
+
 def version() -> str:
     """The line in which nvcc names its release."""
     return next(line for line in nvcc.compiler().version.splitlines() if "release" in line)
@@ -233,7 +243,8 @@ def main() -> None:
     groups = [stale[n : n + TOGETHER] for n in range(0, len(stale), TOGETHER)]
     for group in track(groups, description="compiling for two architectures"):
         with tempfile.TemporaryDirectory() as folder:
-            kept |= records(Path(folder), {name: every[name] for name in group}, list(every))
+            found = records(Path(folder), {name: every[name] for name in group}, list(every))
+        kept |= {name: together(kept.get(name), record) for name, record in found.items()}
         write(kept)
     write(kept)
     print(f"{len(stale)} of {len(every)} cells compiled, {RECORD.name} written")

@@ -1404,6 +1404,18 @@ def test_the_kernels_of_the_headers_are_on_record() -> None:
     assert not [e for e in record.entries if e.spilled or e.registers > e.budget]
 
 
+def test_kernels_of_the_headers_are_those_of_every_group() -> None:
+    first, again, second = (
+        cuda_budgets.Entry(n, "sm_80", r, 0) for n, r in (("a", 8), ("a", 9), ("b", 7))
+    )
+    known = cuda_budgets.Record("digest", "nvcc", (first, second))
+    found = cuda_budgets.Record("digest", "nvcc", (again,))
+    other = cuda_budgets.Record("another", "nvcc", (again,))
+    assert cuda_budgets.together(known, found).entries == (second, again)
+    assert cuda_budgets.together(known, other) == other
+    assert cuda_budgets.together(None, found) == found
+
+
 RECORDED = [
     SHIPPED[n : n + cuda_budgets.TOGETHER] for n in range(0, len(SHIPPED), cuda_budgets.TOGETHER)
 ]
