@@ -664,7 +664,7 @@ SHARED_OUT = """
 #include "cellgen.h"
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
-#include "cellgen_sequence.h"
+#include "cellgen_over_time.inc.h"
 /* the first byte of each fetch after `from`, in order, and the k that passed before it */
 int64_t share_out(const char *from, int64_t arrays, const int64_t *bytes, int64_t blocks,
                   int64_t tiles, int64_t operands, const int64_t *depths, int64_t *found,

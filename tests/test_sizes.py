@@ -19,7 +19,7 @@ C_NAME = re.compile(r"(?:\b[A-Z]\w*\()?(\w+)\)? *\(")
 ABOVE: dict[str, int] = {
     "generated/include/cellgen_place.inc.h": 832,
     "generated/include/cellgen_cuda.cuh": 814,
-    "generated/include/cellgen_sequence.h": 757,
+    "generated/include/cellgen_over_time.inc.h": 757,
     "generated/include/cellgen_cuda_emulation.h": 716,
     "generated/include/cellgen_stage.inc.h": 548,
     "generated/include/cellgen_stage.inc.h cg_group": 67,

@@ -4,7 +4,7 @@
  * then read states from copies, and what they leave for such a row is put right after each of them.
  * Arrays over time are used where they are, at their strides. Those that products or sums over all
  * steps read or write are copied into the order of computation and back unless one row follows the
- * other; where steps may be masked, all are, zeros in the place of such steps. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
+ * other; where steps may be masked, all are, zeros in the place of such steps. Meaning and names are those of cellgen_over_time.inc.h. A length outside 0..T counts as the
  * nearer of the two: looking at it on the host would wait for the device. */
 #ifndef CELLGEN_CUDA_OPTIONS_CUH
 #define CELLGEN_CUDA_OPTIONS_CUH

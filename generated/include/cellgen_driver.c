@@ -19,7 +19,7 @@
 #include "cellgen_gemm.h"
 #include "cellgen_gemm_bf16.h"
 #include "cellgen_gemm_int8.h"
-#include "cellgen_sequence.h" /* and cellgen_driver.h */
+#include "cellgen_over_time.inc.h" /* and cellgen_driver.h */
 CELLGEN_BEGIN_LIGHT
 #include "cellgen_place.inc.h"
 CELLGEN_END_LIGHT
