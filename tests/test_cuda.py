@@ -960,29 +960,30 @@ def test_a_library_that_is_closed_leaves_the_machine_of_the_others_as_it_is(tmp_
 
 # --- emulated: planted faults --------------------------------------------------------------------
 
-HEADER = include_folder() / "cellgen_cuda.cuh"
-EMULATION = (include_folder() / "cellgen_cuda_emulation.h").read_text()
+RUNTIME_OF_HOST = (include_folder() / "cellgen_cuda_emulation_runtime.h").read_text()
+SUMS, PRODUCTS = "cellgen_cuda.cuh", "cellgen_cuda_products.cuh"
 BARRIERS = [
-    number
-    for number, line in enumerate(HEADER.read_text().splitlines(), start=1)
+    (header, number)
+    for header in (SUMS, PRODUCTS)
+    for number, line in enumerate((include_folder() / header).read_text().splitlines(), start=1)
     if "__syncthreads();" in line
 ]
 
 
 @with_cxx
-@pytest.mark.parametrize("line", BARRIERS)
+@pytest.mark.parametrize(("header", "line"), BARRIERS)
 def test_a_barrier_that_is_left_out_is_noticed(
-    line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    header: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LSTM has products and several sums over rows, Softmax several sums over units.
 
     Products of few rows run beside cuBLAS only.
     """
-    text = HEADER.read_text().splitlines()
+    text = (include_folder() / PRODUCTS).read_text().splitlines()
     few = [n for n, code in enumerate(text, start=1) if "few_rows(" in code]
-    if few[0] < line < few[1]:
+    if header == PRODUCTS and few[0] < line < few[1]:
         with_cublas(emulated(LSTM), tmp_path, monkeypatch)
-    assert any(_notices(cell, line) for cell in (LSTM, Softmax)), f"{HEADER.name}:{line}"
+    assert any(_notices(cell, line) for cell in (LSTM, Softmax)), f"{header}:{line}"
 
 
 @with_cxx
@@ -1019,8 +1020,8 @@ def _notices(cell: type[Cell], line: int, tier: str = "steps", dtype: str = "flo
 
 
 FAULTS = (
-    ("cellgen_cuda.cuh", "b_tile[k * pitch + x]", "b_tile[x * pitch + k]"),
-    ("cellgen_cuda.cuh", "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
+    (PRODUCTS, "b_tile[k * pitch + x]", "b_tile[x * pitch + k]"),
+    (SUMS, "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
     ("elman.cu", "(step + 1) % 2 * nB", "step % 2 * nB"),
     ("cellgen_cuda_blocks.cuh", "+= x[at] * w[at][slot]", "+= x[0] * w[at][slot]"),
     ("elman.cu", "args->h + (step - 1) * h_step", "args->h + step * h_step"),
@@ -1481,7 +1482,7 @@ def test_no_driver_is_said_and_the_process_stays_usable() -> None:
 
 RUNTIME = [
     *re.findall(
-        r"^inline cudaError_t (\w+)\([^{]*\{[^}]*?CELLGEN_MAY_FAIL", EMULATION, re.MULTILINE
+        r"^inline cudaError_t (\w+)\([^{]*\{[^}]*?CELLGEN_MAY_FAIL", RUNTIME_OF_HOST, re.MULTILINE
     ),
     "launch",
 ]

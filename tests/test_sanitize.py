@@ -35,7 +35,7 @@ MISTAKES = {
     ),
     "a workspace that is too small": (
         PLAIN,
-        "cellgen_place.inc.h",
+        "cellgen_needs.inc.h",
         "    int64_t bytes = 64 + (options",
         "    int64_t bytes = -64 + (options",
         r"exit -\d+",  # a signal

@@ -16,14 +16,7 @@ ROOT = Path(__file__).parent.parent
 FILE, CLASS, FUNCTION, MACRO = 500, 250, 60, 80
 C_NAME = re.compile(r"(?:\b[A-Z]\w*\()?(\w+)\)? *\(")
 
-ABOVE: dict[str, int] = {
-    "generated/include/cellgen_place.inc.h": 832,
-    "generated/include/cellgen_cuda.cuh": 814,
-    "generated/include/cellgen_over_time.inc.h": 757,
-    "generated/include/cellgen_cuda_emulation.h": 716,
-    "generated/include/cellgen_stage.inc.h": 548,
-    "generated/include/cellgen_stage.inc.h cg_group": 67,
-}
+ABOVE: dict[str, int] = {}
 """What is larger, and by how much: it may shrink alone, and leaves the list at its limit."""
 
 

@@ -21,7 +21,9 @@
 #include "cellgen_gemm_int8.h"
 #include "cellgen_over_time.inc.h" /* and cellgen_driver.h */
 CELLGEN_BEGIN_LIGHT
+#include "cellgen_row_block.inc.h"
 #include "cellgen_place.inc.h"
+#include "cellgen_needs.inc.h"
 CELLGEN_END_LIGHT
 #include "cellgen_bf16.inc.h"
 #include "cellgen_stored.inc.h"

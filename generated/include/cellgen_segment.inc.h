@@ -214,20 +214,6 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
     return stopped;
 }
 
-/* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
- * whether all threads of the row block have agreed to stop. */
-#undef cg_reverse_loop
-#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
-CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
-{
-    for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = b->T - 1 - step;
-        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
-        cg_step(b, own, step, thread);
-    }
-    return 0;
-}
-
 /* Form what is formed ahead of the steps of a segment, for all of its bands. */
 #undef cg_form_segment
 #define cg_form_segment CELLGEN_NAME(cellgen_form_segment)

@@ -324,3 +324,17 @@ CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *
     const cg_frame frame = {b->n, b->args, b->memory, 0, 0, 0, 0};
     work(&frame);
 }
+
+/* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
+ * whether all threads of the row block have agreed to stop. */
+#undef cg_reverse_loop
+#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
+CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
+{
+    for (int64_t step = last - 1; step >= first; --step) {
+        const int64_t done = b->T - 1 - step;
+        if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
+        cg_step(b, own, step, thread);
+    }
+    return 0;
+}

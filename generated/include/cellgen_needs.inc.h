@@ -1,0 +1,232 @@
+/* What a call needs: its arguments, a plan that fits, bytes of workspace. Part of cellgen_driver.c, once per
+ * precision. */
+
+/* Everything about a row block but where its memory is. */
+#undef cg_begin
+#define cg_begin CELLGEN_NAME(cellgen_begin)
+CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan)
+{
+    const cg_function *const f = b->f;
+    const int64_t *const strides = options ? options->strides : 0;
+    b->guarded = cellgen_is_guarded(options);
+    b->window = options ? options->window : 0;
+    b->flush = options && options->flush;
+    b->stop.asked = options ? options->stop : 0;
+    b->stop.found[0] = b->stop.found[1] = 0;
+    if (b->validity) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
+                                            b->validity, b->resets, b->before);
+        if (bad) return bad;
+    }
+    b->by_units = plan->by_units != 0;
+    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
+    cg_aim(b, options, plan);
+    return CELLGEN_OK;
+}
+
+/* Whether a backward pass takes a member that the forward pass makes. */
+#undef cg_is_made
+#define cg_is_made CELLGEN_NAME(cellgen_is_made)
+CELLGEN_STATIC int cg_is_made(const cg_function *f, int member)
+{
+    for (int i = 0; i < f->mades; ++i)
+        if (f->made[i].member == member) return 1;
+    return 0;
+}
+
+/* What a call lacks; with `options`, of what it needs with them. */
+#undef cg_missing
+#define cg_missing CELLGEN_NAME(cellgen_missing)
+CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked, const cellgen_options *options)
+{
+    const int last = options && (options->last || options->partial);
+    const int again = options && options->checkpoint > 0;
+    for (int i = 0; i < f->members; ++i) {
+        const int flags = f->member[i].flags;
+        const void *given;
+        if (!(flags & asked) || (last && flags & CELLGEN_UNLESS_LAST) || (again && cg_is_made(f, i))) continue;
+        memcpy(&given, (const char *)args + CELLGEN_WORD * i, sizeof given);
+        if (!given) return 1;
+    }
+    return 0;
+}
+
+/* Whether packed weights are smaller than those of these dimensions. */
+#undef cg_packs_less
+#define cg_packs_less CELLGEN_NAME(cellgen_packs_less)
+CELLGEN_INLINE int cg_packs_less(const cg_function *f, const int64_t *n, const cellgen_options *options)
+{
+    return options && options->packed && options->packed_bytes < cg_packed_size(f, n, options);
+}
+
+#undef cg_is_negative
+#define cg_is_negative CELLGEN_NAME(cellgen_is_negative)
+CELLGEN_STATIC int cg_is_negative(const cg_function *f, const int64_t *n)
+{
+    for (int i = 0; i < f->dims; ++i)
+        if (n[i] < 0) return 1;
+    return 0;
+}
+
+/* Members of the argument struct that every function over time has. */
+#undef cg_options_of
+#define cg_options_of CELLGEN_NAME(cellgen_options_in)
+CELLGEN_INLINE const cellgen_options *cg_options_of(const cg_function *f, const void *args)
+{
+    const cellgen_options *found;
+    memcpy(&found, (const char *)args + CELLGEN_WORD * (f->members + 3), sizeof found);
+    return found;
+}
+#undef cg_team_of
+#define cg_team_of CELLGEN_NAME(cellgen_team_in)
+CELLGEN_INLINE cellgen_team *cg_team_of(const cg_function *f, const void *args)
+{
+    void *found;
+    memcpy(&found, (const char *)args + CELLGEN_WORD * (f->members + 2), sizeof found);
+    return (cellgen_team *)found;
+}
+
+/* Row blocks that are passed apart from each other. */
+#undef cg_row_blocks
+#define cg_row_blocks CELLGEN_NAME(cellgen_row_blocks_of)
+CELLGEN_STATIC int64_t cg_row_blocks(const cg_function *f, const int64_t *n, const int64_t *extent)
+{
+    int64_t count = 0;
+    if (!f->is_backward) return 1;
+    for (int i = 0; i < f->totals; ++i)
+        if (!f->total[i].is_batched) count += extent[f->total[i].count];
+    return cellgen_row_blocks(n[0], n[1], (int64_t)sizeof(real) * count);
+}
+
+/* The dimensions of a call: without rows there are no steps. */
+#undef cg_dims
+#define cg_dims CELLGEN_NAME(cellgen_dims)
+CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, int64_t *own)
+{
+    memcpy(own, n, (size_t)f->dims * sizeof *n);
+    if (n[1] == 0) own[0] = 0;
+    return own;
+}
+
+#undef cg_choose_for
+#define cg_choose_for CELLGEN_NAME(cellgen_choose_for)
+CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, int64_t threads,
+                                  const cellgen_constants *constants, const cellgen_options *options, cellgen_plan *plan)
+{
+    int64_t dims[CELLGEN_DIMS_MAX];
+    const int64_t *const n = cg_dims(f, given, dims);
+    const cg_part *const part = f->part;
+    int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_partitions = 0;
+    cg_row_block shape;
+    f->extent(n, extent);
+    memset(&shape, 0, sizeof shape);
+    shape.f = f;
+    shape.extent = extent;
+    for (int stage = 0; stage < part->stages; ++stage)
+        for (int run = 0; run < part->stage[stage].runs; ++run)
+            weights += cg_count(&shape, f->memory + part->stage[stage].run[run].panel);
+    if (part->free_units != CELLGEN_NONE) {
+        const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
+        free_partitions = (extent[part->free_units] + granularity - 1) / granularity;
+    }
+    const int64_t bytes = cg_is_in_int8(f, options) ? 1 : cg_is_in_bf16(options) ? 2 : (int64_t)sizeof(real);
+    *plan = cellgen_choose_plan(n[0], n[1], threads, bytes * weights, part->can_split,
+                                free_partitions, cg_row_blocks(f, n, extent), constants);
+}
+
+void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const cellgen_constants *constants,
+               cellgen_plan *plan)
+{
+    cg_choose_for(f, n, threads, constants, 0, plan);
+}
+
+int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_options *options)
+{
+    int64_t extent[CELLGEN_EXTENTS_MAX];
+    cg_row_block shape;
+    f->extent(n, extent);
+    memset(&shape, 0, sizeof shape);
+    shape.f = f;
+    shape.extent = extent;
+    shape.in_bf16 = cg_is_in_bf16(options);
+    shape.in_int8 = cg_is_in_int8(f, options);
+    return cg_place_packed(&shape, 0);
+}
+
+/* One row block's bytes, of `row_blocks`. */
+#undef cg_row_block_bytes
+#define cg_row_block_bytes CELLGEN_NAME(cellgen_row_block_bytes)
+CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                          const cellgen_options *options, const cellgen_plan *plan, int64_t row_block,
+                                          int64_t row_blocks)
+{
+    cellgen_options of_row_block = cellgen_options_of_row_block(options, row_block, row_blocks, &row_blocks, &row_blocks);
+    cg_row_block shape;
+    cg_shape_row_block(&shape, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
+    of_row_block.every = 0; /* a backward pass forms the gradients of all steps */
+    return cg_place_all(&shape, f->is_backward ? &of_row_block : options, plan, row_block > 0, 0);
+}
+
+/* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
+#undef cg_row_bytes
+#define cg_row_bytes CELLGEN_NAME(cellgen_row_bytes)
+CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                    const cellgen_options *options, const cellgen_plan *plan)
+{
+    cellgen_options of_row = cellgen_options_of_row_block(options, 1, 2, n, options);
+    cg_row_block shape;
+    of_row.every = 0;
+    cg_shape_whole(&shape, f, n, extent, 1, plan, options);
+    int64_t bytes = cg_place_all(&shape, &of_row, plan, 0, 0);
+    for (int i = 0; i < f->members && options->per_row > 1; ++i)
+        if (f->member[i].flags & CELLGEN_SUMMED) bytes += CELLGEN_BYTES(extent[f->member[i].width]);
+    return bytes;
+}
+
+#undef cg_together
+#define cg_together CELLGEN_NAME(cellgen_together)
+CELLGEN_INLINE int64_t cg_together(int64_t rows)
+{
+    return rows < CELLGEN_ROWS_AT_ONCE ? rows : CELLGEN_ROWS_AT_ONCE;
+}
+
+/* Bytes of a pass whose gradients are each row's: all rows', and those of the rows that threads defer; of all
+ * rows where each goes on from segment to segment. */
+#undef cg_per_row_bytes
+#define cg_per_row_bytes CELLGEN_NAME(cellgen_per_row_bytes)
+CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                        const cellgen_options *options, const cellgen_plan *plan)
+{
+    cellgen_options of_all = *options;
+    cg_row_block shape;
+    cg_shape_whole(&shape, f, n, extent, n[1], plan, options);
+    of_all.every = 0;
+    return cg_place_all(&shape, &of_all, plan, 0, 0) +
+           (shape.segment ? n[1] : cg_together(n[1])) * cg_row_bytes(f, n, extent, options, plan);
+}
+
+#undef cg_segment_bytes
+#define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
+CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options);
+#undef cg_stored_bytes
+#define cg_stored_bytes CELLGEN_NAME(cellgen_stored_bytes)
+CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                       const cellgen_options *options, const cellgen_plan *plan);
+
+int64_t cg_workspace_size(const cg_function *f, const int64_t *given, const cellgen_options *options)
+{
+    int64_t extent[CELLGEN_EXTENTS_MAX], dims[CELLGEN_DIMS_MAX];
+    const int64_t *const n = cg_dims(f, given, dims);
+    int64_t bytes = 64 + (options && options->packed ? 0 : cg_packed_size(f, n, options));
+    cellgen_plan plan;
+    f->extent(n, extent);
+    cg_choose_for(f, n, 1, 0, options, &plan);
+    if (options && options->plan) plan = *options->plan;
+    const int64_t row_blocks = cg_row_blocks(f, n, extent);
+    plan.row_blocks = row_blocks;
+    bytes += cg_segment_bytes(f, n, options) + cg_stored_bytes(f, n, extent, options, &plan);
+    if (f->is_backward && options && options->per_row) return bytes + cg_per_row_bytes(f, n, extent, options, &plan);
+    for (int64_t row_block = 0; row_block < row_blocks; ++row_block)
+        bytes += cg_row_block_bytes(f, n, extent, options, &plan, row_block, row_blocks);
+    return bytes;
+}

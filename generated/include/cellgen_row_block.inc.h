@@ -1,0 +1,351 @@
+/* Row blocks: their dimensions, and what the workspace holds of each. Part of cellgen_driver.c, once per
+ * precision. */
+
+
+#define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
+
+/* Where an array's rows lie at a step: `step` elements from one step to the next, in as many places as
+ * `turns` says if it is not 0; at step `edge` elsewhere. `apart`: from step to step for rows of many
+ * steps, each where it belongs. */
+#undef cg_walk
+#define cg_walk CELLGEN_NAME(cellgen_walk)
+typedef struct {
+    real *rows;
+    int64_t step, row, turns, shift, edge, edge_row, apart;
+    real *edge_rows;
+} cg_walk;
+
+/* One row block as if it were all of a batch; a forward pass has one. */
+#undef cg_row_block
+#define cg_row_block CELLGEN_NAME(cellgen_row_block)
+typedef struct {
+    const cg_function *f;
+    const int64_t *extent;
+    int64_t n[CELLGEN_DIMS_MAX];
+    int64_t T, B;
+    int64_t batch; /* rows of a step in saved arrays */
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
+    int hoist;    /* products of inputs are formed ahead, for a window of steps */
+    int by_units; /* threads share the units of a step, not its rows */
+    int unpacked; /* weights are read where they lie */
+    int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
+    int in_int8;  /* weights of products are int8; in float32 alone, not backward */
+    int packed;   /* weights are packed already */
+    int guarded;  /* some steps may be masked, or start anew */
+    int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
+    int gather;   /* rows of many steps are copied side by side before products over all of them */
+    int64_t segment, first; /* steps of what a forward pass makes that are resident, 0: all; the one before them */
+    int64_t band_rows, band; /* rows of each of these steps, 0: all; the first of them, of the batch */
+    const unsigned char *banded; /* by member: which arrays have them */
+    int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
+    int is_single; /* the row that is deferred by itself, of a batch */
+    int64_t window;
+    int flush; /* denormal numbers count as zeros */
+    char *args;
+    cellgen_options options;
+    cellgen_team *team;
+    cg_stop stop;
+    /* in the workspace */
+    real **memory;
+    cg_series *series, *staged, *across; /* of every array over time: its own, for steps, for many */
+    cg_walk *walks[2];                   /* of the places of the parts */
+    int64_t *strides;
+    real *zeros, *product_block;
+    unsigned char *validity, *resets; /* [step][row]: CELLGEN_VALID or how it is masked; which start anew */
+    int32_t *before;               /* [step][row]: the step whose state each starts from */
+    cg_series *sparse;             /* of every array over time that has every so many-th step alone */
+    real *whole;                   /* backward: gradients of outputs of all steps */
+    real *shown;                   /* forward: what the last valid step shows, by output that is no state */
+    cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
+    int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
+} cg_row_block;
+
+#undef cg_length
+#define cg_length CELLGEN_NAME(cellgen_length)
+CELLGEN_INLINE int64_t cg_length(const cg_row_block *b, int number)
+{
+    return b->extent[number];
+}
+
+/* An array of the caller's: a word of the argument struct. */
+#undef cg_member
+#define cg_member CELLGEN_NAME(cellgen_member_of)
+CELLGEN_INLINE real *cg_member(const cg_row_block *b, int number)
+{
+    real *found;
+    memcpy(&found, b->args + CELLGEN_WORD * number, sizeof found);
+    return found;
+}
+
+#undef cg_either
+#define cg_either CELLGEN_NAME(cellgen_either)
+CELLGEN_INLINE real *cg_either(const cg_row_block *b, int member, int memory)
+{
+    return member != CELLGEN_NONE ? cg_member(b, member) : b->memory[memory];
+}
+
+#undef cg_slot_vectors
+#define cg_slot_vectors CELLGEN_NAME(cellgen_slot_vectors)
+CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
+{
+    return CELLGEN_SLOT_VECTORS(slots);
+}
+
+/* --- outputs of every so many-th step alone --- */
+
+/* Whether an array over time is the gradient of an output. */
+#undef cg_is_upstream
+#define cg_is_upstream CELLGEN_NAME(cellgen_is_upstream)
+CELLGEN_STATIC int cg_is_upstream(const cg_function *f, int number)
+{
+    if (!f->is_backward) return 0;
+    if (f->over_time[number].flags & CELLGEN_REPEATED) return 1;
+    for (int i = 0; i < f->links; ++i)
+        if (f->link[i].upstream == number) return 1;
+    return 0;
+}
+
+/* Elements of a row of all gradients of outputs, or of all outputs that are no states. */
+#undef cg_sparse_width
+#define cg_sparse_width CELLGEN_NAME(cellgen_sparse_width)
+CELLGEN_STATIC int64_t cg_sparse_width(const cg_row_block *b)
+{
+    int64_t width = 0;
+    for (int i = 0; i < b->f->series; ++i)
+        if (cg_is_upstream(b->f, i) || b->f->over_time[i].flags & CELLGEN_SHOWN) width += cg_length(b, b->f->over_time[i].width);
+    return width;
+}
+
+/* Where a step lies in an array of every so many-th step, -1: nowhere. */
+#undef cg_sparse_at
+#define cg_sparse_at CELLGEN_NAME(cellgen_sparse_at)
+CELLGEN_INLINE int64_t cg_sparse_at(const cg_row_block *b, int64_t step)
+{
+    const int64_t past = step - b->lead;
+    return past >= 0 && past % b->every == 0 ? past / b->every : -1;
+}
+
+/* --- checkpoints: states at every so many-th step in place of what every step saves --- */
+
+/* Whether a forward pass keeps the states before every so many-th step. */
+#undef cg_keeps_states
+#define cg_keeps_states CELLGEN_NAME(cellgen_keeps_states)
+CELLGEN_INLINE int cg_keeps_states(const cellgen_options *options)
+{
+    return options && options->checkpoint > 0 && options->checkpoints;
+}
+
+/* Steps of which a backward pass holds what a forward pass makes, 0: of all. */
+#undef cg_segment_steps
+#define cg_segment_steps CELLGEN_NAME(cellgen_segment_steps)
+CELLGEN_INLINE int64_t cg_segment_steps(const cellgen_options *options, int64_t T)
+{
+    const int64_t wanted = options && options->checkpoint > 0 ? options->checkpoint : 0;
+    return wanted < T ? wanted : T;
+}
+
+/* Elements of one array of the workspace. */
+#undef cg_count
+#define cg_count CELLGEN_NAME(cellgen_count)
+CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *item)
+{
+    const int64_t width = item->width == CELLGEN_NONE ? 1 : cg_length(b, item->width);
+    const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
+    const int64_t units = item->units == CELLGEN_NONE ? 1 : cg_length(b, item->units);
+    switch (item->rows) {
+    case CELLGEN_BATCH_ROWS: return b->B * width;
+    case CELLGEN_TWO_BATCHES: return 2 * b->B * width;
+    case CELLGEN_CHUNK_OF_ROWS: return b->chunk_rows * width;
+    case CELLGEN_SUM_GROUPS: return cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(width);
+    case CELLGEN_PANELS:
+        return heads * cg_panels_size(width, item->slots, units, cg_slot_vectors(item->widest));
+    case CELLGEN_AHEAD:
+        return b->window_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
+    case CELLGEN_BATCH_SLOTS: return b->B * item->slots * units;
+    case CELLGEN_CHUNK_SLOTS: return b->chunk_rows * item->slots * units;
+    default: return width;
+    }
+}
+
+/* Bytes of one array of packed weights. */
+#undef cg_packed_bytes
+#define cg_packed_bytes CELLGEN_NAME(cellgen_packed_bytes)
+CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memory *item)
+{
+    if (item->rows != CELLGEN_PANELS) return CELLGEN_BYTES(cg_count(b, item));
+    const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
+    const int64_t inner = cg_length(b, item->width), units = cg_length(b, item->units), vectors = cg_slot_vectors(item->widest);
+    if (b->in_int8) return heads * cellgen_panels_bytes_int8(inner, item->slots, units, vectors);
+    return CELLGEN_BYTES(heads * cg_panels_size(b->in_bf16 ? CELLGEN_PAIRS(inner) : inner, item->slots, units, vectors));
+}
+
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+#undef cg_place_packed
+#define cg_place_packed CELLGEN_NAME(cellgen_place_packed)
+CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < b->f->memories; ++i) {
+        const cellgen_memory *item = b->f->memory + i;
+        if (!item->is_packed) continue;
+        if (address) b->memory[i] = (real *)(address + (uintptr_t)bytes);
+        bytes += cg_packed_bytes(b, item);
+    }
+    return bytes;
+}
+
+/* Whether an array of the workspace is needed. */
+#undef cg_is_needed
+#define cg_is_needed CELLGEN_NAME(cellgen_is_needed)
+CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const cellgen_plan *plan, int own)
+{
+    switch (when) {
+    case CELLGEN_WITH_TABLES: return options && (options->lengths || options->mask || options->reset);
+    case CELLGEN_IF_LAST: return options && (options->last || options->every > 1 || options->partial);
+    case CELLGEN_IF_GUARDED: return cellgen_is_guarded(options);
+    case CELLGEN_IF_GATHERED: return cellgen_is_gathered(options);
+    case CELLGEN_OF_A_ROW_BLOCK: return own;
+    case CELLGEN_IF_UNPACKED: return plan->unpacked != 0;
+    default: return 1;
+    }
+}
+
+/* Whether rows are rounded before products read them. */
+#undef cg_rounds_rows
+#define cg_rounds_rows CELLGEN_NAME(cellgen_rounds_rows)
+CELLGEN_INLINE int cg_rounds_rows(const cg_row_block *b)
+{
+    return b->in_bf16 || (b->in_int8 && CELLGEN_FIXED_ROWS);
+}
+
+#undef cg_rounded_count
+#define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
+CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
+#undef cg_widest_rounded
+#define cg_widest_rounded CELLGEN_NAME(cellgen_widest_rounded)
+CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number);
+
+/* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
+ * takes. `own`: a row block whose sums are its own. */
+#define CELLGEN_TAKE(pointer, type, when, count)                                     \
+    do {                                                                             \
+        const int64_t size = ((int64_t)(count) * (int64_t)sizeof(type) + 63) / 64 * 64; \
+        (pointer) = (when) && address ? (type *)(address + (uintptr_t)bytes) : 0;    \
+        bytes += (when) ? size : 0;                                                  \
+    } while (0)
+#undef cg_place_all
+#define cg_place_all CELLGEN_NAME(cellgen_place_all)
+CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan,
+                                    int own, uintptr_t address)
+{
+    const cg_function *const f = b->f;
+    const int tables = cg_is_needed(CELLGEN_WITH_TABLES, options, plan, own);
+    int64_t bytes = 0;
+    CELLGEN_TAKE(b->memory, real *, 1, f->memories + 1);
+    CELLGEN_TAKE(b->series, cg_series, 1, 3 * f->series + 1);
+    b->staged = b->series ? b->series + f->series : 0;
+    b->across = b->series ? b->series + 2 * f->series : 0;
+    for (int part = 0; part < f->parts; ++part)
+        CELLGEN_TAKE(b->walks[part], cg_walk, 1, f->part[part].places + 1);
+    CELLGEN_TAKE(b->strides, int64_t, 1, f->flag_strides + 4);
+    CELLGEN_TAKE(b->args, char, f->is_backward, CELLGEN_WORD * (f->members + 4));
+    for (int i = 0; i < f->memories; ++i) {
+        const cellgen_memory *item = f->memory + i;
+        real *place;
+        if (item->is_packed) continue;
+        CELLGEN_TAKE(place, real, cg_is_needed(item->when, options, plan, own), cg_count(b, item));
+        if (address) b->memory[i] = place;
+    }
+    CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
+                 f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cellgen_depth_of(b->chunk_rows));
+    CELLGEN_TAKE(b->validity, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->resets, unsigned char, tables, b->T * b->B);
+    CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
+    CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
+    CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->shown, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
+    const int rounds = cg_rounds_rows(b);
+    for (int part = 0; part < f->parts && rounds; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
+    CELLGEN_TAKE(b->rounded, cellgen_pair, rounds, rounds ? cg_rounded_count(b) : 0);
+    CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
+    return bytes;
+}
+
+#undef cg_band_rows
+#define cg_band_rows CELLGEN_NAME(cellgen_band_rows)
+CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                    const cellgen_options *options);
+
+/* Whether operands of products are rounded to bfloat16. */
+#undef cg_is_in_bf16
+#define cg_is_in_bf16 CELLGEN_NAME(cellgen_is_in_bf16)
+CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
+}
+
+/* Whether weights of products are int8. */
+#undef cg_is_in_int8
+#define cg_is_in_int8 CELLGEN_NAME(cellgen_is_in_int8)
+CELLGEN_INLINE int cg_is_in_int8(const cg_function *f, const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && !f->is_backward && options && options->products == CELLGEN_PRODUCTS_INT8;
+}
+
+/* Whether arrays over time have types of their own. */
+#undef cg_is_stored
+#define cg_is_stored CELLGEN_NAME(cellgen_is_stored)
+CELLGEN_INLINE int cg_is_stored(const cellgen_options *options)
+{
+    return CELLGEN_PRECISION == 32 && options && options->stored;
+}
+
+/* Steps of a window of such arrays: a multiple of `unit`, or all. */
+#undef cg_window_of_steps
+#define cg_window_of_steps CELLGEN_NAME(cellgen_window_of_steps)
+CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
+                                          const cellgen_options *options, int64_t unit);
+
+/* What a row block is before it has memory: dimensions, chunks, windows. Chunks of a row block are of the same steps
+ * as those of the longest one. */
+#undef cg_shape_row_block
+#define cg_shape_row_block CELLGEN_NAME(cellgen_shape_row_block)
+CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+                                       int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
+{
+    const int64_t most = f->is_backward ? (n[1] + plan->row_blocks - 1) / plan->row_blocks : n[1];
+    memset(b, 0, sizeof *b);
+    b->f = f;
+    b->extent = extent;
+    memcpy(b->n, n, (size_t)f->dims * sizeof *n);
+    b->n[1] = rows;
+    b->T = n[0];
+    b->B = rows;
+    b->batch = n[1];
+    b->chunk_steps = n[1] > 0 && n[0] > 0 ? cellgen_chunk_rows(n[0], most, plan->chunk_rows) / most : 1;
+    b->chunk_rows = b->chunk_steps * rows;
+    b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
+    b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
+    b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
+    if (b->segment && cg_band_rows(f, n, extent, options)) { /* a segment is a chunk: bands keep what it defers */
+        b->chunk_steps = b->segment;
+        b->chunk_rows = b->chunk_steps * rows;
+    }
+    b->in_bf16 = cg_is_in_bf16(options);
+    b->in_int8 = cg_is_in_int8(f, options);
+    b->stored = cg_is_stored(options);
+    if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);
+    b->every = options && options->every > 1 && !options->last && !b->stored ? options->every : 1;
+    b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
+}
+
+/* The same where what is deferred waits for all steps. */
+#undef cg_shape_whole
+#define cg_shape_whole CELLGEN_NAME(cellgen_shape_whole)
+CELLGEN_STATIC void cg_shape_whole(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
+                                   int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
+{
+    cg_shape_row_block(b, f, n, extent, rows, plan, options);
+    b->chunk_steps = b->segment ? b->segment : n[0] > 0 ? n[0] : 1;
+    b->chunk_rows = b->chunk_steps * rows;
+}
