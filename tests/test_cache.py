@@ -18,7 +18,8 @@ import pytest
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, locks
 
-ENTRY = "cell-0123"
+ENTRY = "cell-0123456789abcdef0123"
+KEY = "f" * cache.KEY_DIGITS
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +273,7 @@ def test_a_folder_whose_number_lives_on_in_another_process_is_swept(folder: Path
 
 def test_locks_that_nobody_holds_are_swept(folder: Path) -> None:
     cache.prepare()
-    left, held = (folder / "locks" / name for name in ("left-1", "held-1"))
+    left, held = (folder / "locks" / name for name in (f"left-{KEY}", f"held-{KEY}"))
     left.touch()
     with locks.hold(held, "a test"):
         publish()
@@ -338,8 +339,9 @@ def test_a_digest_keeps_labels_and_texts_apart() -> None:
 def test_info_counts_and_clear_removes(folder: Path, dead: int) -> None:
     assert cache.info() == cache.Info(folder, 0, 0)
     publish("x" * 1000)
-    publish("y", "other-1")
-    cache.remember("key", {})
+    publish("y", f"other-{KEY}")
+    cache.remember(KEY, {})
+    cache.remember(f"plan-{KEY}", {})
     leave(folder, dead, 0)
     alive = leave(folder, os.getpid(), 0)
     info = cache.info()
@@ -352,6 +354,22 @@ def test_info_counts_and_clear_removes(folder: Path, dead: int) -> None:
     left = sorted(path.name for path in folder.rglob("*") if path.is_file())
     assert left == ["cell.c", "letter.txt", "lock"]
     assert alive.exists()
+
+
+def test_files_of_others_stay_in_folders_of_the_same_names(folder: Path) -> None:
+    cache.prepare()
+    parts = (cache.KERNELS, cache.FAILED, cache.COMPILERS, cache.BUILDING, cache.LOCKS)
+    names = ("notes.txt", "gauss.cl", "project-1", f"{KEY}.txt", f"cell-{KEY}0")
+    theirs = [folder / part / name for part in parts for name in names]
+    for path in theirs:
+        path.mkdir()
+        (path / "mine").write_text("mine")
+        os.utime(path, (0, 0))
+    publish()
+    cache.clear()
+    left = sorted(path.parent for path in folder.rglob("*") if path.name == "mine")
+    assert left == sorted(theirs)
+    assert cache.find(ENTRY) is None
 
 
 def test_clearing_what_is_not_there_is_no_error(folder: Path) -> None:

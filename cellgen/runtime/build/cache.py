@@ -22,6 +22,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -43,6 +44,9 @@ HELD = "held"
 """A file in build folders that their process holds: whether it lives needs no guess."""
 MANIFEST = "manifest.json"
 KEY_DIGITS = 20
+OWN = re.compile(rf"(^|-)[0-9a-f]{{{KEY_DIGITS}}}(\.json)?$")
+PLACE = re.compile(r"[A-Za-z0-9._]+-[0-9]+-[a-z0-9_]{8}")
+"""How entries and build folders are named."""
 A_DAY = 86_400.0
 ATTEMPTS = 10
 """Times that an entry is put in place, where others do the same without the lock."""
@@ -302,11 +306,14 @@ def info() -> Info:
 
 
 def clear() -> Info:
-    """Remove everything but builds in progress; return what was there. Raises BuildError."""
+    """Remove everything but builds in progress; return what was there. Raises BuildError.
+
+    Files that are not named as those of the cache are somebody else's: they stay.
+    """
     before = info()
     with explained():
         for part in (KERNELS, FAILED, COMPILERS):
-            for path in _children(before.path / part):
+            for path in filter(_is_entry, _children(before.path / part)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         sweep(older_than=0.0)
     return before
@@ -318,12 +325,19 @@ def sweep(older_than: float = A_DAY) -> None:
     Folders of processes that this machine does not know go when they are so many seconds old.
     """
     for path in _children(folder() / BUILDING):
+        if not PLACE.fullmatch(path.name):
+            continue
         dead = _is_dead(path)
         age = older_than if dead is None else 0.0
         if dead is not False and _is_older(path, age) and not locks.is_held(path):
             shutil.rmtree(path, ignore_errors=True)
-    for path in _children(folder() / LOCKS):
+    for path in filter(_is_entry, _children(folder() / LOCKS)):
         locks.remove(path)
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether a name is one that the cache gives: it ends with a key."""
+    return OWN.search(path.name) is not None
 
 
 def _require(holds: bool, message: str) -> None:
