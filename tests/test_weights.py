@@ -380,6 +380,12 @@ def test_the_command_converts_files_and_proves(tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, words)
     assert failed.exit_code == 1
     assert "missing among the arrays" in failed.output
+    before = source.read_bytes()
+    words[2] = str(tmp_path / "." / "folder" / ".." / "in.npz")
+    refused = CliRunner().invoke(app, [*words, "--prefix", "rnn."])
+    assert refused.exit_code == 2
+    assert "OUT is IN" in refused.output
+    assert source.read_bytes() == before
 
 
 def test_the_page_has_a_row_for_every_dialect() -> None:

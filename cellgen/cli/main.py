@@ -425,6 +425,8 @@ def convert(
     with ending():
         from cellgen import weights
 
+        if given.resolve() == out.resolve():
+            raise UsageError(f"OUT is IN, {given}, whose arrays would be lost; name another file")
         with progress(f"converting {given.name}"):
             read = weights.load(given)
             found = weights.convert(read, source, target, prefix=prefix, prove=prove)
