@@ -29,8 +29,8 @@ WRITE = """
         text = f"{number} {turn}\\n" * 20_000
         tree.write({folder / name: text for name in ("cell.c", "cell.h")})
         for name in ("cell.c", "cell.h"):
-            lines = tree.read_text(folder / name).splitlines()
-            assert len(lines) == 20_000 and len(set(lines)) == 1, "a part was read"
+            read = tree.read_text(folder / name)
+            assert read == read[: read.index("\\n") + 1] * 20_000, "a part was read"
 """
 
 
