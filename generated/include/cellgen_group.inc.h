@@ -44,6 +44,13 @@ CELLGEN_INLINE void cg_copy_vectors(real *to, const real *from, int64_t units)
         memcpy(to + unit, from + unit, CELLGEN_VECTOR_BYTES);
 }
 
+#undef cg_zero_vectors
+#define cg_zero_vectors CELLGEN_NAME(cellgen_zero_vectors)
+CELLGEN_INLINE void cg_zero_vectors(real *to, int64_t units)
+{
+    for (int64_t unit = 0; unit < units; unit += CELLGEN_REAL_LANES) memset(to + unit, 0, CELLGEN_VECTOR_BYTES);
+}
+
 /* Name the rows that tiles fetch while they run. */
 #undef cg_prefetch_stage
 #define cg_prefetch_stage CELLGEN_NAME(cellgen_prefetch_stage)
@@ -180,7 +187,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
         return;
     }
     for (int i = 0; i < stage->zeroed; ++i)
-        for (int64_t row = 0; row < rows; ++row) cg_copy_row(tile + (row * slots + stage->zero[i]) * width, 0, width);
+        for (int64_t row = 0; row < rows; ++row) cg_zero_vectors(tile + (row * slots + stage->zero[i]) * width, width);
     for (int i = 0; i < stage->chains; ++i) {
         const cellgen_run *run = stage->run + stage->chain[i].first;
         const int count = stage->chain[i].runs, ahead = tiles->ahead && run->ahead != CELLGEN_NONE;
