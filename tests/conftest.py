@@ -52,6 +52,8 @@ Arrays = dict[str, np.ndarray]
 
 os.environ.setdefault("CELLGEN_CALLS", "python")  # what tests replace in Python is called
 
+gc.set_threshold(20_000, 20, 20)  # SymPy's trees are many small objects that stay
+
 has_clang = all(map(shutil.which, ("clang++", "sha256sum")))
 if has_clang and not {"CELLGEN_CXX", "CXX"} & set(os.environ):
     # The emulation of CUDA in a third of the time of g++.
@@ -272,14 +274,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Collect the garbage of tests less often, and pass over what was imported before them.
+    """Let the collector of garbage pass over what was imported before the tests.
 
-    The trees of SymPy are many small objects that stay: to walk all of them again and again took a
-    tenth of the time of the tests.
+    To walk all of it again and again, and often, took a tenth of the time of the tests.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def heed_ctrl_c() -> None:
