@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from cellgen.errors import DerivationError
 from cellgen.language.cell import Cell, definition_of
+from cellgen.language.cell.depth import too_deep
 from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of
 from cellgen.program.step import CellPrograms, derive_functions
@@ -20,7 +22,8 @@ from cellgen.targets.interface import sequence_signatures
 @lru_cache(maxsize=256)
 def programs_of(cell: type[Cell]) -> CellPrograms:
     """Declare -> derive -> simplify: the verified programs of a cell."""
-    return derive_functions(definition_of(cell))
+    with _depth_explained(cell):
+        return derive_functions(definition_of(cell))
 
 
 def schedule_of(cell: type[Cell]) -> Schedule:
@@ -70,7 +73,19 @@ def generate(cell: type[Cell], targets: Iterable[str] = ()) -> Source:
         DeclarationError: what is given is no cell.
         DerivationError: a fault of the compiler, found by a verifier.
     """
-    return render(planned(cell), targets)
+    with _depth_explained(cell):
+        return render(planned(cell), targets)
+
+
+@contextmanager
+def _depth_explained(cell: type[Cell]) -> Iterator[None]:
+    """Say which equation is too deep where the body ends in a RecursionError."""
+    try:
+        yield
+    except RecursionError:
+        definition = definition_of(cell)
+        expressions = {str(e.target.name): e.expression for e in definition.equations}
+        raise too_deep(definition.class_name, expressions) from None
 
 
 def explain(cell: type[Cell], target: str) -> list[str]:

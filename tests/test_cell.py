@@ -1049,6 +1049,7 @@ CODES = {
     "declaration.clip",
     "declaration.constant",
     "declaration.cycle",
+    "declaration.depth",
     "declaration.dims",
     "declaration.file",
     "declaration.foreign",
