@@ -76,17 +76,18 @@ def scales_of(
     rng: np.random.Generator,
     values: float = 1.0,
     by: float = NUDGE,
+    probes: int = PROBES,
 ) -> dict[str, float]:
     """What the error of each result of ``exact`` is measured against.
 
     ``run`` computes the results once more; it passes every argument through the first function that
     it is given, and every value on the way through the second, whose nudges are ``values`` times as
-    large. ``by`` is the size of the nudges.
+    large. ``by`` is the size of the nudges, ``probes`` how many there are at least.
     """
     nudges = _Nudges(rng, by, by * values)
     scales = {name: largest(array) for name, array in exact.items()}
     few = any(array.size <= FEW for array in exact.values())
-    for _ in range(PROBES_OF_FEW if few else PROBES):
+    for _ in range(PROBES_OF_FEW if few else probes):
         for name, array in run(nudges.argument, nudges.value).items():
             scales[name] = max(scales[name], largest(array - exact[name]) / by)
     return scales

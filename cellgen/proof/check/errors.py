@@ -14,7 +14,7 @@ import numpy as np
 from cellgen.program.interpret import Sizes, interpret
 from cellgen.program.ssa import Program
 from cellgen.proof.check.points import Array
-from cellgen.proof.rounding import scales_of
+from cellgen.proof.rounding import PROBES, scales_of
 
 FLOAT64_BAR = 1e-13
 """Two float64 evaluations of the same equations: 450 times the spacing of float64, room for sums of
@@ -46,6 +46,7 @@ def result_scales(
     sizes: Sizes,
     exact: Mapping[str, Array],
     rng: np.random.Generator,
+    probes: int = PROBES,
 ) -> dict[str, float]:
     """What the error of each result of a program is measured against (``rounding``)."""
     plain = {name: np.asarray(array) for name, array in arguments.items()}
@@ -55,4 +56,5 @@ def result_scales(
             program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=inner
         ),
         rng,
+        probes=probes,
     )
