@@ -366,7 +366,8 @@ def test_files_of_others_stay_in_folders_of_the_same_names(folder: Path) -> None
         (path / "mine").write_text("mine")
         os.utime(path, (0, 0))
     publish()
-    cache.clear()
+    assert cache.clear().entries == 1
+    assert cache.info() == cache.Info(folder, 0, 0)
     left = sorted(path.parent for path in folder.rglob("*") if path.name == "mine")
     assert left == sorted(theirs)
     assert cache.find(ENTRY) is None

@@ -588,7 +588,7 @@ def test_cache_info_and_clear(run, monkeypatch, tmp_path):
     cache.prepare()
     data = json.loads(run("cache", "info", "--json").stdout)
     assert data == {"path": str(tmp_path / "cache"), "kernels": 0, "bytes": 0}
-    kept = tmp_path / "cache/kernels/x-1"
+    kept = tmp_path / f"cache/kernels/x-{'0' * cache.KEY_DIGITS}"
     kept.mkdir()
     (kept / "x.so").write_bytes(b"12345")
     assert "1 kernels, 5 B" in run("cache", "info").stdout

@@ -39,6 +39,7 @@ from cellgen.runtime.build import locks
 
 VARIABLE = "CELLGEN_CACHE_DIR"
 KERNELS, BUILDING, FAILED, COMPILERS = "kernels", "building", "failed", "compilers"
+PARTS = (KERNELS, FAILED, COMPILERS)
 LOCKS, LOCK = "locks", "lock"
 HELD = "held"
 """A file in build folders that their process holds: whether it lives needs no guess."""
@@ -299,10 +300,12 @@ def remember(key: str, facts: dict[str, object]) -> None:
 
 
 def info() -> Info:
-    """Measure the cache."""
+    """Measure the cache: what is named as its own."""
     path = folder()
-    entries = _children(path / KERNELS)
-    return Info(path, len(entries), sum(_bytes(part) for part in _children(path)))
+    own = [p for part in PARTS for p in _children(path / part) if _is_entry(p)]
+    places = [p for p in _children(path / BUILDING) if PLACE.fullmatch(p.name)]
+    kernels = sum(p.parent.name == KERNELS for p in own)
+    return Info(path, kernels, sum(map(_bytes, (*own, *places))))
 
 
 def clear() -> Info:
@@ -312,7 +315,7 @@ def clear() -> Info:
     """
     before = info()
     with explained():
-        for part in (KERNELS, FAILED, COMPILERS):
+        for part in PARTS:
             for path in filter(_is_entry, _children(before.path / part)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         sweep(older_than=0.0)
