@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -464,6 +466,29 @@ def test_cells_side_by_side_are_proved_as_one_after_the_other() -> None:
     names = [cell.definition.name for cell in cells]
     assert [report.cell for report in found] == names
     assert sorted(over[:3]) == sorted(over[3:]) == sorted((name, "ok") for name in names)
+
+
+INTERRUPTED_EARLY = """
+import os, signal
+os.kill(os.getpid(), signal.SIGINT)  # while a worker imports
+from cellgen.proof.check.several import heed_interrupts
+print("imported", flush=True)
+heed_interrupts()
+print("goes on")
+"""
+
+
+def test_a_worker_that_is_interrupted_while_it_begins_ends_without_a_word() -> None:
+    with several.interrupts_wait():
+        worker = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED_EARLY],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    output, errors = worker.communicate(timeout=60)
+    assert (worker.returncode, output, errors) == (-signal.SIGINT, "imported\n", "")
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_process_that_dies_is_said_and_the_others_are_not_waited_for(

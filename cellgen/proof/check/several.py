@@ -6,9 +6,10 @@ Input: cell classes. Output: a ``Report`` for each, or the ``Failure`` that ther
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeAlias
 
@@ -54,7 +55,8 @@ def _side_by_side(
     found: dict[type[Cell], Found] = {}
     pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _begin_worker)
     try:
-        waiting = {pool.submit(_of_number, SHIPPED.index(cell), seed): cell for cell in cells}
+        with interrupts_wait():
+            waiting = {pool.submit(_of_number, SHIPPED.index(cell), seed): cell for cell in cells}
         for future in as_completed(waiting):
             cell = waiting[future]
             found[cell] = _finished(cell, future)
@@ -73,13 +75,27 @@ def _finished(cell: type[Cell], future: Future[Found]) -> Found:
         return Failure(name, DerivationError(f"{text}: cellgen check {name}", code="check.process"))
 
 
-def _end_when_interrupted() -> None:
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Hold interrupts back, also in processes that start within the body, until they have begun.
+
+    One that came while a worker imports would end it with a traceback.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def heed_interrupts() -> None:
     """Let an interrupt end a worker without a word; the first process says what there is to say."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _begin_worker() -> None:
-    _end_when_interrupted()
+    heed_interrupts()
     turn_off()
 
 
