@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from cellgen.errors import DerivationError
 from cellgen.language.cell import Cell, definition_of
-from cellgen.language.cell.depth import too_deep
+from cellgen.language.cell.depth import depth_explained
 from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of
 from cellgen.program.step import CellPrograms, derive_functions
@@ -77,15 +77,10 @@ def generate(cell: type[Cell], targets: Iterable[str] = ()) -> Source:
         return render(planned(cell), targets)
 
 
-@contextmanager
-def _depth_explained(cell: type[Cell]) -> Iterator[None]:
-    """Say which equation is too deep where the body ends in a RecursionError."""
-    try:
-        yield
-    except RecursionError:
-        definition = definition_of(cell)
-        expressions = {str(e.target.name): e.expression for e in definition.equations}
-        raise too_deep(definition.class_name, expressions) from None
+def _depth_explained(cell: type[Cell]) -> AbstractContextManager[None]:
+    definition = definition_of(cell)
+    expressions = {str(e.target.name): e.expression for e in definition.equations}
+    return depth_explained(definition.class_name, expressions)
 
 
 def explain(cell: type[Cell], target: str) -> list[str]:

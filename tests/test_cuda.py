@@ -1777,7 +1777,7 @@ def test_results_are_taken_in_the_order_of_the_callers_stream(
         ({"lengths": ByCapsule(np.zeros(8, int)[::2])}, "lengths is on device 0 and not cont"),
         ({"mask": ByCapsule(np.zeros((3, 4), bool), device=1)}, "mask is on device 1, expected"),
         ({"reverse": 2}, "reverse is 2, expected True or False"),
-        ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step counts"),
+        ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step is valid"),
         ({"tier": "fragments"}, "arrays are float64: matrix units take bfloat16 only"),
     ],
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-from sympy import Expr
+from sympy import Expr, Symbol
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
 from cellgen.errors import DeclarationError
-from cellgen.language.cell.depth import depth
+from cellgen.language.cell.depth import depth, depth_explained
 from cellgen.pipeline import generate
 
 
@@ -59,3 +59,10 @@ def test_levels_are_counted_however_often_parts_are_shared() -> None:
     for _ in range(60):
         value = tanh(value) * (tanh(value) + 2)
     assert depth(value) == 60 * 3 + 1
+
+
+def test_a_recursion_of_another_cause_stays_what_it_is() -> None:
+    with pytest.raises(RecursionError), depth_explained("Flat", {"h": tanh(Symbol("x"))}):
+        raise RecursionError
+    with pytest.raises(RecursionError), depth_explained("Empty", {}):
+        raise RecursionError

@@ -87,9 +87,9 @@ def support_files(folder: Path) -> dict[Path, str]:
     An ``__init__.py`` that somebody else wrote, of a package that holds cells, stays as it is.
     """
     include = include_folder()
-    originals = [*sorted(include.glob("*.[ch]*"))]
+    originals = sorted(include.glob("*.[ch]*"))
     if not _is_of_others(folder / "__init__.py", (OWN_INIT,)):
-        originals.insert(0, include.parent / "__init__.py")
+        originals.append(include.parent / "__init__.py")
     files = {
         folder / path.relative_to(include.parent): path.read_text(encoding="utf-8")
         for path in originals

@@ -19,7 +19,6 @@ from cellgen.language.cell.checks import (
     reached,
 )
 from cellgen.language.cell.definition import ORDER_STEP, Definition, Equation, next_name
-from cellgen.language.cell.depth import too_deep
 from cellgen.language.cell.draft import Draft
 from cellgen.language.graph import Sharing, replaced, values_in
 from cellgen.language.lines import SourceLine
@@ -53,8 +52,6 @@ def finish(draft: Draft, class_name: str, name: str, partial: bool) -> Definitio
     except DeclarationError as error:
         message = Exception.__str__(error)
         raise DeclarationError(f"{class_name}: {message}", code=error.code) from None
-    except RecursionError:
-        raise too_deep(class_name, draft.equations) from None
     if outputs is None:
         outputs = tuple(
             bound[n] for v in declared if v.role is Role.STATE and (n := next_name(v)) in bound

@@ -17,6 +17,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell.binding import finish
 from cellgen.language.cell.body import Namespace
 from cellgen.language.cell.definition import Definition
+from cellgen.language.cell.depth import depth_explained
 from cellgen.language.cell.draft import Draft
 from cellgen.language.lines import located
 from cellgen.language.names import cell_name, check_identifier
@@ -106,7 +107,8 @@ class CellMeta(type):
                 code="declaration.parents",
             )
         draft = Draft.merge(parents, namespace, renamed)
-        cls.definition = finish(draft, class_name, name or cell_name(class_name), partial)
+        with depth_explained(class_name, draft.equations):
+            cls.definition = finish(draft, class_name, name or cell_name(class_name), partial)
         values = [*cls.definition.declared, *(e.target for e in cls.definition.equations)]
         named = {str(value.name): value for value in values}
         named |= {alias: named[target] for alias, target in cls.definition.aliases.items()}

@@ -1,12 +1,13 @@
 """How deep operations nest: everything that walks an expression calls itself once a level or more.
 
-Input: equations by name. Output: the error that says which of them is too deep for Python.
+Input: equations by name. Output: an error that says which of them is too deep for Python.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from sympy import Basic, Expr
 
@@ -14,18 +15,31 @@ from cellgen.errors import DeclarationError
 
 DEEPER = 10
 """By what the limit is multiplied in the advice."""
+FRAMES = 20
+"""Calls that a level takes at most: a RecursionError at fewer levels has another cause."""
 
 
-def too_deep(class_name: str, expressions: Mapping[str, Expr]) -> DeclarationError:
-    """Say that a RecursionError came of how deep the operations of one equation nest."""
-    name = max(expressions, key=lambda name: depth(expressions[name]))
-    limit = sys.getrecursionlimit()
-    return DeclarationError(
-        f"{class_name}: {depth(expressions[name])} operations of {name} nest, too many to walk "
-        f"within Python's recursion limit of {limit}; give parts of it names, each an equation of "
-        f"its own, or raise the limit before the class: sys.setrecursionlimit({DEEPER * limit})",
-        code="declaration.depth",
-    )
+@contextmanager
+def depth_explained(class_name: str, expressions: Mapping[str, Expr]) -> Iterator[None]:
+    """Say which equation nests too deep where the body ends in a RecursionError.
+
+    Raises DeclarationError.
+    """
+    try:
+        yield
+    except RecursionError:
+        depths = {name: depth(expression) for name, expression in expressions.items()}
+        limit = sys.getrecursionlimit()
+        name = max(depths, key=depths.__getitem__, default=None)
+        if name is None or depths[name] * FRAMES < limit:
+            raise
+        raise DeclarationError(
+            f"{class_name}: {depths[name]} operations of {name} nest, too many to walk within "
+            f"Python's recursion limit of {limit}; give parts of it names, each an equation of "
+            f"its own, or raise the limit before the class: "
+            f"sys.setrecursionlimit({DEEPER * limit})",
+            code="declaration.depth",
+        ) from None
 
 
 def depth(expression: Basic) -> int:

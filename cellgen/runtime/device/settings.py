@@ -65,7 +65,7 @@ def take_options(
     if tables and tier in ("whole", "fragments"):
         raise ArgumentError(
             f"{where}: tier is {tier!r}, and all steps run in one launch only where every step "
-            f"counts; leave out lengths, mask and reset, or use tier='steps'"
+            f"is valid; leave out lengths, mask and reset, or use tier='steps'"
         )
     _refuse_others(where, arguments)
     on_device = {member.name for member in device_members()}
