@@ -6,7 +6,7 @@ Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from cellgen.targets import Source
 
 Progress = Callable[[str, str], None]
 """Told a cell's name and what has been done with it."""
+AGAIN_SECONDS = 0.05
+"""Between two rounds of stopping compilers, where threads have not ended yet."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,18 @@ def compile_all(
     backend(target).toolchain()[0].look()
     finished = {outcome.source.name: outcome for outcome in written if outcome.error}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(_compile, o, target): o for o in written if o.error is None}
+        waiting: dict[Future[Built], Outcome] = {}
         try:
+            waiting |= {pool.submit(_compile, o, target): o for o in written if o.error is None}
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)
                 finished[outcome.source.name] = outcome
                 progress(outcome.source.name, outcome.state)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            stop_all()
+            while not all(future.done() for future in waiting):
+                stop_all()  # again: a thread may have been about to start the next compiler
+                wait(waiting, timeout=AGAIN_SECONDS)
             raise
     return [finished[outcome.source.name] for outcome in written]
 
