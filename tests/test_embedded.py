@@ -267,6 +267,65 @@ def test_the_command_writes_two_files(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"elman.h", "elman.c"}
 
 
+def test_an_export_of_another_is_not_written_over_without_a_word(tmp_path: Path) -> None:
+    shapes = {"w": (3, 3), "u": (3, 3), "b": (3,)}
+    for file, value in (("one.npz", 1.0), ("two.npz", 2.0)):
+        np.savez(tmp_path / file, **{name: np.full(shape, value) for name, shape in shapes.items()})
+    out = tmp_path / "out"
+    first = ("elman", "--embedded", "--dims", "I=3,H=3", "--weights", tmp_path / "one.npz")
+    assert run(*first, out).exit_code == 0
+    before = {path: path.read_text() for path in out.iterdir()}
+    assert run(*first, out).exit_code == 0  # the same once more
+    others = (
+        ((*first[:-1], tmp_path / "two.npz"), "I=3, H=3, other weights)"),
+        (("elman", "--embedded", "--dims", "I=3,H=4"), "(cellgen.cells.elman:Elman, B=1, I=3, H=3"),
+        ((*first, "--dtype", "double"), "holds another export"),
+    )
+    for second, says in others:
+        found = run(*second, out)
+        assert found.exit_code == 1
+        assert says in found.output
+        assert (
+            "--name elman_2, or another folder, or replace that one with --replace" in found.output
+        )
+        assert {path: path.read_text() for path in out.iterdir()} == before
+    assert run(*others[0][0], "--name", "second", out).exit_code == 0
+    assert {path.name for path in out.iterdir()} == {
+        f"{n}{s}" for n in ("elman", "second") for s in (".h", ".c")
+    }
+    assert run(*others[0][0], "--replace", out).exit_code == 0
+    assert {path: path.read_text() for path in before} != before
+    for theirs in ("int mine;\n", "caf\xe9"):
+        (out / "elman.c").write_bytes(theirs.encode("latin-1"))
+        found = run(*first, "--replace", out)
+        assert found.exit_code == 1
+        assert "elman.c is there and holds no export" in found.output
+        assert (out / "elman.c").read_bytes() == theirs.encode("latin-1")
+
+
+@pytest.mark.parametrize("dtypes", [("float", "float"), ("float", "double")])
+def test_bodies_of_two_exports_are_one_unit_of_compilation(
+    dtypes: tuple[str, str], tmp_path: Path
+) -> None:
+    asked = [
+        Asked({"I": 3, "H": 2 + n}, dtype, train=True, optimizer="adam", name=f"layer{n}")
+        for n, dtype in enumerate(dtypes)
+    ]
+    for one in asked:
+        write(CELLS["antisymmetric_rnn"], one, tmp_path)
+    (tmp_path / "both.c").write_text(
+        '#include "layer0.c"\n#include "layer1.c"\n'
+        "int main(void) { static layer0_memory first; static layer1_memory second;\n"
+        "    static layer0_weights w; static layer1_weights v; layer0_start(&w, &first);\n"
+        "    layer1_start(&v, &second);\n"
+        "    return (double)first.state.h[0] + (double)second.state.h[0] != 0; }\n"
+    )
+    for compiler in (("gcc", *FLAGS), ("g++", "-Wall", "-Wextra", "-Werror", "-x", "c++")):
+        command = (*compiler, tmp_path / "both.c", "-lm", "-o", tmp_path / "both")
+        subprocess.run(command, check=True)
+        subprocess.run([tmp_path / "both"], check=True)
+
+
 def test_a_file_of_weights_is_held_to_the_cell(tmp_path: Path) -> None:
     file, arrays = tmp_path / "w.npz", {"w": np.ones((3, 4)), "u": np.ones((4, 4)), "b": np.ones(4)}
     command = ("elman", "--embedded", "--dims", "I=3,H=4", "--weights", file, tmp_path)
@@ -303,6 +362,9 @@ def test_bad_input_is_refused_with_what_was_expected(tmp_path: Path) -> None:
         (("gru", *sizes, "--train", "--optimizer", "x", tmp_path), "expected one of sgd, adam"),
         (("gru", *sizes, "--weights", tmp_path / "none.npz", tmp_path), "cannot be read"),
         (("no_cell", *sizes, tmp_path), "no_cell"),
+        (("gru", *sizes, "--name", "int", tmp_path), "--name 'int'"),
+        (("gru", *sizes, "--name", "../gru", tmp_path), "no valid name"),
+        (("gru", "--onnx", tmp_path / "a.onnx", "--name", "a"), "--onnx takes --weights"),
     )
     for arguments, says in bad:
         found = run(*arguments)

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from cellgen.targets.embedded.asked import Asked
 
 
+LimitOption = Annotated[
+    int | None, typer.Option(min=0, metavar="BYTES", help="Most that buffers, constants may take.")
+]
+
+
 def export(  # noqa: PLR0913, PLR0917 - one argument an option
     cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to export.")],
     out: Annotated[
@@ -49,12 +54,14 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Weights, as a constant array.")
     ] = None,
-    limit_ram: Annotated[
-        int | None, typer.Option(min=0, metavar="BYTES", help="Most that buffers may take.")
-    ] = None,
-    limit_flash: Annotated[
-        int | None, typer.Option(min=0, metavar="BYTES", help="Most that constants may take.")
-    ] = None,
+    limit_ram: LimitOption = None,
+    limit_flash: LimitOption = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Of files and functions; the cell's if left out.")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write over another export of that name.")
+    ] = False,
 ) -> None:
     """Write a cell for programs without cellgen: --embedded, C99 without an allocation; --onnx."""
     with ending():
@@ -63,14 +70,14 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
         if embedded == (onnx is not None):
             raise UsageError("say what to export: --embedded, or --onnx FILE.onnx")
         if onnx is not None:
-            own = (out, train, window, optimizer, limit_ram, limit_flash)
-            if own != (None, False, 16, "sgd", None, None):
+            own = (out, train, window, optimizer, limit_ram, limit_flash, name, replace)
+            if own != (None, False, 16, "sgd", None, None, "", False):
                 raise UsageError("--onnx takes --weights, --dims and --dtype alone")
             given = read_weights(weights) if weights else None
             export_onnx(find_one(cell), onnx, given, sizes_of(dims), dtype)
             return
         asked = (dims, dtype, train, window, optimizer, weights, limit_ram, limit_flash)
-        export_embedded(find_one(cell), Embedded(*asked), out)
+        export_embedded(find_one(cell), Embedded(*asked, name, replace), out)
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,8 @@ class Embedded:
     weights: Path | None
     limit_ram: int | None
     limit_flash: int | None
+    name: str
+    replace: bool
 
     def asked(self) -> Asked:
         """The same, checked but for what hangs on the cell. Raises UsageError."""
@@ -94,12 +103,14 @@ class Embedded:
             raise UsageError("--window and --optimizer decide nothing without --train; give both")
         weights = read_weights(self.weights) if self.weights else {}
         sizes = sizes_of(self.dims)
-        return Asked(sizes, self.dtype, self.train, self.window, self.optimizer, weights)
+        choices = (self.dtype, self.train, self.window, self.optimizer)
+        return Asked(sizes, *choices, weights, self.name)
 
 
 def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> None:
     """Write a header and a body in C99 into a folder. Raises UsageError, BuildError."""
     from cellgen.cli import terminal
+    from cellgen.files.exported import write_export
     from cellgen.language.cell import definition_of
     from cellgen.pipeline import planned
     from cellgen.targets.embedded.limits import Limits
@@ -115,13 +126,7 @@ def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> No
         files = target.render(plan)
     if isinstance(files, NotYet):
         raise BuildError(f"{name}: {files.reason}", code="build.embedded")
-    paths = {out / f"{name}{suffix}": text for suffix, text in files.items()}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for path, text in paths.items():
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BuildError(f"{out} cannot be written: {error.strerror}") from None
+    paths = write_export(out, options.name or name, files, replace=options.replace)
     typer.echo("\n".join(map(str, paths)))
     for line in target.explain(plan):
         terminal.note(line)

@@ -207,7 +207,6 @@ def _replace(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise BuildError(
-            f"{path} cannot be written: {error.strerror}; free the disk or give another folder "
-            f"with --out",
+            f"{path} cannot be written: {error.strerror}; free the disk or give another folder",
             code="build.write",
         ) from None

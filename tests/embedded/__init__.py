@@ -34,7 +34,7 @@ Arrays = Mapping[str, np.ndarray]
 def write(cell: type[Cell], asked: Asked, folder: Path) -> Path:
     """Write an export; returns the path of its body."""
     files = EmbeddedTarget(asked).render(planned(cell))
-    name = definition_of(cell).name
+    name = asked.name or definition_of(cell).name
     for suffix, text in files.items():
         (folder / f"{name}{suffix}").write_text(text, encoding="utf-8")
     return folder / f"{name}.c"

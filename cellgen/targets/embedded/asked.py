@@ -6,13 +6,14 @@ Input: dimensions by name and options. Output: ``Asked``, checked against a cell
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from cellgen.errors import UsageError
+from cellgen.errors import DeclarationError, UsageError
 from cellgen.language.cell import Definition
+from cellgen.language.names import check_cell_name
 from cellgen.language.value import Value, format_shape
 from cellgen.program.interpret import shape_sizes
 from cellgen.targets.embedded.optimisers import OPTIMISERS
@@ -23,7 +24,10 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Asked:
-    """An export: ``window`` steps go into a training step; ``weights`` are values by name."""
+    """An export: ``window`` steps go into a training step; ``weights`` are values by name.
+
+    ``name`` is that of its files, types and functions: the cell's, where it is left out.
+    """
 
     sizes: Mapping[str, int]
     dtype: str = "float"
@@ -31,8 +35,11 @@ class Asked:
     window: int = 16
     optimizer: str = "sgd"
     weights: Mapping[str, Array] = field(default_factory=dict)
+    name: str = ""
 
     def __post_init__(self) -> None:
+        if self.name:
+            _check_name(self.name)
         for name, found, known in (
             ("dtype", self.dtype, DTYPES),
             ("optimizer", self.optimizer, tuple(OPTIMISERS)),
@@ -57,8 +64,7 @@ class Asked:
                 f"{definition.name}: its export {found}; its dimensions are {', '.join(names)}: "
                 f"--dims {example}"
             )
-        ordered = {name: sizes[name] for name in names}
-        return Asked(ordered, self.dtype, self.train, self.window, self.optimizer, self.weights)
+        return replace(self, sizes={name: sizes[name] for name in names})
 
     def values_of(self, cell: str, parameters: tuple[Value, ...]) -> dict[str, Array]:
         """The given weights, each of its shape and finite. Raises UsageError."""
@@ -93,3 +99,11 @@ class Asked:
                 f"weights that are"
             )
         return rounded
+
+
+def _check_name(name: str) -> None:
+    """Accept a name for an export's files and functions. Raises UsageError."""
+    try:
+        check_cell_name(name)
+    except DeclarationError as error:
+        raise UsageError(f"--name {name!r}: {error.args[0]}") from None

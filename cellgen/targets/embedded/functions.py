@@ -28,6 +28,7 @@ _FUNCTION = re.compile(
     re.S,
 )
 _CONSTANT = re.compile(r"^#define (CELLGEN_[A-Z0-9_]+) .*$", re.M)
+_OWN = re.compile(r"\bcg_(\w+)\(")
 _CALL = re.compile(r"\b(?:cg_|cellgen_)(?:quick_)?(\w+?)(?:_f32|_f64)?(?=\()")
 
 
@@ -54,6 +55,15 @@ def definitions(text: str, dtype: str) -> list[str]:
     body = "\n".join(functions)
     constants = [line for name, line in _constants() if re.search(rf"\b{name}\b", body)]
     return (["\n".join(constants)] if constants else []) + functions
+
+
+def prefixed(text: str, name: str) -> str:
+    """Put an export's name before calls and definitions of scalar functions, which are its own.
+
+    >>> prefixed("y = cg_tanh(x);", "gru")
+    'y = gru_cg_tanh(x);'
+    """
+    return _OWN.sub(rf"{name}_cg_\1(", text)
 
 
 def _called(text: str) -> frozenset[str]:

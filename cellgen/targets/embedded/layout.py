@@ -128,7 +128,7 @@ class MemoryLayout:
         values = [b.value for b in work_buffers(function)]
         return Struct(
             f"{function.name}_work",
-            f"What run_{function.name} needs while it runs.",
+            f"What `{function.name}` needs while it runs.",
             _members(values),
         )
 

@@ -23,11 +23,11 @@ class Optimiser:
     powers: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
 
-    def call(self, name: str, length: str) -> str:
-        """Spell the update of one array of weights."""
+    def call(self, export: str, name: str, length: str) -> str:
+        """Spell the update of one array of an export's weights."""
         moments = "".join(f"training->{moment}.{name}, " for moment in self.moments)
         given = ", ".join([length, *self.given, "rate"])
-        return f"update(weights->{name}, training->gradients.{name}, {moments}{given});"
+        return f"{export}_update(weights->{name}, training->gradients.{name}, {moments}{given});"
 
 
 OPTIMISERS = {

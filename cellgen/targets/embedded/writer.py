@@ -6,6 +6,7 @@ Input: a layout and what was asked. Output: the texts of the header and the body
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
@@ -20,7 +21,7 @@ from cellgen.targets.embedded.contexts import (
     TrainingBody,
     TrainingHeader,
 )
-from cellgen.targets.embedded.functions import definitions
+from cellgen.targets.embedded.functions import definitions, prefixed
 from cellgen.targets.embedded.layout import MemoryLayout
 from cellgen.targets.embedded.loops import Place, StageWriter
 from cellgen.targets.embedded.optimisers import OPTIMISERS
@@ -36,7 +37,7 @@ _WHAT = {
     "deferred": "The share of one step in the gradients of weights.",
     "epilogue": "Gradients that follow from sums over all steps.",
 }
-_NAMES = "training loss rate memory state weights context steps value place each update"
+_NAMES = "training loss rate memory state weights context steps value each"
 _TAKEN = frozenset(_NAMES.split())
 """Names that an export's functions have beside a cell's own."""
 
@@ -47,7 +48,7 @@ class ExportWriter:
     def __init__(self, planned: PlannedCell, layout: MemoryLayout, asked: Asked) -> None:
         self.planned, self.layout, self.asked = planned, layout, asked
         self.cell, self.real = layout.cell, asked.dtype
-        self.name = planned.definition.name
+        self.name = asked.name or planned.definition.name
         self.prefix = self.name.upper()
         self.lengths = Lengths(self.prefix)
         self.bytes = layout.bytes_of(asked)
@@ -88,7 +89,11 @@ class ExportWriter:
         training = self._training_body(functions)
         frame, given = self._frame(), self.signatures
         text = "\n".join(line for one in functions.values() for line in one.lines)
-        called = definitions(text, self.real)
+        called = [prefixed(one, self.name) for one in definitions(text, self.real)]
+        functions = {
+            kind: replace(one, lines=[prefixed(line, self.name) for line in one.lines])
+            for kind, one in functions.items()
+        }
         prologue = functions.get("prologue")
         scalars = given.scalars_of_start
         context = EmbeddedBody(
@@ -133,7 +138,7 @@ class ExportWriter:
     def _values(self) -> list[tuple[str, list[str]]]:
         if not self.asked.weights:
             return []
-        values = self.asked.values_of(self.name, self.cell.parameters)
+        values = self.asked.values_of(self.planned.definition.name, self.cell.parameters)
         return [(name, _rows(array, self.real)) for name, array in values.items()]
 
     # --- functions of a step ----------------------------------------------------------------
@@ -146,7 +151,10 @@ class ExportWriter:
         types = self._types(function)
         used = [f"{kind}{name}" for name, kind in types.items() if f"{name}->" in text]
         return FunctionText(
-            f"run_{function.name}", _WHAT[function.name], ", ".join(used) or "void", lines
+            f"{self.name}_run_{function.name}",
+            _WHAT[function.name],
+            ", ".join(used) or "void",
+            lines,
         )
 
     def _types(self, function: PlannedFunction) -> Mapping[str, str]:
@@ -164,7 +172,7 @@ class ExportWriter:
     def _call(self, function: FunctionText, memory: str) -> str:
         """Spell the call of a function whose structs lie in ``memory``."""
         given = {"weights": "weights", "frame": "&frame"}
-        work = f"&{memory}->work.{function.name.removeprefix('run_')}_work"
+        work = f"&{memory}->work.{function.name.removeprefix(f'{self.name}_run_')}_work"
         arguments = []
         for parameter in function.parameters.split(", "):
             name = parameter.rpartition("*")[2]
@@ -232,7 +240,7 @@ class ExportWriter:
             carries=[(str(one.carry.name), str(one.passed.name)) for one in links],
             optimiser=self.layout.optimizer,
             updates=[
-                optimiser.call(member.name, self.lengths.product(member.shape))
+                optimiser.call(self.name, member.name, self.lengths.product(member.shape))
                 for member in self.layout.gradients.members
             ],
         )
