@@ -1,24 +1,32 @@
 """Tell what kind of recurrence a cell is, from its equations: what a step must wait for.
 
 Input: ``SequencePrograms``. Output: ``Recurrence``, the class of every state with the reason.
-Every forward value carries, for each state that reaches it, which units of the state each of its
-own units may read (``Reach``), and whether it is an affine function of the states. Both are
-conservative: where structure is lost (a concatenation, states of different shapes) all units count
-as read.
+States that have a form over time (``program.chunks``) are of the class of their layer, given what
+earlier layers form. Of the others every forward value carries, for each such state that reaches it,
+which units of the state each of its own units may read (``Reach``). That is conservative: where
+structure is lost (a concatenation, states of different shapes) all units count as read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import TypeAlias
 
 from sympy import Expr, Integer
 
 from cellgen.language.notation import text
-from cellgen.language.ops import Pointwise
-from cellgen.language.value import Apply, Role, Shape, Value
+from cellgen.language.value import Role, Shape, Value
+from cellgen.program.chunks import (
+    Delay,
+    Layer,
+    MaxPlusScan,
+    Memory,
+    Refusal,
+    equation_of,
+    form_over_time,
+)
 from cellgen.program.over_time import SequencePrograms, StateLink
 from cellgen.program.ssa import Program, Statement
 
@@ -28,41 +36,32 @@ formed and the one unit that it reads."""
 Reach: TypeAlias = tuple[Unit | None, ...]
 """For each unit axis of a state: the one unit that is read, or None where every unit may be."""
 
-SHOWN = 60
-"""Characters of a coefficient that a reason still spells out."""
-
 
 class RecurrenceClass(Enum):
     """How the new states depend on the old ones, from the hardest to the easiest."""
 
     DENSE = "dense"
     BLOCK_DIAGONAL = "block-diagonal"
-    RANK_ONE = "rank-one updates of a matrix"
     DIAGONAL = "diagonal, state-dependent"
-    LINEAR = "diagonal and linear"
+    RANK_ONE = "rank-one updates of a matrix"
     MATRIX = "diagonal and linear, on a matrix"
+    MAX_PLUS = "diagonal, a running maximum"
+    LINEAR = "diagonal and linear"
 
 
 MEANING: Mapping[RecurrenceClass, str] = {
     RecurrenceClass.DENSE: "units read each other",
     RecurrenceClass.BLOCK_DIAGONAL: "heads read only themselves: they split like batch rows",
-    RecurrenceClass.RANK_ONE: "what a key holds is read, and corrected by an outer product",
     RecurrenceClass.DIAGONAL: "units read only themselves",
-    RecurrenceClass.LINEAR: "a scan, s = a * s + b",
+    RecurrenceClass.RANK_ONE: "what a key holds is read, and corrected by an outer product",
     RecurrenceClass.MATRIX: "a scan, s = a * s + b, of outer products b",
+    RecurrenceClass.MAX_PLUS: "a scan, s = max(s + a, b)",
+    RecurrenceClass.LINEAR: "a scan, s = a * s + b",
 }
 
 _ORDER = tuple(RecurrenceClass)
-_APART = (RecurrenceClass.DIAGONAL, RecurrenceClass.LINEAR, RecurrenceClass.MATRIX)
-"""Classes of states whose units do not read each other."""
-
-
-class Degree(IntEnum):
-    """How a value depends on the states."""
-
-    CONSTANT = 0
-    AFFINE = 1
-    NONLINEAR = 2
+_APART = _ORDER[_ORDER.index(RecurrenceClass.DIAGONAL) :]
+"""Classes of states whose units do not read each other, but for reads of a matrix by a key."""
 
 
 @dataclass(frozen=True)
@@ -112,21 +111,38 @@ def recurrence_of(programs: SequencePrograms) -> Recurrence:
     A state that reads no state only hands an input on: for the classes of others it is one.
     """
     flow = _Flow(programs.forward, programs.links)
-    links = [link for link in programs.links if flow.reach[link.next]]
-    known = _Flow(programs.forward, links)
-    states = tuple(known.state_class(link) for link in programs.links)
+    form = form_over_time(programs.definition)
+    layer_of = {state: layer for layer in form.layers for state in layer.states}
+    refused = [k for k in programs.links if isinstance(layer_of[k.previous], Refusal)]
+    among = _Flow(programs.forward, refused)
+    states = []
+    for link in programs.links:
+        layer = layer_of[link.previous]
+        if isinstance(layer, Refusal):
+            states.append(among.state_class(link, layer))
+        else:
+            reason = equation_of(layer, form, link.previous)
+            states.append(StateClass(link.previous, _class_of(layer), reason))
     barriers = [s for s in programs.forward.statements if _is_barrier(s)]
     waited = flow.needed_by_states()
-    delays = {link.previous for link in programs.links} - {link.previous for link in links}
-    kinds = [s.kind for s in states if s.state not in delays] or [s.kind for s in states]
+    moving = [s.kind for s in states if not isinstance(layer_of[s.state], Delay)]
+    kinds = moving or [s.kind for s in states]
     return Recurrence(
         kind=min(kinds, key=_ORDER.index),
         levels=max(flow.levels[link.next] for link in programs.links),
-        states=states,
+        states=tuple(states),
         hoisted=tuple(s for s in barriers if not flow.reach[s.target]),
         recurrent=tuple(s for s in barriers if flow.reach[s.target] and s.target in waited),
         trailing=tuple(s for s in barriers if flow.reach[s.target] and s.target not in waited),
     )
+
+
+def _class_of(layer: Layer) -> RecurrenceClass:
+    """The class of the states of a layer."""
+    if isinstance(layer, Memory):
+        return RecurrenceClass.MATRIX if layer.is_plain else RecurrenceClass.RANK_ONE
+    is_maximum = isinstance(layer, MaxPlusScan)
+    return RecurrenceClass.MAX_PLUS if is_maximum else RecurrenceClass.LINEAR
 
 
 def _is_barrier(statement: Statement) -> bool:
@@ -142,10 +158,7 @@ class _Flow:
         self.links = links
         self.definitions = program.definitions
         self.reach: dict[Value, dict[Value, Reach]] = {v: {} for v in program.arguments}
-        self.degree = dict.fromkeys(program.arguments, Degree.CONSTANT)
         self.levels = dict.fromkeys(program.arguments, 0)
-        self.bent: dict[Value, Statement] = {}
-        """Where a value stopped being affine in the states."""
         self.mixed: dict[Value, Statement] = {}
         """Where a value came to read more than one unit of a state."""
         for link in links:
@@ -153,7 +166,7 @@ class _Flow:
             # A state that nothing reads is no argument of the program.
             axes = range(1, len(state.shape))
             self.reach[state] = {state: tuple((axis, Integer(0)) for axis in axes)}
-            self.degree[state], self.levels[state] = Degree.AFFINE, 0
+            self.levels[state] = 0
         for statement in program.statements:
             self._follow(statement)
 
@@ -165,26 +178,10 @@ class _Flow:
                 passed = _passed(statement, operand, own)
                 reach[state] = _joined(reach[state], passed) if state in reach else passed
         self.reach[target] = reach
-        self.degree[target] = self._degree_of(statement)
         self.levels[target] = self._level_of(statement)
-        self._note(self.mixed, statement, any(None in own for own in reach.values()))
-        self._note(self.bent, statement, self.degree[target] is Degree.NONLINEAR)
-
-    def _note(self, notes: dict[Value, Statement], statement: Statement, holds: bool) -> None:
-        """Remember the statement that first made something true of a value."""
-        if holds:
-            origins = (notes[v] for v in statement.operands if v in notes)
-            notes[statement.target] = next(origins, statement)
-
-    def _degree_of(self, statement: Statement) -> Degree:
-        if statement.is_pointwise:
-            return _degree(statement.expression, self.degree)
-        degrees = [self.degree[operand] for operand in statement.operands]
-        if statement.traits.is_still and max(degrees) > Degree.CONSTANT:
-            return Degree.NONLINEAR
-        if statement.traits.is_product and min(degrees[-2:]) > Degree.CONSTANT:
-            return Degree.NONLINEAR
-        return max(degrees)
+        if any(None in own for own in reach.values()):
+            origins = (self.mixed[v] for v in operands if v in self.mixed)
+            self.mixed[target] = next(origins, statement)
 
     def _level_of(self, statement: Statement) -> int:
         levels = [self.levels[operand] for operand in statement.operands]
@@ -209,62 +206,14 @@ class _Flow:
 
     # --- verdicts -----------------------------------------------------------------------------
 
-    def state_class(self, link: StateLink) -> StateClass:
-        reach = self.reach[link.next]
-        if not reach:
-            reason = f"{link.next} reads no state"
-            return StateClass(link.previous, RecurrenceClass.LINEAR, reason)
-        kinds = {state: _kind(own, state, link.next) for state, own in reach.items()}
-        worst = min(kinds.values(), key=_ORDER.index)
-        if worst is not RecurrenceClass.DIAGONAL:
-            source = next(state for state, kind in kinds.items() if kind is worst)
-            if (read := self._rank_one(link, kinds)) is not None:
-                shown = self._spelled_out(read)
-                reason = f"linear in the matrix, of which `{shown}` alone reads many units"
-                return StateClass(link.previous, RecurrenceClass.RANK_ONE, reason)
-            return StateClass(link.previous, worst, self._why_mixed(link.next, source))
-        if self.degree[link.next] is Degree.NONLINEAR:
-            bent = self.bent[link.next]
-            reason = f"`{self._spelled(bent)}` is not linear in a state"
-            return StateClass(link.previous, RecurrenceClass.DIAGONAL, reason)
-        kind = RecurrenceClass.MATRIX if self._adds_outer(link) else RecurrenceClass.LINEAR
-        return StateClass(link.previous, kind, self._why_linear(link.next))
-
-    def _rank_one(
-        self, link: StateLink, kinds: Mapping[Value, RecurrenceClass]
-    ) -> Statement | None:
-        """The one sum along an axis of a matrix through which its new value reads other units."""
-        own = self.reach[link.next].get(link.previous, ())
-        others = [kind for state, kind in kinds.items() if state != link.previous]
-        is_matrix = len(own) > 1 and sum(unit is None for unit in own) == 1
-        if not is_matrix or any(kind is not RecurrenceClass.DIAGONAL for kind in others):
-            return None
-        waited = self._waited([link.next])
-        mixing = [
-            statement
-            for statement in self.program.statements
-            if statement.target in waited
-            and _is_barrier(statement)
-            and link.previous in self.reach[statement.target]
-        ]
-        is_one = len(mixing) == 1 and mixing[0].traits.is_sum
-        is_affine = self.degree[link.next] <= Degree.AFFINE
-        return mixing[0] if is_one and is_affine else None
-
-    def _adds_outer(self, link: StateLink) -> bool:
-        """Whether a new matrix reads what all its rows, and what all its columns have in common."""
-        if len(link.previous.shape) < 3:
-            return False
-        narrow = [
-            [axis == 1 for axis in operand.shape[-2:]]
-            for statement in self.program.statements
-            if statement.target in self._waited([link.next])
-            and statement.is_pointwise
-            and statement.target.shape == link.previous.shape
-            for operand in statement.operands
-            if operand.is_batched and not self.reach[operand]
-        ]
-        return [True, False] in narrow and [False, True] in narrow
+    def state_class(self, link: StateLink, refusal: Refusal) -> StateClass:
+        """The class of a state that has no form over time."""
+        kinds = {s: _kind(own, s, link.next) for s, own in self.reach[link.next].items()}
+        worst = min(kinds.values(), key=_ORDER.index, default=RecurrenceClass.DIAGONAL)
+        if worst is RecurrenceClass.DIAGONAL:
+            return StateClass(link.previous, worst, refusal.reason)
+        source = next(state for state, kind in kinds.items() if kind is worst)
+        return StateClass(link.previous, worst, self._why_mixed(link.next, source))
 
     def _why_mixed(self, following: Value, source: Value) -> str:
         statement = self.mixed.get(following)
@@ -276,26 +225,6 @@ class _Flow:
             return f"`{self._spelled(statement)}` joins a state with other units"
         return f"`{self._spelled(statement)}` reads one unit of a state for many"
 
-    def _why_linear(self, following: Value) -> str:
-        written = self._written_out(following)
-        terms = []
-        for link in self.links:
-            term = written.diff(link.previous) * link.previous
-            if term != 0:
-                shown = text(term)
-                terms.append(shown if len(shown) <= SHOWN else f"a * {link.previous}")
-        return f"{following} = {' + '.join(terms)} + b; the factors read no state"
-
-    def _written_out(self, value: Value) -> Expr:
-        """An equation in terms of states and of values that no state reaches."""
-        statement = self.definitions.get(value)
-        if statement is None or not self.reach[value]:
-            return value
-        if not statement.is_pointwise:
-            return self._written_out(statement.operands[0])  # a part or a join: other units' names
-        swap = {operand: self._written_out(operand) for operand in statement.operands}
-        return statement.expression.xreplace(swap)
-
     def _spelled(self, statement: Statement) -> str:
         """The expression of a statement; a product without what it is added onto."""
         expression = statement.expression
@@ -304,12 +233,6 @@ class _Flow:
             return f"{a} @ {b}"
         swap = {v: self._origin(v) for v in statement.operands}
         return text(expression.xreplace(swap))
-
-    def _spelled_out(self, statement: Statement) -> str:
-        """An operator's expression, with what its operands are made of."""
-        expression = statement.expression
-        made = [self._written_out(operand) for operand in expression.operands]
-        return text(Apply(expression.op, made, expression.attributes))
 
     def _origin(self, value: Value) -> Value:
         """The value that a copy, or a function that passes its argument on, was made from."""
@@ -379,19 +302,3 @@ def _is_seed(statement: Statement, operand: Value) -> bool:
     """Whether a product is added onto an operand, unit by unit, and does not contract it."""
     operands = statement.expression.operands
     return statement.traits.is_onto and operand == operands[0] and operand not in operands[1:]
-
-
-def _degree(expression: Expr, known: Mapping[Value, Degree]) -> Degree:
-    """How a pointwise expression depends on the states; a cancellation is not looked for."""
-    if isinstance(expression, Value):
-        return known.get(expression, Degree.CONSTANT)
-    degrees = [_degree(argument, known) for argument in expression.args]
-    highest = max(degrees, default=Degree.CONSTANT)
-    if highest is Degree.CONSTANT or expression.is_Add:
-        return highest
-    if expression.is_Mul:
-        return highest if sum(degrees) <= Degree.AFFINE else Degree.NONLINEAR
-    if isinstance(expression, Pointwise) and expression.row.affine_in:
-        bending = [d for i, d in enumerate(degrees) if i not in expression.row.affine_in]
-        return Degree.NONLINEAR if any(bending) else highest
-    return Degree.NONLINEAR

@@ -16,6 +16,7 @@ from cellgen.errors import DerivationError, UsageError
 from cellgen.language.cell import Cell, definition_of
 from cellgen.language.value import B, Value, format_axis
 from cellgen.pipeline import recurrence, sequence_of
+from cellgen.program.chunks import Refusal, equation_of, form_over_time, kind_of
 from cellgen.program.recurrence import Recurrence
 from cellgen.program.ssa import Program
 from cellgen.program.transforms.online import approximation_of
@@ -55,9 +56,11 @@ def explain(
         if shape is not None:
             raise UsageError(f"{Exception.__str__(error)}; leave out --shape") from None
         rows = (ChoiceRow("functions of one step only", Exception.__str__(error)),)
-        return Explanation(name, found, (_class_section(cell, found), Section("plan", rows)), {})
+        head = (_class_section(cell, found), _layers(cell), Section("plan", rows))
+        return Explanation(name, found, head, {})
     sections = [
         _class_section(cell, found),
+        _layers(cell),
         *_parts(schedule, found),
         _kept(schedule),
         _work(schedule),
@@ -107,6 +110,18 @@ def _class_section(cell: type[Cell], found: Recurrence) -> Section:
     if approximation := approximation_of(cell):
         rows.insert(0, ChoiceRow(f"gradients that states hold are approximate: {approximation}"))
     return Section("recurrence", tuple(rows))
+
+
+def _layers(cell: type[Cell]) -> Section:
+    """The layers of the form over time; where there is none, the statement that forbids it."""
+    form = form_over_time(definition_of(cell))
+    rows = []
+    for layer in form.layers:
+        states, why = ", ".join(map(str, layer.states)), equation_of(layer, form)
+        rows.append(ChoiceRow(f"{states}: {kind_of(layer)}", why))
+    if any(isinstance(layer, Refusal) for layer in form.layers):
+        return Section("form over time: none, step by step", tuple(rows))
+    return Section("form over time: layers, each for all steps at once", tuple(rows))
 
 
 def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:

@@ -1,0 +1,193 @@
+"""Derive the layers of a cell: its states in an order in which each can be formed for all steps.
+
+Input: a ``Definition``. Output: ``FormOverTime``. States that read each other are one layer; what
+an earlier layer forms is known at every step, before and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sympy import Expr
+
+from cellgen.language.cell import Definition
+from cellgen.language.notation import text
+from cellgen.language.value import Value
+from cellgen.program.chunks.affine import AffineForms, cone
+from cellgen.program.chunks.layers import (
+    ForbiddenError,
+    FormOverTime,
+    Layer,
+    Memory,
+    Refusal,
+)
+from cellgen.program.chunks.memory import memory_layer
+from cellgen.program.chunks.scans import scan_layer
+from cellgen.program.chunks.streams import Streams, in_order
+from cellgen.program.derive import forward
+from cellgen.program.identity import once_for_each
+from cellgen.program.simplify import FORWARD, simplify
+from cellgen.program.ssa import Program, Statement
+
+
+@once_for_each
+def form_over_time(definition: Definition) -> FormOverTime:
+    """Derive the form over time of a cell, once for each definition."""
+    following = {state: definition.next_state(state) for state in definition.states}
+    results = tuple(dict.fromkeys((*definition.outputs, *following.values())))
+    step = simplify(forward(definition.with_outputs(results)), FORWARD)
+    return _Analysis(definition, step, following).form()
+
+
+class _Analysis:
+    def __init__(
+        self, definition: Definition, step: Program, following: Mapping[Value, Value]
+    ) -> None:
+        self.definition, self.step, self.following = definition, step, following
+        self.streams = Streams(step)
+        self.known: set[Value] = set()
+        self.equations: dict[Value, Statement] = {}
+        """What is formed from reads of memories, in those reads."""
+
+    def form(self) -> FormOverTime:
+        layers: list[Layer | Refusal] = []
+        for states in coupled_states(self.step, self.following):
+            layer = self._layer(states)
+            layers.append(layer)
+            pairs = {state: self.following[state] for state in states}
+            if isinstance(layer, Memory):
+                self.known.update(self.equations)
+            else:
+                self.known.update(pairs, pairs.values())
+        formed = [layer for layer in layers if not isinstance(layer, Refusal)]
+        layers = list(_beside(layers, self.streams))
+        stated = {
+            statement.target: self.streams.looked_through(statement.expression)
+            for statement in self.streams.added
+            if statement.is_pointwise
+        }
+        if len(formed) < len(layers):
+            return FormOverTime(self.definition.name, self.step, tuple(layers), stated=stated)
+        return self._programs(formed, tuple(layers), stated)
+
+    def _layer(self, states: tuple[Value, ...]) -> Layer | Refusal:
+        pairs = {state: self.following[state] for state in states}
+        is_matrix = len(states) == 1 and len(states[0].shape) > 2
+        refused: ForbiddenError | None = None
+        if is_matrix and states[0] in cone(self.step, pairs[states[0]], self.known):
+            try:
+                return self._memory(states[0])
+            except ForbiddenError as error:
+                refused = error
+        try:
+            return scan_layer(self.step, pairs, self.streams, self.known)
+        except ForbiddenError as error:
+            return Refusal(states, _reason(refused or error, self.streams))
+
+    def _memory(self, state: Value) -> Memory:
+        new = self.following[state]
+        forms = AffineForms(self.step, state, new, self.streams, self.known)
+        memory, equations = memory_layer(forms, state, new)
+        self.equations.update({statement.target: statement for statement in equations})
+        return memory
+
+    def _programs(
+        self,
+        formed: list[Layer],
+        layers: tuple[Layer | Refusal, ...],
+        stated: Mapping[Value, Expr],
+    ) -> FormOverTime:
+        step = self.step
+        reads = [r.value for one in formed if isinstance(one, Memory) for r in one.readouts]
+        arguments = (*step.arguments, *reads)
+        statements = [self.equations.get(s.target, s) for s in step.statements]
+        statements += [s for t, s in self.equations.items() if t not in step.definitions]
+        ordered = in_order([*statements, *self.streams.added], arguments)
+        base = Program(step.cell, "streams", arguments, ordered, step.results)
+        memories = {v for one in formed if isinstance(one, Memory) for v in (one.state, one.next)}
+        states = {*self.following, *self.following.values()} - memories
+        wanted = tuple(v for v in self.definition.outputs if v not in memories)
+        pre = {}
+        known: set[Value] = set()
+        for layer in formed:
+            pre[layer.states] = base.restrict("streams", layer.streams, known)
+            known.update(v for s in layer.states for v in (s, self.following[s]))
+        post = base.restrict("outputs", wanted, states - set(wanted))
+        return FormOverTime(self.definition.name, step, layers, pre, post, stated)
+
+
+def _reason(error: ForbiddenError, streams: Streams) -> str:
+    statement = error.statement
+    if statement is None:
+        return error.why
+    return f"`{_spelled(statement, streams)}` {error.why}"
+
+
+def _spelled(statement: Statement, streams: Streams) -> str:
+    swap = {
+        value: definition.expression
+        for value in statement.operands
+        if (definition := streams.definitions.get(value)) is not None
+        and isinstance(definition.expression, Value)
+    }
+    return text(statement.expression.xreplace(swap))
+
+
+def coupled_states(step: Program, following: Mapping[Value, Value]) -> list[tuple[Value, ...]]:
+    """States in the order in which they can be computed, those that read each other together."""
+    reads = {state: _read_by(step, new, following) for state, new in following.items()}
+    for _ in following:
+        for state, of in reads.items():
+            reads[state] = of.union(*(reads[other] for other in of))
+    ordered: list[tuple[Value, ...]] = []
+    waiting = list(following)
+    while waiting:
+        done = {state for group in ordered for state in group}
+        for state in waiting:
+            group = {state} | {other for other in reads[state] if state in reads[other]}
+            if reads[state] <= done | group:
+                ordered.append(tuple(s for s in following if s in group))
+                waiting = [s for s in waiting if s not in group]
+                break
+    return ordered
+
+
+def _read_by(step: Program, new: Value, following: Mapping[Value, Value]) -> set[Value]:
+    """The states that a new state reads, before their step or after it."""
+    others = {value: state for state, value in following.items() if value != new}
+    needed, found = {new}, set()
+    for statement in reversed(step.statements):
+        if statement.target not in needed:
+            continue
+        if statement.target in others:
+            found.add(others[statement.target])
+            continue
+        needed.update(statement.operands)
+    return found | (needed & set(following))
+
+
+def _beside(layers: list[Layer | Refusal], streams: Streams) -> list[Layer | Refusal]:
+    """Find vectors that are one more column of a matrix: same decay, one key and one query.
+
+    That is by equality of expressions, views looked through.
+    """
+
+    def facts(memory: Memory) -> tuple[object, ...] | None:
+        if len(memory.updates) != 1 or memory.erasers or len(memory.readouts) != 1:
+            return None
+        of = [memory.log_decay, memory.updates[0].key, memory.readouts[0].query]
+        written = [v and streams.looked_through(streams.definitions[v].expression) for v in of]
+        return (memory.decay, memory.readouts[0].after, *written)
+
+    wide = {
+        facts(one): one.state
+        for one in layers
+        if isinstance(one, Memory) and one.value_axis is not None
+    }
+    return [
+        replace(one, beside=wide.get(facts(one)))
+        if isinstance(one, Memory) and one.value_axis is None and facts(one) is not None
+        else one
+        for one in layers
+    ]
