@@ -230,16 +230,21 @@ def names(where: str, name: str, value: object, what: str) -> dict[str, object]:
     return found
 
 
+def refuse_masked(where: str, name: str, value: object) -> None:
+    """Refuse an array with a mask of its own, which would be lost. Raises ArgumentError."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"{where}: {name} is a masked array, expected one without a mask of its own, which "
+            f"would be ignored; pass {name}.filled(...) with what counts where it hides something"
+        )
+
+
 def array(where: str, name: str, value: object) -> Array:
     """Return what NumPy reads as an array of real numbers, as it is where it is one.
 
     Raises ArgumentError: nothing that NumPy can read, or entries that are no real numbers.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"{where}: {name} is a masked array, expected one without a mask of its own; pass "
-            f"{name}.filled(...)"
-        )
+    refuse_masked(where, name, value)
     try:
         found = np.asarray(value)
     except MemoryError:

@@ -80,7 +80,8 @@ def test_publishers_at_once_all_get_a_verified_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["truncate", "alter", "no manifest", "bad manifest", "no object"]
+    "damage",
+    ["truncate", "alter", "no manifest", "bad manifest", "nested too deep", "no object"],
 )
 def test_a_damaged_entry_is_not_found_and_is_replaced(
     damage: str, caplog: pytest.LogCaptureFixture
@@ -96,6 +97,8 @@ def test_a_damaged_entry_is_not_found_and_is_replaced(
             manifest.unlink()
         case "bad manifest":
             manifest.write_text("{")
+        case "nested too deep":
+            manifest.write_text("[" * 100_000)
         case "no object":
             path.unlink()
     with caplog.at_level(logging.WARNING, "cellgen"):
@@ -313,7 +316,7 @@ def test_facts_are_recalled_from_private_files_only(folder: Path) -> None:
     path.chmod(0o666)
     assert cache.recall("key") is None
     path.chmod(0o600)
-    for text in ("[1]", "{", ""):
+    for text in ("[1]", "{", "", "[" * 100_000):
         path.write_text(text)
         assert cache.recall("key") is None
 

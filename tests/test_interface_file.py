@@ -35,6 +35,7 @@ def changed(**fields: object) -> str:
     [
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
+        ("[" * 100_000, "RecursionError"),
         ("{}", "KeyError: 'abi'"),
         (changed(abi=3), "is of ABI 3, expected"),
         (changed(functions=[{"name": "forward"}]), "KeyError"),

@@ -248,6 +248,8 @@ def test_sympys_functions_become_rows_and_unknown_ones_are_named() -> None:
         (sympy.erf(a), "erf(a)"),
         (a * True + False, "a"),
         (sympy.tan(a), "sin(a) / cos(a)"),
+        (sympy.atan(a), "atan2(a, 1)"),
+        (sympy.atan2(a, b), "atan2(a, b)"),
         (
             sympy.Piecewise((a, a > 0), (b, b > 0), (0, True)),
             "where((a > 0), a, where((b > 0), b, 0))",
@@ -259,7 +261,8 @@ def test_sympys_functions_become_rows_and_unknown_ones_are_named() -> None:
     ):
         assert text(from_sympy(theirs)) == ours
     for unknown, instead in (
-        (sympy.atan(a), "atan is not in the operator table; compose it .* activation"),
+        (sympy.gamma(a), "gamma is not in the operator table; compose it .* activation"),
+        (sympy.asinh(a), "asinh is not in the operator table; write sign"),
         (sympy.erfc(a), "write 1 - erf"),
         (sympy.ceiling(a), "pass the number as an input"),
         (sympy.Piecewise((a, a > 0)), "end it with \\(value, True\\)"),
@@ -292,6 +295,10 @@ COMPOSED = {
     "cosh": (sympy.cosh, np.cosh),
     "sinh": (sympy.sinh, np.sinh),
     "tan": (sympy.tan, np.tan),
+    "atan": (sympy.atan, np.arctan),
+    "asin": (lambda x: sympy.asin(x / 3), lambda x: np.arcsin(x / 3)),
+    "acos": (lambda x: sympy.acos(x / 3), lambda x: np.arccos(x / 3)),
+    "atanh": (lambda x: sympy.atanh(x / 3), lambda x: np.arctanh(x / 3)),
     "heaviside": (lambda a: sympy.Heaviside(a, 1), lambda x: np.heaviside(x, 1)),
     "softmax": (softmax, lambda x: np.exp(x) / np.exp(x).sum()),
     "logsumexp": (logsumexp, lambda x: np.log(np.exp(x).sum()) + 0 * x),

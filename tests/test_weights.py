@@ -332,6 +332,16 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "bias_hh_l0 has entries that are not finite, of which nothing can be proved",
     ),
+    "a masked array": (
+        lambda: convert(
+            dict(drawn("torch.nn.LSTM"), bias_hh_l0=np.ma.ones(16)), "torch.nn.LSTM", "onnx.LSTM"
+        ),
+        "torch.nn.LSTM: bias_hh_l0 is a masked array",
+    ),
+    "a masked array in a file": (
+        lambda: weights.save("a.npz", {"x": np.ma.ones(2)}),
+        "save: x is a masked array",
+    ),
     "no path": (lambda: weights.load(3), "path is 3"),
     "no folder": (lambda: weights.save("nowhere/a.safetensors", {}), "cannot be written"),
     "complex numbers": (

@@ -257,7 +257,7 @@ def read_zoo(path: Path) -> Zoo:
         return Zoo((), {})
     try:
         return zoo_from(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a result of benchmarks.zoo: {error}") from None
 
 

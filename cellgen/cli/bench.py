@@ -83,7 +83,7 @@ def read(path: Path) -> BenchReport:
     """Read a saved report. Raises UsageError."""
     try:
         return from_data(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as a result of `cellgen bench`: {error}") from None
 
 

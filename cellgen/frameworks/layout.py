@@ -108,13 +108,16 @@ class TensorLayout:
     def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
         """Tell the dimensions from what is given by name; states may be left out.
 
-        Raises UntoldError where nothing that is given, of a right rank, tells one of them.
+        Raises UntoldError where nothing that is given tells one of them, or what would has another
+        number of axes.
         """
         sizes: dict[str, int] = {}
         for told in self.told:
             item = self.theta[told.tensor]
             found = given.get(item.name)
-            if found is None or len(found.shape) != len(item.shape):
+            if found is not None and len(found.shape) != len(item.shape):
+                raise UntoldError(self.wrong_rank(item, found.shape))
+            if found is None:
                 raise UntoldError(
                     f"{self.where}: states are left out, and nothing tells the dimension "
                     f"{told.dim} of them; pass {item.name} {shape_text(item)}"
@@ -146,9 +149,11 @@ class TensorLayout:
 
     def wrong_rank(self, item: Argument, shape: Sequence[int]) -> str:
         """What is wrong of an array that has more or fewer axes."""
+        lacks_one = item.over_time and len(shape) + 1 == len(item.shape)
+        advice = f"pass {item.name}[:, None] for one row, {item.name}[None] for one step"
         return (
             f"{self.where}: {item.name} has {len(shape)} axes, shape {tuple(shape)}, expected "
-            f"{len(item.shape)}: {shape_text(item)}; reshape it"
+            f"{len(item.shape)}: {shape_text(item)}; {advice if lacks_one else 'reshape it'}"
         )
 
     def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:

@@ -129,6 +129,8 @@ class CellFunction:
                 self._refuse_option(name)
         is_batch_first = accept.flag(where, "batch_first", options.get("batch_first", False))
         given = self._given(params, x, state)
+        for name, value in {**options, **given}.items():
+            accept.refuse_masked(where, name, value)
         tables = {n: jnp.asarray(options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
             given, tables = self._time_first(given), _steps_first(tables)
@@ -213,9 +215,9 @@ class CellFunction:
         return dict(zip(self.states, several, strict=True))
 
     def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        timed = {item.name for item in self.layout.theta if item.over_time}
+        timed = {item.name: len(item.shape) for item in self.layout.theta if item.over_time}
         return {
-            name: jnp.swapaxes(value, 0, 1) if name in timed and jnp.ndim(value) > 1 else value
+            name: jnp.swapaxes(value, 0, 1) if timed.get(name) == jnp.ndim(value) else value
             for name, value in given.items()
         }
 

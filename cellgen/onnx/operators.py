@@ -165,7 +165,7 @@ def _numbers(
     """The next of the numbers that an activation takes, else its defaults."""
     found: list[float | None] = []
     for default, given, name in ((row.alpha, alphas, "alpha"), (row.beta, betas, "beta")):
-        if default is not None and not given and row.is_open:
+        if default and not given and row.is_open:
             raise UsageError(
                 f"{where}: the activation {row.name} has no activation_{name}, which ONNX and "
                 f"onnxruntime read in different ways ({default} and 0); give the number"

@@ -80,7 +80,7 @@ def interface_of(text: str, where: str) -> Interface:
         if abi == ABI_VERSION:
             functions = tuple(_function(item) for item in found["functions"])
             return Interface(str(found["name"]), str(found["digest"]), functions)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "
             f"again with `cellgen build`"

@@ -98,6 +98,7 @@ class StackedInputs:
                     f"{where}: {name} is in weights, expected weights, biases and scalars alone; "
                     f"give {name} {shape_text(item)} to forward(...)"
                 )
+            accept.refuse_masked(where, name, value)
             if item.is_weight and not isinstance(value, np.ndarray):
                 raise ArgumentError(
                     f"{where}: {name} is {accept.shown(value)}, expected a numpy.ndarray "

@@ -134,6 +134,7 @@ def _flat(arrays: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
     found = {}
     for name, value in arrays.items():
+        accept.refuse_masked(read_as.name, name, value)
         held = value.detach() if hasattr(value, "detach") else value
         try:
             array = np.asarray(held)

@@ -48,6 +48,8 @@ def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
     hold, the package safetensors missing.
     """
     found = _path("save", path)
+    for name, array in arrays.items():
+        accept.refuse_masked("save", name, array)
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
         if found.suffix == ".npz":

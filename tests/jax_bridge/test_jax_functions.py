@@ -154,7 +154,10 @@ def wrong(what: str) -> dict[str, object]:
         ("dtype", r"w_z is float32, expected float64, as x is; pass w_z\.astype"),
         ("bfloat16", r"h_prev is float64, expected bfloat16, as x is; pass h_prev\.astype"),
         ("integers", "x is int64, expected float32, float64, bfloat16 or float16"),
-        ("rank", r"x has 2 axes, shape \(2, 2\), expected 3: \(T, B, I\)"),
+        (
+            "rank",
+            r"x has 2 axes, shape \(2, 2\), expected 3: \(T, B, I\); pass x\[:, None\] for one row",
+        ),
         ("shape", r"u_r has shape \(2, 3\), expected \(H, H\) = \(3, 3\) with H = 3 from w_z"),
     ],
 )
@@ -166,6 +169,19 @@ def test_wrong_arrays_are_a_type_error(how: object, what: str, message: str) -> 
     with pytest.raises(TypeError, match=rf"gru\.sequence_forward: {message}") as caught:
         run(drawn(cell)["b_z"])
     assert isinstance(caught.value, ArgumentError)
+
+
+def test_a_mask_of_an_array_s_own_is_not_dropped() -> None:
+    cell, given = function("gru"), drawn(function("gru"))
+    params = {name: given[name] for name in cell.params}
+    hidden = np.ma.masked_array(np.asarray(given["x"]), True)
+    for x, options, name in (
+        (hidden, {}, "x"),
+        (hidden, {"batch_first": True}, "x"),
+        (given["x"], {"lengths": np.ma.ones(2, int)}, "lengths"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{name} is a masked array"):
+            cell(params, x, None, **options)
 
 
 def test_wrong_names_and_options() -> None:
@@ -182,6 +198,8 @@ def test_wrong_names_and_options() -> None:
         ),
         ([1], given["x"], None, {}, "params is a list, expected a dict with w_z"),
         (params, {"y": given["x"]}, None, {}, "x has an unknown name 'y'"),
+        (params, given["x"][0], None, {}, r"x has 2 axes, shape \(2, 2\), expected 3"),
+        (params, given["x"][:, 0], None, {"batch_first": True}, r"x has 2 axes, shape \(3, 2\)"),
         (params, given["x"], (1, 2), {}, "state has 2 arrays, expected 1: h_prev"),
         (params, given["x"], None, {"lenghts": 1}, "unknown option 'lenghts'; did you mean"),
         (params, given["x"], None, {"packed": None}, "packed is no option of a function of"),

@@ -125,6 +125,9 @@ def test_every_activation_is_as_onnxruntime_has_it(name):
         assert_as_onnxruntime(op, activations=[name] * count, scale=0.15, **own)
         if not row.is_open:
             assert_as_onnxruntime(op, activations=[name] * count, scale=0.15)
+        if row.beta == 0:  # which onnxruntime takes as well where it is left out
+            alone = {"activation_alpha": own["activation_alpha"]}
+            assert_as_onnxruntime(op, activations=[name] * count, scale=0.15, **alone)
 
 
 def test_each_activation_takes_the_next_number_if_it_has_any():

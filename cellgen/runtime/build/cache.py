@@ -49,6 +49,8 @@ OWN = re.compile(rf"(^|-)[0-9a-f]{{{KEY_DIGITS}}}(\.json)?$")
 PLACE = re.compile(r"[A-Za-z0-9._]+-[0-9]+-[a-z0-9_]{8}")
 """How entries and build folders are named."""
 A_DAY = 86_400.0
+UNREADABLE = (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
+"""What reading a damaged file of JSON may raise; the last of one that nests too deep."""
 ATTEMPTS = 10
 """Times that an entry is put in place, where others do the same without the lock."""
 
@@ -260,7 +262,7 @@ def find(entry: str) -> Path | None:
         produced = path / Path(manifest.pop("object")).name
         _require(not (reason := _exposure(produced)), reason)
         _require(_measure(produced) == manifest, f"{produced.name} is not what was published")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except UNREADABLE as error:
         log.warning("not loading %s: %s; building it again", path, error)
         return None
     return produced
@@ -282,7 +284,7 @@ def recall(key: str) -> dict[str, object] | None:
         if any(_exposure(part) for part in (folder(), path.parent, path)):
             return None
         facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except UNREADABLE:
         return None
     return facts if isinstance(facts, dict) else None
 

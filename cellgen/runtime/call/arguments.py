@@ -182,6 +182,7 @@ def _host_view(where: str, label: str, value: object) -> ArrayView:
     """Look at an array of NumPy's. Raises ArgumentError for anything else."""
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         return view_of(as_base(value))
+    accept.refuse_masked(where, label, value)
     raise ArgumentError(
         f"{where}: {label} is a {type_name(value)}, expected a numpy.ndarray (nothing is copied "
         f"behind your back); pass np.ascontiguousarray({_last_word(label)}, dtype=np.float32), "

@@ -179,8 +179,6 @@ def read_lengths(where: str, given: object, steps: int, rows: int) -> Array | No
     """Return the steps of each row, (B) of int64, a copy. Raises ArgumentError."""
     if given is None:
         return None
-    if isinstance(given, np.ma.MaskedArray):
-        raise _masked(where, "lengths", given)
     array = dense(accept.array(where, "lengths", given))
     if not array.size:  # of an empty list NumPy makes floats
         array = array.astype(np.int64)
@@ -204,8 +202,7 @@ def read_flags(where: str, name: str, options: Options, steps: int, rows: int) -
     given = as_base(getattr(options, name))
     if given is None:
         return None
-    if isinstance(given, np.ma.MaskedArray):
-        raise _masked(where, name, given)
+    accept.refuse_masked(where, name, given)
     axes = ("B", "T") if options.batch_first else ("T", "B")
     shape = (rows, steps) if options.batch_first else (steps, rows)
     if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:
@@ -218,10 +215,3 @@ def read_flags(where: str, name: str, options: Options, steps: int, rows: int) -
             f"({', '.join(axes)}) = {shape}; pass {advice} in that shape"
         )
     return given.swapaxes(0, 1) if options.batch_first else given
-
-
-def _masked(where: str, name: str, given: object) -> ArgumentError:
-    return ArgumentError(
-        f"{where}: {name} is {type_name(given)}, expected an array without a mask "
-        f"of its own, which would be ignored; pass {name}.filled(...)"
-    )
