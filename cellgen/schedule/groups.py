@@ -346,7 +346,7 @@ def views_read(stage: GroupedStage) -> Iterable[View]:
     if isinstance(stage, Product):
         return [stage.a, stage.b]
     if isinstance(stage, Routine):
-        return [stage.a]
+        return stage.operands
     if isinstance(stage, Loop):
         return [load.view for load in stage.loads]
     return [term.operand for term in stage.terms] + [

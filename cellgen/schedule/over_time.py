@@ -335,7 +335,7 @@ def _require_rows(stage: GroupedStage, program: Program) -> None:
     elif isinstance(stage, Group):
         fits = all(term.operand.shape[0] == B for term in stage.terms)
     else:
-        fits = stage.a.shape[0] == B
+        fits = next(iter(views_read(stage))).shape[0] == B
     if not fits:
         raise DerivationError(
             f"{program.cell}.{program.function}: `{str(stage).strip()}` has no batch rows; work on "

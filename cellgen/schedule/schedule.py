@@ -211,7 +211,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Routine:
-    """What is neither a product nor a loop: ``target = row(a)`` for each row and head.
+    """What is neither a product nor a loop: ``target = row(*operands)`` for each row and head.
 
     ``units`` are those of a head, each of so many elements, ``after``; ``by_row`` says whether
     there are rows at all.
@@ -219,7 +219,7 @@ class Routine:
 
     row: Operator
     target: View
-    a: View
+    operands: tuple[View, ...]
     rows: Expr
     heads: Expr
     units: Expr
@@ -310,7 +310,7 @@ def reads(stage: Stage) -> Iterator[View]:
             yield stage.target
         return
     if isinstance(stage, Routine):
-        yield stage.a
+        yield from stage.operands
         return
     own = {line.view.buffer for line in stage.lines if line.view is not None}
     yield from (load.view for load in stage.loads if load.view.buffer not in own)

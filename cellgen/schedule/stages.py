@@ -65,7 +65,7 @@ def _views(stage: Stage) -> Iterable[View]:
     if isinstance(stage, Product):
         return (stage.target, stage.a, stage.b)
     if isinstance(stage, Routine):
-        return (stage.target, stage.a)
+        return (stage.target, *stage.operands)
     written = [line.view for line in stage.lines if line.view is not None]
     return [*written, *(load.view for load in stage.loads)]
 
@@ -166,11 +166,13 @@ class _Planner:
         )
 
     def _routine(self, statement: Statement) -> Routine:
-        (a,), target = statement.expression.operands, statement.target
+        operands, target = statement.expression.operands, statement.target
         row, attributes = operator_of(statement.expression), statement.expression.attributes
-        views = self.views[target], self.views[a]
+        view, read = self.views[target], tuple(self.views[operand] for operand in operands)
+        a = operands[0]  # all of one shape
         # Rows of a matrix are heads side by side, where it is not a part of the columns of another.
-        rows = B in a.shape or (len(a.shape) == 2 and any(view.is_narrow for view in views))
+        is_narrow = any(own.is_narrow for own in (view, *read))
+        rows = B in a.shape or (len(a.shape) == 2 and is_narrow)
         axes = a.shape[1:] if rows else a.shape
         last = len(axes) - row.axes_after(attributes)
         first = last - row.unit_axes(attributes)
@@ -178,7 +180,7 @@ class _Planner:
             sympy.expand(sympy.Mul(*some)) for some in (axes[:first], axes[first:last], axes[last:])
         )
         length = a.shape[0] if rows else Integer(1)
-        return Routine(row, *views, length, count, units, after, bool(rows), statement)
+        return Routine(row, view, read, length, count, units, after, bool(rows), statement)
 
     def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
         """Fuse statements of one phase into as few loops as their index spaces allow."""

@@ -2,8 +2,9 @@
 
 Pointwise functions are rows with a NumPy meaning, derivatives and a C spelling; operators that look
 across elements (``matmul``, ``concat``, ...) are rows with a shape rule, a NumPy meaning, an
-adjoint, a tangent and traits. A new row is a new operator: the tests, the interpreter, the deriver
-and the printers read this table and nothing else.
+adjoint, a tangent and traits; the tangent and the adjoint are stated in every row. A new row is a
+new operator: the tests, the interpreter, the deriver and the printers read this table and nothing
+else.
 
 Ties: ``maximum``, ``minimum``, ``clip`` and ``relu`` give derivative 0 on the losing side, and the
 first argument wins a tie (so ``clip`` passes gradients on its closed interval and ``relu`` has
@@ -49,6 +50,7 @@ from cellgen.language.ops.operator import (
     Array,
     Contraction,
     Form,
+    Motion,
     Operator,
     Traits,
     broadcast,
@@ -116,6 +118,7 @@ __all__ = [
     "Form",
     "FunctionTraits",
     "Growth",
+    "Motion",
     "Operator",
     "Pointwise",
     "PointwiseRow",

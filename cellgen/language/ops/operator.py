@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from sympy import Expr, Integer
 
+from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.value import (
     B,
@@ -21,6 +22,28 @@ from cellgen.language.value import (
 )
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+AdjointRule: TypeAlias = Callable[
+    [Value, Value, Sequence[Value], Sequence[Expr]], tuple[Expr | None, ...]
+]
+"""Maps (result, its adjoint, operands, attributes) to one contribution per operand.
+
+A contribution may be any expression of these values, over several operators; 0 where there is none.
+"""
+TangentRule: TypeAlias = Callable[
+    [Value, Sequence[Value | None], Sequence[Value], Sequence[Expr]], tuple[Expr, ...]
+]
+"""Maps (result, tangents of the operands, operands, attributes) to the terms of its tangent.
+
+The tangent of an operand that does not move is None; a term may be any expression of the values.
+"""
+
+
+class Motion(Enum):
+    """How a result moves with its operands, where a word says it: the tangent of most rows."""
+
+    LINEAR = "linear in all operands at once: its own tangent"
+    STILL = "does not move with its operands, except in jumps"
 
 
 class Form(Enum):
@@ -75,8 +98,8 @@ class Traits:
     ``mixes_units``: an element of the result reads several units of an operand. Operators that do
     not, form nothing: ``is_part`` (attributes: axis, start, size), ``is_join`` (axis),
     ``is_transpose``, ``is_reshape`` (other axes, the same elements). ``is_sum`` adds up over axes
-    to the shape in its attributes. ``is_indicator``: the result is 0 or 1. ``is_still``: it does
-    not move with its operands, except in jumps. ``is_routine``: a routine over the units of each
+    to the shape in its attributes. ``is_indicator``: the result is 0 or 1. ``tangent``: how the
+    result moves, in a word or as a rule. ``is_routine``: a routine over the units of each
     row and head computes it; ``unit_axes`` tells from the attributes how many axes those units
     have, ``axes_after`` how many stand behind them. ``running``: sums up to each unit, 1 from
     the first on, -1 from the last. ``is_repeatable``: computing it again costs
@@ -85,6 +108,7 @@ class Traits:
     """
 
     product: Contraction | None = None
+    tangent: Motion | TangentRule | None = None
     mixes_units: bool = False
     is_part: bool = False
     is_join: bool = False
@@ -92,7 +116,6 @@ class Traits:
     is_reshape: bool = False
     is_sum: bool = False
     is_indicator: bool = False
-    is_still: bool = False
     is_routine: bool = False
     running: int = 0
     is_repeatable: bool = False
@@ -111,6 +134,16 @@ class Traits:
     def is_matmul(self) -> bool:
         """Whether it is the plain product ``a @ b``."""
         return self.product is not None and self.product.is_matmul
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is linear in all operands at once."""
+        return self.tangent is Motion.LINEAR
+
+    @property
+    def is_still(self) -> bool:
+        """Whether it does not move with its operands, except in jumps."""
+        return self.tangent is Motion.STILL
 
     @property
     def is_onto(self) -> bool:
@@ -134,20 +167,39 @@ class Operator(Traits):
 
     ``shape`` maps operand shapes and attributes to the result's shape and raises
     ``DeclarationError`` on a mismatch. ``numpy`` takes arrays, attributes and a function that
-    evaluates a dimension. ``adjoint`` maps (adjoint of the result, operands, attributes) to one
-    contribution per operand (None where there is none). Products are bilinear; every operator that
-    is neither a product nor still is linear, and its own tangent.
+    evaluates a dimension. ``adjoint`` and ``tangent`` are what ``AdjointRule``, ``TangentRule`` and
+    ``Motion`` say; neither may be left out.
+
+    Raises:
+        DeclarationError: a row that does not state its tangent or its adjoint.
     """
 
     name: str
     shape: Callable[[Sequence[Shape], Sequence[Expr]], Shape]
     numpy: Callable[[Sequence[Array], Sequence[Expr], Callable[[Expr], int]], Array]
-    adjoint: Callable[[Value, Sequence[Value], Sequence[Expr]], tuple[Expr | None, ...]]
+    adjoint: AdjointRule
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether it is linear in all operands at once."""
-        return not self.is_product and not self.is_still
+    def __post_init__(self) -> None:
+        if not isinstance(self.tangent, Motion) and not callable(self.tangent):
+            raise self._unstated(
+                "tangent",
+                "give tangent=Motion.LINEAR where it is linear in all operands at once, "
+                "Motion.STILL where it moves in jumps alone, or a function of (result, tangents, "
+                "operands, attributes) that returns the terms of its tangent",
+            )
+        if not callable(self.adjoint):
+            raise self._unstated(
+                "adjoint",
+                "give a function of (result, its adjoint, operands, attributes) that returns one "
+                "contribution per operand",
+            )
+
+    def _unstated(self, column: str, advice: str) -> DeclarationError:
+        stated = shown(getattr(self, column))
+        return DeclarationError(
+            f"operator {self.name}: its {column} is not stated, found {stated}; {advice}",
+            code="declaration.operator",
+        )
 
 
 def mismatch(what: str) -> DeclarationError:

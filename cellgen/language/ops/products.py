@@ -9,10 +9,12 @@ import numpy as np
 from sympy import Expr
 
 from cellgen.language.ops.operator import (
+    AdjointRule,
     Array,
     Contraction,
     Form,
     Operator,
+    TangentRule,
     broadcast,
     matrix,
     mismatch,
@@ -150,9 +152,9 @@ def _np_matmul_transposed(
     return np.asarray(np.tensordot(a, w, axes=(axes, axes)))
 
 
-def _product_adjoint(first: str, second: str, swap_first: bool, swap_second: bool):  # type: ignore[no-untyped-def]
+def _product_adjoint(first: str, second: str, swap_first: bool, swap_second: bool) -> AdjointRule:
     def adjoint(
-        d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
+        y: Value, d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
     ) -> tuple[Expr | None, ...]:
         a, b = operands
         d_a = Apply(first, (b, d_y) if swap_first else (d_y, b))
@@ -160,6 +162,27 @@ def _product_adjoint(first: str, second: str, swap_first: bool, swap_second: boo
         return d_a, d_b
 
     return adjoint
+
+
+def _bilinear(plain: str) -> TangentRule:
+    """The tangent of a product, or of one added onto a seed: one factor moves at a time."""
+
+    def tangent(
+        y: Value,
+        tangents: Sequence[Value | None],
+        operands: Sequence[Value],
+        attributes: Sequence[Expr],
+    ) -> tuple[Expr, ...]:
+        *seed, t_a, t_b = tangents
+        a, b = operands[-2:]
+        terms: list[Expr] = [t_seed for t_seed in seed if t_seed is not None]
+        if t_a is not None:
+            terms.append(Apply(plain, (t_a, b), attributes))
+        if t_b is not None:
+            terms.append(Apply(plain, (a, t_b), attributes))
+        return tuple(terms)
+
+    return tangent
 
 
 def _onto(row: Operator) -> Operator:
@@ -179,11 +202,19 @@ def _onto(row: Operator) -> Operator:
         return arrays[0] + row.numpy(arrays[1:], attributes, size)
 
     def adjoint(
-        d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
+        y: Value, d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
     ) -> tuple[Expr | None, ...]:
-        return (d_y, *row.adjoint(d_y, operands[1:], attributes))
+        return (d_y, *row.adjoint(y, d_y, operands[1:], attributes))
 
-    return Operator(product.grown, shape, meaning, adjoint, product=product, mixes_units=True)
+    return Operator(
+        product.grown,
+        shape,
+        meaning,
+        adjoint,
+        tangent=row.tangent,
+        product=product,
+        mixes_units=True,
+    )
 
 
 _PLAIN = (
@@ -193,6 +224,7 @@ _PLAIN = (
         _matmul_shape,
         _np_matmul,
         _product_adjoint("matmul_transposed", "outer_sum", False, False),
+        tangent=_bilinear("matmul"),
         product=Contraction(Form.NN, "matmul", "matmul_transposed"),
         mixes_units=True,
         text="{0} @ {1}",
@@ -204,6 +236,7 @@ _PLAIN = (
         _matmul_transposed_shape,
         _np_matmul_transposed,
         _product_adjoint("matmul", "outer_sum", False, True),
+        tangent=_bilinear("matmul_transposed"),
         product=Contraction(Form.NT, "matmul_transposed", "matmul"),
         mixes_units=True,
         text="{0} @ {1}.T",
@@ -215,6 +248,7 @@ _PLAIN = (
         _outer_sum_shape,
         _np_outer_sum,
         _product_adjoint("matmul_transposed", "matmul", True, False),
+        tangent=_bilinear("outer_sum"),
         product=Contraction(Form.TN, "outer_sum"),
         mixes_units=True,
         text="{0}.T @ {1}",
@@ -226,6 +260,7 @@ _PLAIN = (
         _matmul_heads_shape,
         lambda arrays, attributes, size: np.einsum("bkd,kde->bke", *arrays),
         _product_adjoint("matmul_heads_transposed", "outer_sum_heads", False, False),
+        tangent=_bilinear("matmul_heads"),
         product=Contraction(Form.NN, "matmul_heads", by_head=True),
         mixes_units=True,
         text="{0} @ {1}",
@@ -236,6 +271,7 @@ _PLAIN = (
         _matmul_heads_transposed_shape,
         lambda arrays, attributes, size: np.einsum("bke,kde->bkd", *arrays),
         _product_adjoint("matmul_heads", "outer_sum_heads", False, True),
+        tangent=_bilinear("matmul_heads_transposed"),
         product=Contraction(Form.NT, "matmul_heads_transposed", by_head=True),
         mixes_units=True,
         text="{0} @ {1}.T",
@@ -246,6 +282,7 @@ _PLAIN = (
         _outer_sum_heads_shape,
         lambda arrays, attributes, size: np.einsum("bkd,bke->kde", *arrays),
         _product_adjoint("matmul_heads_transposed", "matmul_heads", True, False),
+        tangent=_bilinear("outer_sum_heads"),
         product=Contraction(Form.TN, "outer_sum_heads", by_head=True),
         mixes_units=True,
         text="{0}.T @ {1}",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from sympy import Expr, Integer
 
-from cellgen.language.ops.operator import Array, Operator, broadcast, mismatch
+from cellgen.language.ops.operator import Array, Motion, Operator, broadcast, mismatch
 from cellgen.language.value import (
     Apply,
     Shape,
@@ -85,7 +85,8 @@ def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
         name,
         _running_sum_shape,
         meaning,
-        lambda d_y, operands, attributes: (Apply(adjoint, (d_y,), attributes),),
+        lambda y, d_y, operands, attributes: (Apply(adjoint, (d_y,), attributes),),
+        tangent=Motion.LINEAR,
         mixes_units=True,
         is_routine=True,
         running=step,
@@ -100,7 +101,8 @@ REDUCTIONS = (
         "sum_to",
         _sum_to_shape,
         _np_sum_to,
-        lambda d_y, operands, attributes: (d_y,),
+        lambda y, d_y, operands, attributes: (d_y,),
+        tangent=Motion.LINEAR,
         mixes_units=True,
         is_sum=True,
         stem="sum",
@@ -110,10 +112,10 @@ REDUCTIONS = (
         "first_max",
         _first_max_shape,
         _np_first_max,
-        lambda d_y, operands, attributes: (Integer(0),),
+        lambda y, d_y, operands, attributes: (Integer(0),),
+        tangent=Motion.STILL,
         mixes_units=True,
         is_indicator=True,
-        is_still=True,
         is_routine=True,
         unit_axes=lambda attributes: int(attributes[0]),
         axes_after=_axes_after_of_many,

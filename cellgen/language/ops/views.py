@@ -9,7 +9,7 @@ import sympy
 from sympy import Expr, Integer, sympify
 
 from cellgen.language.lines import located
-from cellgen.language.ops.operator import Array, Operator, matrix, mismatch
+from cellgen.language.ops.operator import Array, Motion, Operator, matrix, mismatch
 from cellgen.language.value import (
     Apply,
     B,
@@ -79,7 +79,7 @@ def _np_reshape(
 
 
 def _concat_adjoint(
-    d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
+    y: Value, d_y: Value, operands: Sequence[Value], attributes: Sequence[Expr]
 ) -> tuple[Expr | None, ...]:
     axis, start, parts = int(attributes[0]), Integer(0), []
     for operand in operands:
@@ -94,7 +94,8 @@ VIEWS = (
         "transpose",
         _transpose_shape,
         lambda arrays, attributes, size: np.swapaxes(arrays[0], -1, -2),
-        lambda d_y, operands, attributes: (Apply("transpose", (d_y,)),),
+        lambda y, d_y, operands, attributes: (Apply("transpose", (d_y,)),),
+        tangent=Motion.LINEAR,
         is_transpose=True,
         stem="transposed",
         text="{0}.T",
@@ -105,6 +106,7 @@ VIEWS = (
         _concat_shape,
         lambda arrays, attributes, size: np.concatenate(arrays, axis=int(attributes[0])),
         _concat_adjoint,
+        tangent=Motion.LINEAR,
         is_join=True,
         is_repeatable=True,
     ),
@@ -113,7 +115,8 @@ VIEWS = (
         "part",
         _part_shape,
         _np_part,
-        lambda d_y, operands, attributes: (None,),
+        lambda y, d_y, operands, attributes: (None,),
+        tangent=Motion.LINEAR,
         is_part=True,
         is_repeatable=True,
     ),
@@ -122,7 +125,8 @@ VIEWS = (
         "reshape",
         _reshape_shape,
         _np_reshape,
-        lambda d_y, operands, attributes: (Apply("reshape", (d_y,), operands[0].shape),),
+        lambda y, d_y, operands, attributes: (Apply("reshape", (d_y,), operands[0].shape),),
+        tangent=Motion.LINEAR,
         is_reshape=True,
         is_repeatable=True,
         stem="reshaped",

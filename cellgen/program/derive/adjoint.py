@@ -1,14 +1,16 @@
 """Derive the adjoint of a program: its vector-Jacobian product.
 
 Input and output: a ``Program``, so that second derivatives are compositions. Operators are
-differentiated by their row in the table, pointwise expressions by ``branches``; results are then
-written through values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
+differentiated by their row in the table, whose adjoint may be over several operators, pointwise
+expressions by ``branches``; results are then written through values that are already there
+(1 - tanh(c_bar)**2 becomes 1 - c**2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import sympy
 from sympy import Expr, Integer
@@ -18,6 +20,7 @@ from cellgen.language.names import Names
 from cellgen.language.ops import broadcast, operator_of, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.branches import Branches
+from cellgen.program.derive.nested import unnested
 from cellgen.program.derive.sums import Summing
 from cellgen.program.ssa import Program, Statement
 
@@ -63,13 +66,15 @@ class _Reverse:
         self.received: dict[Value, _Contributions] = {}
         self.adjoints: dict[Value, Value] = {}
         self.upstream = {v: self._new(self.own[v], v.shape) for v in upstream}
-        self.active = self._active_values()
+        self.active = _active(program, wanted)
         # Through outputs: the forward value stands for its own right-hand side.
         self.through = {
             s.expression: s.target
             for s in reversed(program.statements)
             if s.is_pointwise and s.expression.args
         }
+        # What stands inside adjoints of operators.
+        self.inner: dict[Expr, Value] = {}
         # Adjoints that are the same for all units, as one number a row.
         self.narrow: dict[Value, Value] = {}
         self.sums = {
@@ -97,14 +102,6 @@ class _Reverse:
         )
         full.verify()
         return full, dict(self.adjoints)
-
-    def _active_values(self) -> set[Value]:
-        """Values that depend on something wanted; adjoints of others are not formed."""
-        active = set(self.wanted)
-        for statement in self.program.statements:
-            if any(operand in active for operand in statement.operands):
-                active.add(statement.target)
-        return active
 
     def _new(self, name: str, shape: Shape) -> Value:
         self.order += 1
@@ -197,9 +194,7 @@ class _Reverse:
     ) -> Value:
         """A zero adjoint up to the next part, for parts that nothing depends on."""
         starts = [p[1] - position for p in rest if p[0] == axis] + [total - position]
-        ahead = [s for s in starts if all(c > 0 for c in s.as_coefficients_dict().values())]
-        # The nearest start: cuts of one axis differ by positive terms, so fewer terms are nearer.
-        size = min(ahead, key=lambda s: (sum(s.as_coefficients_dict().values()), str(s)))
+        size = _nearest(starts)
         shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
         return self._emit(f"d_{value.name}_zero", shape, Integer(0))
 
@@ -215,22 +210,30 @@ class _Reverse:
             if node.operands[0] in self.active:
                 self.received[node.operands[0]].parts.append((axis, start, size, d_y))
             return
-        contributions = operator_of(node).adjoint(d_y, node.operands, node.attributes)
+        row, y = operator_of(node), statement.target
+        contributions = row.adjoint(y, d_y, node.operands, node.attributes)
         for operand, contribution in zip(node.operands, contributions, strict=True):
-            if operand not in self.active:
-                continue
-            if contribution == 0:
+            if operand not in self.active or contribution == 0:
                 continue
             if contribution is None:
                 raise DerivationError(
                     f"{self.program.cell}: operator {node.op} has no adjoint",
                     code="derivation.adjoint",
                 )
+            contribution = unnested(contribution, partial(self._inner, f"d_{operand.name}"))
+            contribution = self.inner.get(contribution, contribution)
             if isinstance(contribution, Apply) and operator_of(contribution).is_part:
                 contribution = self._emit(
                     f"d_{operand.name}_part", shape_of(contribution), contribution
                 )
             self.received[operand].terms.append(contribution)
+
+    def _inner(self, name: str, expression: Expr) -> Value:
+        """Name what stands inside an operator's adjoint; the same of two operands is one value."""
+        if expression not in self.inner:
+            stem = expression.op if isinstance(expression, Apply) else "factor"
+            self.inner[expression] = self._emit(f"{name}_{stem}", shape_of(expression), expression)
+        return self.inner[expression]
 
     def _propagate_pointwise(self, statement: Statement, d_y: Value) -> None:
         d_y = self.narrow.get(d_y, d_y)
@@ -299,6 +302,21 @@ class _Reverse:
         ]
         self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
         return new
+
+
+def _active(program: Program, wanted: Iterable[Value]) -> set[Value]:
+    """Values that depend on something wanted; adjoints of others are not formed."""
+    active = set(wanted)
+    for statement in program.statements:
+        if any(operand in active for operand in statement.operands):
+            active.add(statement.target)
+    return active
+
+
+def _nearest(starts: Iterable[Expr]) -> Expr:
+    """The nearest start ahead: cuts of an axis differ by positive terms; fewer are nearer."""
+    ahead = [s for s in starts if all(c > 0 for c in s.as_coefficients_dict().values())]
+    return min(ahead, key=lambda s: (sum(s.as_coefficients_dict().values()), str(s)))
 
 
 def _own_names(names: Names, values: Iterable[Value]) -> dict[Value, str]:

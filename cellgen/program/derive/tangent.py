@@ -1,20 +1,22 @@
 """Derive the tangent of a program: its Jacobian-vector product.
 
-Input and output: a ``Program``, so that second derivatives are compositions. Products are bilinear,
-other operators follow their rows in the table, pointwise expressions SymPy's ``diff``.
+Input and output: a ``Program``, so that second derivatives are compositions. Operators follow their
+rows in the table, pointwise expressions SymPy's ``diff``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import sympy
 from sympy import Expr, Integer
 
 from cellgen.language.names import Names
-from cellgen.language.ops import shape_of
+from cellgen.language.ops import Motion, operator_of, shape_of
 from cellgen.language.value import Apply, Role, Shape, Value
 from cellgen.program.branches import Branches
+from cellgen.program.derive.nested import unnested
 from cellgen.program.ssa import Program, Statement
 
 
@@ -89,7 +91,9 @@ class _Tangents:
             return _tangent_pointwise(statement, self.tangents, self.branches)
         for value in _still(statement, self.tangents):
             self._zero(value)
-        return _tangent_operator(statement, self.tangents, self.zeros)
+        inner = partial(self._inner, f"t_{statement.target.name}")
+        terms = _tangent_operator(statement, self.tangents, self.zeros)
+        return [unnested(term, inner) for term in terms]
 
     def _named(self, term: Expr, name: str) -> Expr:
         """Give an operator's term a statement of its own: sums are pointwise."""
@@ -97,6 +101,13 @@ class _Tangents:
             return term
         target = self._new(name, shape_of(term))
         self._emit(target, term)
+        return target
+
+    def _inner(self, name: str, expression: Expr) -> Value:
+        """Name what stands inside a term of an operator's tangent."""
+        stem = expression.op if isinstance(expression, Apply) else "factor"
+        target = self._new(f"{name}_{stem}", shape_of(expression))
+        self._emit(target, expression)
         return target
 
     def _zero(self, value: Value) -> Value:
@@ -114,7 +125,7 @@ class _Tangents:
 def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
     """Operands without a tangent beside one that has one, of an operator that needs all of them."""
     operands = dict.fromkeys(statement.operands)
-    if statement.traits.is_product or not any(o in tangents for o in operands):
+    if not statement.traits.is_linear or not any(o in tangents for o in operands):
         return []
     return [operand for operand in operands if operand not in tangents]
 
@@ -134,20 +145,19 @@ def _tangent_pointwise(
 
 def _tangent_operator(
     statement: Statement, tangents: Mapping[Value, Value], zeros: Mapping[Value, Value]
-) -> list[Expr]:
-    """Products are bilinear, every other operator is linear in all operands at once."""
+) -> Sequence[Expr]:
+    """The terms of an operator's tangent, by its row."""
     node = statement.expression
-    moving = [operand for operand in node.operands if operand in tangents]
-    if not moving or statement.traits.is_still:
-        return []
-    if (product := statement.traits.product) is not None:
-        *seed, first, second = node.operands
-        plain = product.plain
-        terms: list[Expr] = [tangents[value] for value in seed if value in tangents]
-        if first in tangents:
-            terms.append(Apply(plain, (tangents[first], second), node.attributes))
-        if second in tangents:
-            terms.append(Apply(plain, (first, tangents[second]), node.attributes))
-        return terms
-    every = [tangents[o] if o in tangents else zeros[o] for o in node.operands]
-    return [Apply(node.op, every, node.attributes)]
+    row, operands = operator_of(node), node.operands
+    if not any(operand in tangents for operand in operands):
+        return ()
+    match row.tangent:
+        case Motion.STILL:
+            return ()
+        case Motion.LINEAR:
+            every = [tangents[o] if o in tangents else zeros[o] for o in operands]
+            return (Apply(node.op, every, node.attributes),)
+        case rule:
+            assert callable(rule)  # no row is made without one
+            moving = [tangents.get(operand) for operand in operands]
+            return rule(statement.target, moving, operands, node.attributes)

@@ -37,4 +37,4 @@ def _vanishes(statement: Statement, zeros: dict[Expr, Expr]) -> bool:
     operands: tuple[Value, ...] = statement.operands
     if statement.traits.is_product:
         return any(operand in zeros for operand in operands)
-    return not statement.traits.is_still and all(operand in zeros for operand in operands)
+    return statement.traits.is_linear and all(operand in zeros for operand in operands)

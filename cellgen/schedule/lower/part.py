@@ -119,7 +119,7 @@ class PartLowering:
         if isinstance(stage, Loop):
             return self._loop(name, stage)
         assert isinstance(stage, Routine)
-        uses = self.uses([stage.a.buffer], [stage.target.buffer])
+        uses = self.uses([view.buffer for view in stage.operands], [stage.target.buffer])
         return RoutinePlan(name, stage, uses, stage.units)
 
     def _for_caller(self) -> frozenset[Buffer]:

@@ -149,14 +149,15 @@ class EquationsWriter(LoopWriter):
     def _routine(self, stage: RoutinePlan) -> EquationsContext:
         """A routine over whole rows."""
         routine = stage.routine
-        at = {
-            v: f"{self.address(v)} + begin * {self.stride(v)}" for v in (routine.a, routine.target)
-        }
-        a = at[routine.a] if routine.by_row else self.address(routine.a)
-        strides = self.stride(routine.a), self.stride(routine.target)
-        call = routine_call(routine, "end - begin", a, strides[0], at[routine.target], strides[1])
+        target = (self._of_first_row(routine.target), self.stride(routine.target))
+        begin = self._of_first_row if routine.by_row else self.address
+        operands = [(begin(view), self.stride(view)) for view in routine.operands]
+        call = routine_call(routine, "end - begin", operands, target)
         comment = describe(routine.statement)
         return EquationsContext(stage.name, self._prelude(stage, ()), call=call, comment=comment)
+
+    def _of_first_row(self, view: View) -> str:
+        return f"{self.address(view)} + begin * {self.stride(view)}"
 
     def _prelude(
         self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan, loops: Sequence[Loop]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from sympy import Expr, Mul
 
@@ -57,11 +58,15 @@ TileRow = Callable[[View], str | None]
 """Where a view lies in the tile of a group, or None for memory."""
 
 
-def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: str) -> str:
-    """Spell a routine of ``cellgen_rows.h`` over rows that begin at ``a`` and ``y``."""
+RowsAt: TypeAlias = tuple[str, str]
+"""Where rows begin, and how far each lies from the next."""
+
+
+def routine_call(stage: Routine, rows: str, operands: Iterable[RowsAt], target: RowsAt) -> str:
+    """Spell a routine over rows: of ``cellgen_rows.h`` or ``cellgen_running.h``."""
     lengths = [c_axis(length) for length in (stage.heads, stage.units, stage.after)]
-    arguments = [rows, *lengths, a, a_row if stage.by_row else "0", y, y_row]
-    return f"cg_{stage.row.name}({', '.join(arguments)})"
+    read = [text for at, row in operands for text in (at, row if stage.by_row else "0")]
+    return f"cg_{stage.row.name}({', '.join([rows, *lengths, *read, *target])})"
 
 
 class LoopWriter:

@@ -170,16 +170,11 @@ class StepWriter(LoopWriter):
         return ProductContext(_matrix_comment(stage), call)
 
     def _routine(self, stage: Routine) -> ProductContext:
-        a, y = stage.a, stage.target
-        rows = c_axis(stage.rows)
-        call = routine_call(
-            stage,
-            rows,
-            self.address(a),
-            c_axis(a.row_stride),
-            self.address(y),
-            c_axis(y.row_stride),
+        target, *operands = (
+            (self.address(view), c_axis(view.row_stride))
+            for view in (stage.target, *stage.operands)
         )
+        call = routine_call(stage, c_axis(stage.rows), operands, target)
         return ProductContext(describe(stage.statement), call)
 
     def address(self, view: View) -> str:

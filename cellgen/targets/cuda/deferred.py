@@ -92,7 +92,8 @@ class DeferredWriter:
         return spelled.launches
 
     def _routine(self, stage: Routine) -> list[str]:
-        if stage.by_row and self.place(stage.a.buffer).over is not Over.ROWS:
+        places = [self.place(view.buffer) for view in stage.operands]
+        if stage.by_row and any(place.over is not Over.ROWS for place in places):
             raise not_rendered(self.host.cell, stage)
         return spell_routine(stage, "nT * nB", self.place)
 

@@ -100,10 +100,11 @@ def spell_function(
 
 def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
     """Spell what is neither a product nor a loop: a routine of ``cellgen_cuda.cuh`` over rows."""
-    a, y = places(stage.a.buffer), places(stage.target.buffer)
+    read = [(view, places(view.buffer)) for view in stage.operands]
+    y = places(stage.target.buffer)
     arguments = [
         *(rows, *(f"(int64_t)({c_axis(n)})" for n in (stage.heads, stage.units, stage.after))),
-        f"cg_in({address(stage.a, a)}, {a.stride if stage.by_row else '0'})",
+        *(f"cg_in({address(v, at)}, {at.stride if stage.by_row else '0'})" for v, at in read),
         f"cg_rows({address(stage.target, y)}, {y.stride})",
     ]
     return [

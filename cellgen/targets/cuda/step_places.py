@@ -227,5 +227,5 @@ def _read_by_stages(stages: Iterable[GroupedStage]) -> set[Buffer]:
             if isinstance(loop, Loop):
                 found |= {load.view.buffer for load in loop.loads}
             elif isinstance(loop, Routine):
-                found.add(loop.a.buffer)
+                found |= {view.buffer for view in loop.operands}
     return found

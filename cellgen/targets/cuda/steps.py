@@ -77,7 +77,7 @@ class StepsWriter:
                 body += self._loop(stem, stage)
             elif isinstance(stage, Routine):
                 body += spell_routine(stage, "nB", self.places.place)
-                for view in (stage.a, stage.target):
+                for view in (*stage.operands, stage.target):
                     self.host.uses |= self.places.place(view.buffer).uses
                 self.items.append(stage)
             else:

@@ -190,10 +190,16 @@ class StageWriter:
 
     def _routine(self, stage: Routine) -> str:
         lengths = [self.lengths(n) for n in (stage.rows, stage.heads, stage.units, stage.after)]
-        a_row = self.lengths(stage.a.row_stride) if stage.by_row else "0"
-        y_row = self.lengths(stage.target.row_stride)
-        a, y = (f"&{self._at(view, [])}" for view in (stage.a, stage.target))
-        return f"cg_{stage.row.name}({', '.join(lengths)}, {a}, {a_row}, {y}, {y_row});"
+        read = [(view, stage.by_row) for view in stage.operands]
+        rows = [
+            text
+            for view, by_row in (*read, (stage.target, True))
+            for text in (
+                f"&{self._at(view, [])}",
+                self.lengths(view.row_stride) if by_row else "0",
+            )
+        ]
+        return f"cg_{stage.row.name}({', '.join([*lengths, *rows])});"
 
     def _at(self, view: View, steps: Sequence[tuple[str, Expr]], shift: str = "") -> str:
         """An element of a view: indices with the distance between neighbours along each."""
