@@ -179,30 +179,9 @@ class _Flow:
                 reach[state] = _joined(reach[state], passed) if state in reach else passed
         self.reach[target] = reach
         self.levels[target] = self._level_of(statement)
-<<<<<<< HEAD
         if any(None in own for own in reach.values()):
             origins = (self.mixed[v] for v in operands if v in self.mixed)
             self.mixed[target] = next(origins, statement)
-=======
-        self._note(self.mixed, statement, any(None in own for own in reach.values()))
-        self._note(self.bent, statement, self.degree[target] is Degree.NONLINEAR)
-
-    def _note(self, notes: dict[Value, Statement], statement: Statement, holds: bool) -> None:
-        """Remember the statement that first made something true of a value."""
-        if holds:
-            origins = (notes[v] for v in statement.operands if v in notes)
-            notes[statement.target] = next(origins, statement)
-
-    def _degree_of(self, statement: Statement) -> Degree:
-        if statement.is_pointwise:
-            return _degree(statement.expression, self.degree)
-        degrees = [self.degree[operand] for operand in statement.operands]
-        if statement.traits.is_product:
-            is_affine = min(degrees[-2:]) is Degree.CONSTANT
-        else:
-            is_affine = statement.traits.is_linear or max(degrees) is Degree.CONSTANT
-        return max(degrees) if is_affine else Degree.NONLINEAR
->>>>>>> ab9214cd (ops: every row states its tangent, an adjoint is given the result and may be over several operators; the whole table is proved in the second order)
 
     def _level_of(self, statement: Statement) -> int:
         levels = [self.levels[operand] for operand in statement.operands]
