@@ -420,10 +420,10 @@ def _arguments(
     steps = np.zeros((*x.shape[:2], units), dtype)
     start = np.zeros((x.shape[1], units), dtype)
     for argument in kernel.sequence_forward.function.arguments:
-        if argument.name.startswith("p_"):
-            known[argument.name] = steps
-        elif argument.name.endswith("_prev"):
+        if argument.role == "state":
             known[argument.name] = start
+        elif argument.role == "input" and argument.name != "x":
+            known[argument.name] = steps
     return x, known
 
 

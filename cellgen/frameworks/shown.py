@@ -159,8 +159,8 @@ def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
 
 
 def _hidden(layout: TensorLayout, found: Request) -> int:
-    states = {i.name.removesuffix("_last") for i in layout.outputs if i.of and found.last}
-    wanted = {*found.names} - states
+    states = layout.forward.states.values() if found.last else ()
+    wanted = {*found.names} - {*states}
     numbered = enumerate(layout.outputs)
     return sum(1 << k for k, item in numbered if not item.of and item.name not in wanted)
 

@@ -49,9 +49,9 @@ class SequencePrograms:
     """A cell over time.
 
     ``kept`` is what ``deferred`` reads of ``reverse`` at every step, adjoints above all,
-    ``gradients`` what ``deferred`` and ``epilogue`` return together, among them those of
-    ``contexts``, values constant over time, of which ``deferred`` forms every step's share;
-    ``fixed`` are the results of ``prologue``, and ``totals`` those of ``deferred`` that only
+    ``gradients_of`` what ``deferred`` and ``epilogue`` return together, by what each is of; among
+    them those of ``contexts``, values constant over time, of which ``deferred`` forms every step's
+    share; ``fixed`` are the results of ``prologue``, and ``totals`` those of ``deferred`` that only
     ``epilogue`` reads.
     """
 
@@ -64,10 +64,15 @@ class SequencePrograms:
     saved: tuple[Value, ...]
     kept: tuple[Value, ...]
     upstream: Mapping[Value, Value]
-    gradients: tuple[Value, ...]
+    gradients_of: Mapping[Value, Value]
     contexts: tuple[Value, ...]
     prologue: Program | None
     epilogue: Program | None
+
+    @property
+    def gradients(self) -> tuple[Value, ...]:
+        """What ``deferred`` and ``epilogue`` return together."""
+        return tuple(self.gradients_of.values())
 
     @property
     def fixed(self) -> tuple[Value, ...]:
@@ -149,7 +154,7 @@ def unroll(definition: Definition) -> SequencePrograms:
         stored,
         kept,
         {v: a for v, a in upstream.items() if v in definition.outputs},
-        tuple(waiting),
+        dict(zip(wanted, waiting, strict=True)),
         tuple(adjoints[value] for value in contexts),
         prologue,
         simplify(epilogue, LOWER) if epilogue else None,

@@ -40,6 +40,16 @@ class CellPrograms(ShownInNotebooks):
         """Digest of the functions' mathematics."""
         return digest(self.functions)
 
+    @property
+    def sources(self) -> Mapping[Value, Value]:
+        """What each gradient, given or returned, is of; of values that share one, its namesake."""
+        found: dict[Value, Value] = {}
+        for value, gradient in self.adjoints.items():
+            if gradient not in found or str(gradient.name) == f"d_{value.name}":
+                found[gradient] = value
+        upstream = self.mathematics[1].optional
+        return found | dict(zip(upstream, self.definition.outputs, strict=True))
+
     def __getitem__(self, function: str) -> Program:
         return next(program for program in self.functions if program.function == function)
 

@@ -6,7 +6,7 @@ give complex-step derivatives through all steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,12 +161,13 @@ def _order(options: Options, steps: int) -> range:
     return range(steps)[:: -1 if options.reverse else 1]
 
 
-def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
-    """Put NaN into gradients of outputs that show nothing.
+def _poisoned(
+    upstream: Mapping[str, Array], timed: Collection[str], options: Options
+) -> dict[str, Array]:
+    """Put NaN into gradients of outputs, ``timed``, that show nothing.
 
     They are beyond lengths, where the mask zeroes, and before the first valid step.
     """
-    timed = {n for n in upstream if not n.endswith("_last")}
     steps, rows = next(upstream[n].shape[:2] for n in timed)
     shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
     for t in _order(options, steps):
@@ -181,10 +182,12 @@ def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Arra
     }
 
 
-def _shown(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
-    """The gradients of outputs that a call shows."""
+def _shown(
+    upstream: Mapping[str, Array], timed: Collection[str], options: Options
+) -> dict[str, Array]:
+    """The gradients of outputs, ``timed``, as a call shows them, and those of final states."""
     few = shown_steps(options)
-    return {n: a if n.endswith("_last") else a[few] for n, a in upstream.items()}
+    return {n: a[few] if n in timed else a for n, a in upstream.items()}
 
 
 def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
@@ -280,8 +283,10 @@ def gradient_errors(
     result = forward_function(out=None, **given, **shared, save=True)
     kept = forward_function(out=None, **given, **shared, checkpoint=options.checkpoint, save=True)
     given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    given |= _laid_out(kernel, _shown(_poisoned(upstream, options), options), options)
-    above, runs, errors = _shown(upstream, options), [], dict[str, float]()
+    timed = [f"d_{v.name}" for v in definition.outputs]
+    poisoned = _poisoned(upstream, timed, options)
+    given |= _laid_out(kernel, _shown(poisoned, timed, options), options)
+    above, runs, errors = _shown(upstream, timed, options), [], dict[str, float]()
     backward_function = kernel.functions["sequence_backward"]
     chosen = _keywords(options, BACKWARD)
     for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
@@ -289,8 +294,8 @@ def gradient_errors(
         again = backward_function(out=None, **given, **chosen, **limit, saved=kept.saved)
         runs.append(_laid_out(kernel, found._asdict(), options))
         errors |= {n: np.inf for n, a in found._asdict().items() if differs(a, getattr(again, n))}
-    for gradient in runs[0]:
-        name = gradient.removeprefix("d_")
+    for item in backward_function.function.results:
+        gradient, name = item.name, item.of
         direction = rng.standard_normal(arguments[name].shape)
         moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
         results = run_steps(definition, moved, sizes, options).results

@@ -116,6 +116,16 @@ class Function:
     team: bool = False
 
     @property
+    def states(self) -> dict[str, str]:
+        """States, and what a step makes of them: ``{"h_prev": "h"}``."""
+        return {a.name: a.name.removesuffix("_prev") for a in self.arguments if a.role == "state"}
+
+    @property
+    def finals(self) -> dict[str, str]:
+        """Final states, and what steps make of them: ``{"h_last": "h"}``."""
+        return {f"{name}_last": name for name in self.states.values()}
+
+    @property
     def struct_members(self) -> tuple[Argument, ...]:
         """Arguments in the order of the C struct; results follow, then the workspace."""
         return tuple(argument for argument in self.arguments if argument.used)
@@ -123,11 +133,15 @@ class Function:
 
 @dataclass(frozen=True)
 class Interface:
-    """All functions of one generated cell; ``digest`` identifies the mathematics (12 digits)."""
+    """All functions of one generated cell; ``digest`` identifies the mathematics (12 digits).
+
+    ``directions`` are those of a tangent: of what moves, and the direction it moves along.
+    """
 
     name: str
     digest: str
     functions: tuple[Function, ...]
+    directions: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_team(self) -> bool:

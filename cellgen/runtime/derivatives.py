@@ -13,7 +13,6 @@ so on. Not supported: truncated gradients (``window``, ``bp_lim``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -35,8 +34,6 @@ OPTIONS = (
     "threads",
 )
 """Options of a call over time that mean the same for a cell and for its derivatives."""
-
-_PREFIX = re.compile(r"dot(\d*)_")
 
 
 @dataclass(frozen=True)
@@ -77,12 +74,11 @@ def directions(kernel: Kernel) -> dict[str, str]:
         )
     functions = [f.function for n, f in kernel.functions.items() if n.endswith("forward")]
     names = [item.name for f in functions for item in (*f.arguments, *f.results) if not item.saved]
-    orders = {int(begin[1] or 1) for name in names if (begin := _PREFIX.match(name))}
-    for order in sorted(orders, reverse=True):
-        prefix = f"dot{order}_" if order > 1 else "dot_"
-        found = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in names}
-        if found:
-            return found
+    finals = {i.of: i.name for f in functions for i in f.results if i.role == "final"}
+    moves = dict(kernel.interface.directions)
+    moves |= {finals[s]: finals[d] for s, d in moves.items() if s in finals and d in finals}
+    if moves:
+        return {name: moves[name] for name in names if name in moves}
     raise ArgumentError(
         f"{kernel.name} is of no tangent: no argument is the direction dot_... of another; pass "
         f"cellgen.compile(cellgen.tangent(Cell))"
@@ -215,13 +211,14 @@ class _DerivativeCall:
     ) -> Second:
         result = self._forward(save=True)
         outputs, tangents = self._outputs(result)
-        known = [f"d_{name}" for name in tangents]
+        moves = {f"d_{name}": self.moves[name] for name in tangents}
+        known = list(moves)
         moved: dict[str, object] = {}
         for what, given in (("upstream", upstream), ("d_upstream", d_upstream)):
             accept.names(self.where, what, given, "arrays")
             self._refuse_unknown(what, given, known)
         for name in upstream:
-            moved[f"d_{self.moves[name.removeprefix('d_')]}"] = upstream[name]
+            moved[f"d_{moves[name]}"] = upstream[name]
         moved |= {name: d_upstream[name] for name in d_upstream}
         names = None if wanted is None else self._wanted(wanted)
         if self.over_time:

@@ -26,13 +26,15 @@ _NUMBERS = ("default", "initial")
 
 def interface_text(interface: Interface, origin: str) -> str:
     """Write an interface: one argument a line; ``origin`` says what the cell was declared as."""
-    head = {
+    head: dict[str, object] = {
         "generator": "cellgen",
         "origin": origin,
         "abi": ABI_VERSION,
         "name": interface.name,
         "digest": interface.digest,
     }
+    if interface.directions:
+        head["directions"] = dict(interface.directions)
     lines = [f'  "{name}": {_json(value)},' for name, value in head.items()]
     functions = ",\n".join(_function_text(function) for function in interface.functions)
     return "\n".join(["{", *lines, '  "functions": [', functions, "  ]", "}", ""])
@@ -79,7 +81,8 @@ def interface_of(text: str, where: str) -> Interface:
         abi = found["abi"]
         if abi == ABI_VERSION:
             functions = tuple(_function(item) for item in found["functions"])
-            return Interface(str(found["name"]), str(found["digest"]), functions)
+            moves = tuple((str(n), str(dot)) for n, dot in found.get("directions", {}).items())
+            return Interface(str(found["name"]), str(found["digest"]), functions, moves)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "

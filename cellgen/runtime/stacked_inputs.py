@@ -44,11 +44,7 @@ class StackedInputs:
         learned: frozenset[str],
     ) -> None:
         self.items = {item.name: item for item in function.arguments}
-        self.states = tuple(
-            item.name.removesuffix("_last")
-            for item in function.results
-            if not item.over_time and not item.saved
-        )
+        self.states = tuple(function.states.values())
         self._input, self._learned = reads, learned
         self.directions = self._check_weights(where, weights)
 
@@ -129,8 +125,8 @@ class StackedInputs:
                     )
                 merged[name], origins[name] = value, source
         for name, item in self.items.items():
-            state = name.removesuffix("_prev") in self.states
-            if item.used and not item.is_scalar and not state and name not in origins:
+            left_out = item.used and not item.is_scalar and item.role != "state"
+            if left_out and name not in origins:
                 varies = bool({"T", "B"} & set(item.shape))
                 places = "shared, or in inputs[layer][direction]" if varies else "weights"
                 raise ArgumentError(

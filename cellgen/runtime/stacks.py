@@ -114,7 +114,7 @@ class Layers:
         self._output = outputs[output or next(iter(outputs))]
         backward = kernel.functions.get("sequence_backward")
         found = () if backward is None else backward.function.results
-        learned = frozenset(item.name.removeprefix("d_") for item in found)
+        learned = frozenset(item.of for item in found)
         self._given = StackedInputs(where, function, weights, self._input, learned)
         self._is_state = self._output.name in self._given.states
 
@@ -307,7 +307,7 @@ class Layers:
         options = {n: v for n, v in made.options.items() if BACKWARD in ROWS[n].functions}
         arguments |= {**options, **limits, "saved": made.result.saved}
         result = _called(where, call, None, {**arguments, "threads": self.threads})
-        found = {name.removeprefix("d_"): array for name, array in result._asdict().items()}
+        found = {item.of: getattr(result, item.name) for item in call.function.results}
         return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
 
     def _part(

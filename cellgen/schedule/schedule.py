@@ -7,8 +7,8 @@ nothing. A time loop is a stage that holds stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -345,11 +345,15 @@ def writes(stage: Stage) -> Iterator[View]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All functions of one cell, ready to be rendered for any target."""
+    """All functions of one cell, ready to be rendered for any target.
+
+    ``sources`` tells what each gradient, given or returned, is the gradient of.
+    """
 
     cell: str
     digest: str
     functions: tuple[PlannedFunction, ...]
+    sources: Mapping[Value, Value] = field(default_factory=dict)
 
     def verify(self) -> None:
         """Check every function; raises ``DerivationError``."""

@@ -43,7 +43,7 @@ def schedule_step(programs: CellPrograms) -> Schedule:
         plan_function(program, programs.accepted[program.function], programs.definition.dims)
         for program in programs.functions
     )
-    schedule = Schedule(programs.definition.name, programs.digest, functions)
+    schedule = Schedule(programs.definition.name, programs.digest, functions, programs.sources)
     schedule.verify()
     return schedule
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.program.branches import is_bounded
@@ -17,8 +19,10 @@ def make_interface(
     schedule: Schedule, over_time: tuple[Signature, ...], definition: Definition
 ) -> Interface:
     """Return the plain-data interface of a cell's kernel."""
-    functions = tuple(_signature(function, definition) for function in schedule.functions)
-    return Interface(definition.name, schedule.digest, (*functions, *over_time))
+    sources = schedule.sources
+    functions = tuple(_signature(each, definition, sources) for each in schedule.functions)
+    directions = tuple(definition.directions.items())
+    return Interface(definition.name, schedule.digest, (*functions, *over_time), directions)
 
 
 _SUMMARIES = {
@@ -29,7 +33,9 @@ _SUMMARIES = {
 }
 
 
-def _signature(function: PlannedFunction, definition: Definition) -> Signature:
+def _signature(
+    function: PlannedFunction, definition: Definition, sources: Mapping[Value, Value]
+) -> Signature:
     read = set(function.program.arguments)
     optional = set(function.program.optional)
     requested = {buffer.value for buffer in on_request_of_step(function)}
@@ -37,13 +43,13 @@ def _signature(function: PlannedFunction, definition: Definition) -> Signature:
         Argument(
             name=str(value.name),
             shape=lengths_of(value),
-            text=_text(_role(value, value in optional), _of(value)),
+            text=_text(_role(value, value in optional), _of(value, sources)),
             default=definition.defaults[str(value.name)] if value.role is Role.SCALAR else None,
             optional=value in optional,
             used=value in read,
             initial=definition.initial_of(value),
             role=_role(value, value in optional),
-            of=_of(value),
+            of=_of(value, sources),
         )
         for value in function.accepted
     )
@@ -51,10 +57,10 @@ def _signature(function: PlannedFunction, definition: Definition) -> Signature:
         Argument(
             str(v.name),
             lengths_of(v),
-            _text(_role(v, False), _of(v)),
+            _text(_role(v, False), _of(v, sources)),
             optional=v in requested,
             role=_role(v, False),
-            of=_of(v),
+            of=_of(v, sources),
         )
         for v in function.program.results
     )
@@ -84,11 +90,9 @@ def _role(value: Value, optional: bool) -> str:
     return _ROLES.get(value.role) or value.role.value
 
 
-def _of(value: Value) -> str:
+def _of(value: Value, sources: Mapping[Value, Value]) -> str:
     """Name what an adjoint is the gradient of; nothing for others."""
-    if value.role is not Role.ADJOINT:
-        return ""
-    return str(value.name).removeprefix("d_").removesuffix("_total")
+    return str(sources[value].name) if value.role is Role.ADJOINT else ""
 
 
 def _text(role: str, of: str) -> str:
@@ -237,17 +241,17 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
             definition,
             over_time=v.is_batched and v not in programs.contexts,
             role="gradient",
-            of=_of(v),
+            of=str(of.name),
             optional=v in requested,
         )
-        for v in programs.gradients
+        for of, v in programs.gradients_of.items()
     ]
     states = [
         _argument(
             link.passed,
             definition,
             role="gradient",
-            of=_of(link.passed),
+            of=str(link.previous.name),
             optional=link.passed in requested,
         )
         for link in programs.links

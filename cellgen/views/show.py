@@ -76,7 +76,7 @@ def sections(programs: CellPrograms) -> tuple[FunctionSection, ...]:
         programs["forward"].results,
         tuple(_author_line(definition, e.target, False) for e in definition.equations),
     )
-    return (forward, *(_derived(definition, p) for p in programs.functions[1:]))
+    return (forward, *(_derived(definition, p, programs.sources) for p in programs.functions[1:]))
 
 
 def as_text(programs: CellPrograms) -> str:
@@ -132,9 +132,11 @@ def _author_line(definition: Definition, target: Value, again: bool) -> Equation
     )
 
 
-def _derived(definition: Definition, program: Program) -> FunctionSection:
+def _derived(
+    definition: Definition, program: Program, sources: Mapping[Value, Value]
+) -> FunctionSection:
     authored = {str(equation.target.name) for equation in definition.equations}
-    hidden = _written_out(program, authored)
+    hidden = _written_out(program, authored, sources)
     plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
     lines: list[EquationLine] = []
     stated = {str(value) for value in program.arguments}
@@ -174,14 +176,16 @@ def _with_what_it_reads(
     return [*lines, _author_line(definition, target, True)]
 
 
-def _written_out(program: Program, authored: set[str]) -> dict[Value, Expr]:
+def _written_out(
+    program: Program, authored: set[str], sources: Mapping[Value, Value]
+) -> dict[Value, Expr]:
     """Values that are shown where they are read: parts of arguments, and what is read once."""
     uses = _reads(program, authored)
     arguments, names = set(program.arguments), authored | {str(v) for v in program.arguments}
     hidden: dict[Value, Expr] = {}
     for statement in program.statements:
         target = statement.target
-        if target in program.results or _is_authored(target, authored, names):
+        if target in program.results or _is_authored(target, sources, authored, names):
             continue
         is_part = statement.traits.is_part and statement.operands[0] in arguments
         if is_part or uses.get(target, 0) <= 1:
@@ -203,10 +207,11 @@ def _occurrences(statement: Statement, value: Value) -> int:
     return int(statement.expression.count(value))
 
 
-def _is_authored(target: Value, authored: set[str], known: set[str]) -> bool:
+def _is_authored(
+    target: Value, sources: Mapping[Value, Value], authored: set[str], known: set[str]
+) -> bool:
     """Tell whether a value, or what it is the adjoint of, has a name that the author gave."""
-    name = str(target.name)
-    return name in authored or name.removeprefix("d_").removesuffix("_total") in known
+    return str(target.name) in authored or str(sources.get(target)) in known
 
 
 class _InlinedText(Notation):

@@ -72,6 +72,7 @@ def finish(draft: Draft, class_name: str, name: str, partial: bool) -> Definitio
         is_partial=partial,
         fixed=tuple(v for v in declared if not draft.declarations[str(v.name)].gradient),
         initials={n: d.initial for n, d in draft.declarations.items() if d.initial != 0},
+        directions=dict(draft.directions),
     )
 
 

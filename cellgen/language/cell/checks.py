@@ -187,7 +187,8 @@ def reached(
     A parent's equation that a variant no longer needs goes; one that this body states must be of
     use.
     """
-    needed = {value for value in bound.values() if f"{value.name}_prev" in draft.declarations}
+    states = [value for value in bound.values() if value.role is Role.STATE]
+    needed = {bound[name] for state in states if (name := next_name(state)) in bound}
     needed.update(outputs or ())
     kept = []
     for equation in reversed(equations):

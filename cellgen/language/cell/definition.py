@@ -34,8 +34,8 @@ class Definition:
     ``outputs`` is what ``forward`` returns (the author's list, if ``states_outputs``, or every new
     state); ``gradients`` what ``backward`` returns, or None where the author left the choice to
     ``derive``; ``fixed`` are values declared without gradient, ``initials`` where states start that
-    do not start from 0. ``is_partial`` marks
-    what ``replaced`` makes: a parent, not yet a cell.
+    do not start from 0, ``directions`` those of a tangent by what moves. ``is_partial`` marks what
+    ``replaced`` makes: a parent, not yet a cell.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Definition:
     is_partial: bool = False
     fixed: tuple[Value, ...] = ()
     initials: Mapping[str, float] = field(default_factory=dict)
+    directions: Mapping[str, str] = field(default_factory=dict)
 
     def with_role(self, *roles: Role) -> tuple[Value, ...]:
         """Values of some roles, in order of declaration."""

@@ -35,6 +35,7 @@ class Draft:
     gradients: tuple[Value, ...] | None
     selected: Mapping[str, SourceLine] = field(default_factory=dict)
     derived: bool = False
+    directions: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def merge(
@@ -95,13 +96,15 @@ class Draft:
         self.own = set(namespace.lines)
         self.selected = namespace.selected
         self.derived = bool(namespace.get("__derived__", False))
+        self.directions = namespace.get("__directions__", {})
         self.outputs = namespace.get("outputs", self.outputs)
         self.gradients = namespace.get("gradients", self.gradients)
 
     def promote_aliases(self) -> None:
         """An alias that is the new value of a state (``h = z``) is an equation."""
         for alias, target in list(self.aliases.items()):
-            if f"{alias}_prev" in self.declarations:
+            before = self.declarations.get(f"{alias}_prev")
+            if before is not None and before.role is Role.STATE:
                 del self.aliases[alias]
                 self.equations[alias] = Value(target, (), Role.LOCAL, self.owner)
 

@@ -9,6 +9,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell import (
     Definition,
 )
+from cellgen.language.cell.definition import next_name
 from cellgen.language.value import Role, Value
 
 _ROLES: Mapping[str, Role] = {"inputs": Role.INPUT, "states": Role.STATE}
@@ -26,7 +27,7 @@ def chosen_values(
     if names is None:
         return [value for value in values if value in read]
     known = {str(value.name): value for value in values}
-    known |= {state_name(value): value for value in values}
+    known |= {state_name(value): value for value in values if value.role is Role.STATE}
     listed = (
         (names,) if isinstance(names, str) else _gone_through(definition, function, kind, names)
     )
@@ -66,8 +67,8 @@ def checked_name(definition: Definition, function: str, what: str, name: object)
 
 
 def state_name(value: Value) -> str:
-    """The name of a state without ``_prev``."""
-    return str(value.name).removesuffix("_prev")
+    """The name of a value; of a state, that of its new value."""
+    return next_name(value) if value.role is Role.STATE else str(value.name)
 
 
 def fault(definition: Definition, function: str, what: str) -> DeclarationError:

@@ -25,6 +25,7 @@ from cellgen.language.names import Names, is_taken_for_cells
 from cellgen.language.ops import absolute, expand_dims, operator_of, shape_of, where, zeros_like
 from cellgen.language.value import Apply, B, Role, Shape, Value
 from cellgen.program.ssa import Statement
+from cellgen.program.transforms.arguments import state_name
 from cellgen.program.transforms.probes import Manner, ProbePlace
 from cellgen.program.transforms.stated import needed, readers_of, stands_in
 from cellgen.program.transforms.traces import (
@@ -203,7 +204,7 @@ class _OnlineBody:
         names = []
         for trace in self.traces.traces:
             group, state = trace.group, trace.state
-            of = "" if len(states) == 1 else f"_{str(state.name).removesuffix('_prev')}"
+            of = "" if len(states) == 1 else f"_{state_name(state)}"
             name = self._fresh_state(_named(f"trace{of}", group.parameter))
             shape = _with_factor(group, trace.group.units or state.shape[1:])
             self.before[id(group), state] = self._stated(ns, f"{name}_prev", State(*shape))

@@ -186,10 +186,11 @@ def zoneout(
         DeclarationError: a name that is no state of the cell.
     """
     definition = definition_of(cell)
-    known = {str(state.name).removesuffix("_prev"): state for state in definition.states}
+    known = {state_name(state): state for state in definition.states}
+    spelled = {str(state.name): state_name(state) for state in definition.states}
     accept.flag("zoneout", "per_sequence", per_sequence, error=DeclarationError)
     words = [checked_name(definition, "zoneout", "a state", name) for name in states]
-    names = [name.removesuffix("_prev") for name in words]
+    names = [spelled.get(name, name) for name in words]
     unknown = [state for state in names if state not in known]
     if unknown:
         raise fault(definition, "zoneout", f"{unknown[0]} is no state; it has {', '.join(known)}")

@@ -75,7 +75,7 @@ def kept_items(function: Function, options: Options) -> tuple[tuple[str, Argumen
     finals = {a.of: a for a in function.results if a.role == "final"}
     found = list(finals.items())
     if options.lengths is not None or options.mask is not None or options.reset is not None:
-        states = {a.name.removesuffix("_last") for a in finals.values()}
+        states = function.states.values()
         shown = [a for a in function.results if a.over_time and a.name not in states]
         found += [(f"{a.name}_prev", replace(a, shape=a.shape[1:])) for a in shown]
     return tuple(found)

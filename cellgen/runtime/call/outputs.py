@@ -55,10 +55,9 @@ class Outputs:
 
     def __init__(self, where: str, function: Function) -> None:
         self._where = where
-        kept = {item.name for item in function.results if not item.saved}
         self.results = frozenset(item.name for item in function.results if item.over_time)
         self.names = self.results if function.name == FORWARD else frozenset[str]()
-        self.stateless = frozenset(n for n in self.names if f"{n}_last" not in kept)
+        self.stateless = self.names - {*function.states.values()}
         self.upstream = frozenset(a.name for a in function.arguments if a.optional and a.over_time)
         self._wanted = Wanted(where, function)
 

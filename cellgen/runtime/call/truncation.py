@@ -110,13 +110,10 @@ def truncated(
     """Return every gradient with each loss term reaching ``limit`` earlier states."""
     steps, rows = tables.valid.shape
     arguments = checked.inputs
-    states = [
-        a.name.removeprefix("d_").removesuffix("_last")
-        for a in function.arguments
-        if a.optional and not a.over_time
-    ]
-    fixed = {n: a for n, a in arguments.items() if not n.startswith("d_")}
-    flat = _flatten(function, fixed, states, tables)
+    states = list(function.states.values())
+    upstreams = {a.name for a in function.arguments if a.role == "upstream"}
+    fixed = {n: a for n, a in arguments.items() if n not in upstreams}
+    flat = _flatten(function, fixed, tables)
     mask, reset = (t.reshape(1, steps * rows) for t in (tables.valid, tables.resets))
     given, through, initial = _upstream(
         function, arguments, _zero_states(function, checked, states), tables
@@ -140,15 +137,15 @@ def truncated(
         array = found[item.name]
         if item.over_time:
             found[item.name] = tables.ordered(array.reshape(steps, rows, *array.shape[2:]))
-        elif (state := item.name.removeprefix("d_").removesuffix("_prev")) in initial:
-            found[item.name] = initial[state]
+        elif item.of in function.states:
+            found[item.name] = initial[function.states[item.of]]
         elif item.shape[:1] == ("B",):  # constant over time
             found[item.name] = array.reshape(steps, rows, *array.shape[1:]).sum(axis=0)
     return found
 
 
 def _flatten(
-    function: Function, arguments: Mapping[str, Array], states: list[str], tables: Tables
+    function: Function, arguments: Mapping[str, Array], tables: Tables
 ) -> dict[str, Array]:
     """Lay the rows of all steps side by side, each with the state that it starts from."""
     steps, rows = tables.valid.shape
@@ -160,7 +157,7 @@ def _flatten(
         if item.shape[:1] == ("T",):
             ordered = array if item.saved else tables.ordered(array)
             array = ordered.reshape(1, steps * rows, *array.shape[2:])
-        elif item.name.removesuffix("_prev") in states:
+        elif item.role == "state":
             array = _states_before(arguments, item.name, function, tables)
         elif item.shape[:1] == ("B",):
             array = np.tile(array, (steps, *(1,) * (array.ndim - 1)))
@@ -174,7 +171,7 @@ def _states_before(
     """The state before every row of every step, (T B, ...), behind a reset its declared start."""
     steps, rows = tables.valid.shape
     initial = arguments[name]
-    after = name.removesuffix("_prev")
+    after = function.states[name]
     over_time = np.zeros((steps, *initial.shape), initial.dtype)
     if after in arguments:
         saved = any(item.name == after and item.saved for item in function.arguments)
@@ -212,9 +209,8 @@ def _upstream(
         array = arguments.get(item.name)
         if not item.optional or array is None:
             continue
-        name = item.name.removeprefix("d_")
         if not item.over_time:
-            state = name.removesuffix("_last")
+            state = function.finals[item.of]
             last, of = tables.ends
             chunk = tables.chunk(max(steps - 1, 0))
             through[state][last, of] += _of_rows(tables.chunk(last) == chunk, array[of])
@@ -222,8 +218,8 @@ def _upstream(
             initial[state][none] = array[none]
             continue
         ordered = tables.ordered(array)
-        if name in through:
-            through[name][tables.holds] += ordered[tables.holds]
+        if item.of in through:
+            through[item.of][tables.holds] += ordered[tables.holds]
         else:  # no state: a step that repeats it is another term of the step that made it
             is_near = tables.chunk(tables.before) == of_steps(tables.chunks, rows)
             at = np.nonzero(tables.holds & is_near)

@@ -1,0 +1,22 @@
+"""Cells that are unlike those that ship, each for something that functions over time may miss."""
+
+from __future__ import annotations
+
+from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
+
+
+class Spellings(Cell):
+    """Values whose names begin and end as those do that are derived."""
+
+    z_prev, t_x = Input(I), Input(I)
+    y_last_prev, a_prev_prev = State(H), State(H)
+    dot_x, t_w, w_pre = Weight(I, H), Weight(I, H), Weight(I, H)
+    w_total, w_part, b_zero = Weight(H, H), Weight(H, H), Bias(H)
+    z = sigmoid(z_prev @ dot_x + y_last_prev @ w_total + b_zero)
+    y = tanh(t_x @ t_w + a_prev_prev @ w_part)
+    z_pre = z_prev @ w_pre
+    y_total = y * z_pre
+    y_last = z * y_last_prev + (1 - z) * y_total
+    a_prev = tanh(y_last * y + a_prev_prev)
+    outputs = y, y_last, a_prev
+    gradients = z_pre, y, y_total
