@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import dis
 import gc
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import cellgen
+from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.runtime.device.graphs import CapturedGraph, GraphWorkspace
+from cellgen.runtime.device.library import DeviceLibrary
 from cellgen.runtime.host import memory
 from cellgen.runtime.host.memory import KEPT, LINE, SMALLEST, empty
 
@@ -16,8 +27,8 @@ SHAPE = (SMALLEST // 4, 2)
 
 
 @pytest.fixture(autouse=True)
-def _empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_shelf", memory._Shelf())
+def _empty_shelf() -> None:
+    memory._shelf.forget()
 
 
 def test_a_free_block_is_used_again() -> None:
@@ -98,3 +109,43 @@ def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
             free = memory._shelf.bytes == 0 and not memory._shelf.lock.locked()
             os._exit(0 if free else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+# --- the end of a process -----------------------------------------------------------------------
+
+FINALIZERS: tuple[Callable[..., object], ...] = (
+    memory._Loan.__del__,
+    memory._Shelf.put,
+    DeviceArray.__del__,
+    GraphWorkspace.__del__,
+    CapturedGraph.__del__,
+    DeviceLibrary.free,
+)
+"""What runs where an object ends, and what that calls."""
+
+
+def test_a_result_that_outlives_every_module_ends_without_a_word() -> None:
+    program = (
+        "import sys, numpy as np; from cellgen.runtime.host import memory;"
+        "result = memory.empty((memory.SMALLEST, 2), np.dtype(np.float32));"
+        "sys.held = memory, sys.modules['__main__']"  # cleared one after the other, not freed
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("finalizer", FINALIZERS, ids=lambda f: f.__qualname__)
+def test_a_finalizer_reads_no_global(finalizer: Callable[..., object]) -> None:
+    read = {one.argval for one in dis.get_instructions(finalizer) if one.opname == "LOAD_GLOBAL"}
+    assert read <= {*dir(builtins)}
+
+
+def test_every_finalizer_is_looked_at() -> None:
+    found = {
+        f"{node.name}.__del__"
+        for path in Path(cellgen.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(one, ast.FunctionDef) and one.name == "__del__" for one in node.body)
+    }
+    assert found == {f.__qualname__ for f in FINALIZERS if f.__name__ == "__del__"}

@@ -52,7 +52,7 @@ class Scenario:
         for function in self.kernel.functions.values():
             function._plans.clear()
         call_workspace.per_thread.memory = call_workspace.NOTHING
-        memory._shelf = memory._Shelf()
+        memory._shelf.forget()
         _, destroy = self.kernel.interface.team_symbols
         for team, library in threads._teams.values():
             getattr(library.lib, destroy)(team)

@@ -35,6 +35,7 @@ class _Block(np.ndarray):
     """
 
     start: int
+    shelf: _Shelf
 
 
 class _Shelf:
@@ -44,7 +45,12 @@ class _Shelf:
     moment, also while the same thread takes some.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = KEPT) -> None:
+        self.most = most
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, whoever is at it."""
         self.lock = threading.Lock()
         self.blocks: dict[int, list[_Block]] = {}
         self.bytes = 0
@@ -63,10 +69,10 @@ class _Shelf:
 
     def put(self, block: _Block) -> None:
         size = block.nbytes
-        if size > KEPT or not self.lock.acquire(blocking=False):
+        if size > self.most or not self.lock.acquire(blocking=False):
             return
         try:
-            while self.bytes + size > KEPT:
+            while self.bytes + size > self.most:
                 oldest = next(iter(self.blocks))
                 self.bytes -= oldest * len(self.blocks.pop(oldest))
             self.blocks.setdefault(size, []).append(block)
@@ -78,21 +84,19 @@ class _Shelf:
 _shelf = _Shelf()
 
 
-def _after_fork() -> None:
-    """Forget in a child what its parent holds: another thread may have been at it."""
-    global _shelf
-    _shelf = _Shelf()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_shelf.forget)  # another thread may have been at it
 
 
 class _Loan(np.ndarray):
-    """What a result's memory belongs to: at its end the block goes back."""
+    """What a result's memory belongs to: at its end the block goes back.
+
+    Like every ``__del__`` it reads no global: a process that ends has none left.
+    """
 
     def __del__(self) -> None:
-        if isinstance(self.base, _Block):
-            _shelf.put(self.base)
+        shelf = getattr(self.base, "shelf", None)
+        if shelf is not None:
+            shelf.put(self.base)
 
 
 def is_small(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> bool:
@@ -111,7 +115,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
     block = _shelf.take(size + LINE)
     if block is None:
         block = _Block(size + LINE, np.uint8)
-        block.start = -block.ctypes.data % LINE
+        block.start, block.shelf = -block.ctypes.data % LINE, _shelf
     return np.ndarray(shape, dtype, block.view(_Loan), block.start)
 
 
