@@ -14,6 +14,7 @@ from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.backend import BACKENDS, DEFAULT, AnyKernel, Backend, backend
 from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.folders import TextDigest, read_interface, read_listed
 from cellgen.runtime.imports import whole_imports
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.progress import progress
@@ -50,7 +51,28 @@ def load(name: str, target: str = DEFAULT, *, emulated: bool = False) -> AnyKern
     """
     runs = _backend("load", target, emulated)
     _require_shipped(name)
-    return runs.load(generated_folder() / name, emulated=bool(emulated))
+    folder = generated_folder()
+    listed = read_listed(folder, runs.name).get(name)
+    if listed is None:
+        return runs.load(folder / name, emulated=bool(emulated))
+    with runs.preparing():
+        files = {listed.file: _listed_text(name, runs.name, listed)}
+        sources = SourceFiles.gather(name, files, None, include_folder())
+        return runs.kernel(read_interface(folder / name), sources, emulated=bool(emulated))
+
+
+def _listed_text(name: str, target: str, listed: TextDigest) -> str:
+    """The text of a cell that ships by its digest: from the cache, else generated for it."""
+    text = listed.recall()
+    if text is not None:
+        return text
+    with whole_imports():
+        from cellgen.cells import SHIPPED
+
+        cell = next(cell for cell in SHIPPED if cell.definition.name == name)
+    text = _generated(cell, target).of(target)[listed.file]
+    TextDigest.of(listed.file, text).remember(text)
+    return text
 
 
 def _backend(where: str, target: object, emulated: object) -> Backend:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from functools import cache
 
+import cellgen
 from cellgen.cells import SHIPPED
 from cellgen.language.cell import Cell
 from cellgen.language.value import Role
-from cellgen.runtime.paths import generated_folder, include_folder
+from cellgen.runtime.paths import include_folder
 
 COVERING = (
     *("lstm", "gru", "gru_reset_before", "slstm", "slstm_heads", "layer_norm_lstm", "lru", "ltc"),
@@ -32,8 +33,7 @@ def used(cell: type[Cell]) -> frozenset[tuple[str, object]]:
     Names of the runtime's headers in its source, and counts of what it reads, keeps and returns.
     """
     definition = cell.definition
-    name = definition.name
-    text = (generated_folder() / name / f"{name}.cu").read_text(encoding="utf-8")
+    text = dict(cellgen.load_cuda(definition.name).sources.files)[f"{definition.name}.cu"]
     words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", text)) & _of_runtime()
     after = [definition.next_state(state) for state in definition.states]
     counts = {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import operator
 import re
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
+import cellgen
 from cellgen import (
     Cell,
     H,
@@ -53,12 +53,14 @@ from cellgen.cells import (
 )
 from cellgen.cli.main import app
 from cellgen.errors import ArgumentError, BuildError, DeviceError
+from cellgen.files import tree
 from cellgen.language.value import Role
 from cellgen.pipeline import generate, programs_of
 from cellgen.program.interpret import interpret
 from cellgen.proof.over_time import forward_errors, gradient_errors, shared_keywords
 from cellgen.runtime.abi import Argument, Function, axis_length
 from cellgen.runtime.backend import backend
+from cellgen.runtime.build import cache as kernels
 from cellgen.runtime.device import cublas, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, DevicePart, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
@@ -66,6 +68,7 @@ from cellgen.runtime.device.graphs import FEWEST, KEPT, Graphs, Launch
 from cellgen.runtime.device.kernel import CudaKernel, open_blas
 from cellgen.runtime.device.model import DEVICES, WAYS, choices
 from cellgen.runtime.device.settings import TABLES
+from cellgen.runtime.folders import TextDigest, read_listed
 from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
@@ -1050,9 +1053,9 @@ def planted(cell: type[Cell], file: str, right: str, wrong: str) -> tuple[CudaKe
     good = emulated(cell)
     files = tuple(
         (name, text.replace(right, wrong) if name.endswith(file) else text)
-        for name, text in good._sources.files
+        for name, text in good.sources.files
     )
-    assert files != good._sources.files
+    assert files != good.sources.files
     sources = type(good._sources)(cell.definition.name, files)
     return good, CudaKernel(good.interface, sources, emulated=True)
 
@@ -1380,44 +1383,7 @@ def test_matrix_units_are_taken_where_they_fit_and_lose_nothing(
 # --- compiled ------------------------------------------------------------------------------------
 
 
-def committed(cell: type[Cell]) -> str:
-    """What is generated for a cell that ships, as ``cellgen build --check`` holds."""
-    name = cell.definition.name
-    return (generated_folder() / name / f"{name}.cu").read_text()
-
-
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
-def test_every_cell_is_on_record_without_a_spill_or_more_registers_than_counted_on(
-    cell: type[Cell],
-) -> None:
-    name = cell.definition.name
-    source = committed(cell)
-    record = cuda_budgets.read().get(name)
-    assert record is not None, f"{name} has no record: {cuda_budgets.COMMAND}"
-    assert record.digest == cuda_budgets.digest(source), f"changed: {cuda_budgets.COMMAND}"
-    cuda_budgets.require_budgets(record.entries, source)
-
-
-def test_the_kernels_of_the_headers_are_on_record() -> None:
-    record = cuda_budgets.read()[cuda_budgets.HEADERS]
-    assert record.digest == cuda_budgets.digest(""), f"changed: {cuda_budgets.COMMAND}"
-    assert {e.architecture for e in record.entries} == {"sm_80", "sm_90a"}
-    assert not [e for e in record.entries if e.spilled or e.registers > e.budget]
-
-
-def test_kernels_of_the_headers_are_those_of_every_group() -> None:
-    first, again, second = (
-        cuda_budgets.Entry(n, "sm_80", r, 0) for n, r in (("a", 8), ("a", 9), ("b", 7))
-    )
-    known = cuda_budgets.Record("digest", "nvcc", (first, second))
-    found = cuda_budgets.Record("digest", "nvcc", (again,))
-    other = cuda_budgets.Record("another", "nvcc", (again,))
-    assert cuda_budgets.together(known, found).entries == (second, again)
-    assert cuda_budgets.together(known, other) == other
-    assert cuda_budgets.together(None, found) == found
-
-
-RECORDED = [
+TOGETHER = [
     SHIPPED[n : n + cuda_budgets.TOGETHER] for n in range(0, len(SHIPPED), cuda_budgets.TOGETHER)
 ]
 
@@ -1427,20 +1393,15 @@ RECORDED = [
     "group",
     [
         pytest.param(g, id=g[0].definition.name, marks=pytest.mark.slow if n else ())
-        for n, g in enumerate(RECORDED)
+        for n, g in enumerate(TOGETHER)
     ],
 )
-def test_every_cell_compiles_without_a_warning_as_the_record_says(
+def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_counted_on(
     group: tuple[type[Cell], ...], tmp_path: Path
 ) -> None:
-    sources = cuda_budgets.sources([cell.definition.name for cell in group])
-    every = [cell.definition.name for cell in SHIPPED]
-    found, known = cuda_budgets.records(tmp_path, sources, every), cuda_budgets.read()
-    for name, source in sources.items():
-        cuda_budgets.require_budgets(found[name].entries, source)
-        if found[name].nvcc == known[name].nvcc:  # another release may count other registers
-            key = operator.attrgetter("name", "architecture")
-            assert sorted(found[name].entries, key=key) == sorted(known[name].entries, key=key)
+    sources = {cell.definition.name: generate(cell).text(".cu") for cell in group}
+    entries = cuda_budgets.compiled(tmp_path, sources)
+    cuda_budgets.require_budgets(entries, "".join(sources.values()))
 
 
 @with_nvcc
@@ -1451,9 +1412,27 @@ def test_host_code_compiles_without_a_warning(cell: type[Cell], tmp_path: Path) 
     cuda_budgets.require_budgets(entries, source)
 
 
-def test_every_cell_has_cuda_sources() -> None:
-    assert all(map(committed, SHIPPED))
-    assert all(generate(cell).text(".cu") for cell in VARIANTS)
+def test_texts_of_cells_that_ship_are_generated_once_and_held_by_their_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path))
+    listed = read_listed(generated_folder(), "cuda")
+    assert {*listed, *tree.EXEMPLARY} == {cell.definition.name for cell in SHIPPED}
+    first = cellgen.load_cuda("elman")
+    monkeypatch.setattr(api, "_generated", None)  # from here on nothing can be generated
+    again = cellgen.load_cuda("elman")
+    assert again.sources == first.sources
+    assert listed["elman"] == TextDigest.of("elman.cu", dict(first.sources.files)["elman.cu"])
+
+
+def test_a_text_in_the_cache_that_is_not_the_listed_one_is_generated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path))
+    digest = read_listed(generated_folder(), "cuda")["elman"].digest
+    kernels.remember(f"elman.cu-{digest[: kernels.KEY_DIGITS]}", {"text": "int x;"})
+    texts = dict(cellgen.load_cuda("elman").sources.files)
+    assert texts["elman.cu"] == generate(Elman).text(".cu")
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -1838,7 +1817,6 @@ def test_memory_that_does_not_suffice_is_said(elman: tuple[CudaKernel, Arrays]) 
 def test_a_cell_without_cuda_source_says_that_its_c_works(tmp_path: Path) -> None:
     folder = tmp_path / "elman"
     shutil.copytree(generated_folder() / "elman", folder)
-    (folder / "elman.cu").unlink()
     with pytest.raises(BuildError, match=r"no elman.cu: .*its C kernel works"):
         backend("cuda").load(folder, emulated=False)
 

@@ -267,7 +267,7 @@ def test_a_cuda_kernel_travels_as_its_sources() -> None:
     made = cellgen.load_cuda("elman", emulated=True)
     again = pickle.loads(pickle.dumps(made.forward))
     assert (again._kernel.interface, again._kernel.emulated) == (made.interface, True)
-    assert again._kernel._sources == made._sources
+    assert again._kernel.sources == made.sources
     assert copy.deepcopy(made) is made
     assert copy.copy(made.forward) is made.forward
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgen.cells import Elman
+from cellgen.cells import GRU, Elman
 from cellgen.errors import BuildError
 from cellgen.files import tree
 from cellgen.files.make import write_all
@@ -79,21 +79,37 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     source = generate(Elman)
     (tmp_path / "__init__.py").write_text("MINE = 1\n")
-    written = write_all(tmp_path, [source])
+    written = write_all(tmp_path, [source], "cuda")
     assert [one.error for one in written] == [None]
     assert (tmp_path / "__init__.py").read_text() == "MINE = 1\n"
     assert tree.differences(tmp_path, [source], whole=False) == []
-    assert sorted(source.files) == sorted(p.name for p in tree.cell_files(tmp_path, source))
+    assert sorted(source.files) == sorted(p.name for p in tree.cell_files(tmp_path, source, "cuda"))
     for name in source.files:  # generated ones are written again, also where they were edited
         path = tmp_path / "elman" / name
         path.write_text(path.read_text() + "edited\n")
-    assert len(tree.write_cell(tmp_path, source)) == len(source.files)
+    assert len(tree.write_cell(tmp_path, source, "cuda")) == len(source.files)
     for text in ("x = 1\n", "caf\xe9"):
         path = tmp_path / "elman" / "__init__.py"
         path.write_bytes(text.encode("latin-1"))
         with pytest.raises(BuildError, match=r"elman/__init__\.py is there and not of cellgen"):
             tree.write_cell(tmp_path, source)
         assert path.read_bytes() == text.encode("latin-1")
+
+
+def test_a_text_that_is_held_by_its_digest_is_compared_by_it(tmp_path: Path) -> None:
+    elman, gru = generate(Elman), generate(GRU)
+    write_all(tmp_path, [elman, gru])
+    assert [path.parent.name for path in tmp_path.glob("*/*.cu")] == ["gru"]
+    file = tmp_path / "cuda.sha256"
+    row = file.read_text()
+    assert row.endswith("  elman/elman.cu\n")
+    file.write_text("0" * 64 + row[64:])
+    (changed,) = tree.differences(tmp_path, [elman, gru], whole=False)
+    assert changed.path == file
+    tree.write(tree.digest_files(tmp_path, [gru]))  # the rows of other cells stay
+    assert file.read_text() == "0" * 64 + row[64:]
+    assert [path.name for path in write_all(tmp_path, [elman])[0].changed] == []
+    assert file.read_text() == row
 
 
 def test_a_folder_whose_name_is_too_long_is_an_error(tmp_path: Path) -> None:

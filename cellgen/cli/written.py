@@ -54,7 +54,7 @@ def write_and_compile(
 
     if not sources:
         leave_for(failures)
-    written = write_all(folder, sources)
+    written = write_all(folder, sources, target)
     for difference in tree.stale_files(folder, sources):
         terminal.note(f"warning: {difference.text}")
     with terminal.steps("compiling", len(sources)) as steps:

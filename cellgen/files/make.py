@@ -18,6 +18,7 @@ from cellgen.runtime.backend import DEFAULT, backend
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import stop_all
+from cellgen.runtime.folders import TextDigest
 from cellgen.targets import Source
 
 Progress = Callable[[str, str], None]
@@ -74,21 +75,24 @@ def generate_all(
     return sources, failures
 
 
-def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
-    """Write cells and what the folder needs beside them.
+def write_all(folder: Path, sources: Sequence[Source], target: str = DEFAULT) -> list[Outcome]:
+    """Write cells, as they are built for a target, and what the folder needs beside them.
 
     A cell that fails does not stop the others.
 
     Raises:
         BuildError: what the folder needs cannot be written.
     """
-    tree.write(tree.support_files(folder))
-    return [_write(folder, source) for source in sources]
+    tree.write({**tree.support_files(folder), **tree.digest_files(folder, sources)})
+    for source in sources:
+        for file, text in tree.held_by_digest(source).items():
+            TextDigest.of(file, text).remember(text)
+    return [_write(folder, source, target) for source in sources]
 
 
-def _write(folder: Path, source: Source) -> Outcome:
+def _write(folder: Path, source: Source, target: str) -> Outcome:
     try:
-        changed = tree.write_cell(folder, source)
+        changed = tree.write_cell(folder, source, target)
     except BuildError as error:
         return Outcome(source, folder / source.name, (), error=error)
     return Outcome(source, folder / source.name, tuple(changed))

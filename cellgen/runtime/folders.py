@@ -1,16 +1,69 @@
 """Read a generated folder without importing it, which would build its C.
 
-Input: ``generated/<cell>``. Output: its ``Interface`` and ``SourceFiles`` of one target.
+Input: ``generated/<cell>``. Output: its ``Interface`` and ``SourceFiles`` of one target. Of some
+texts the folder of cells holds digests alone, a line each in ``<target>.sha256`` as ``sha256sum``
+writes it: whoever needs such a text generates it.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
+from cellgen.runtime.build import cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.interface_file import FILE, interface_of
+
+
+@dataclass(frozen=True)
+class TextDigest:
+    """A text that a folder of cells holds by its digest.
+
+    The name of its file, and its SHA-256 in hexadecimal digits.
+    """
+
+    file: str
+    digest: str
+
+    @staticmethod
+    def of(file: str, text: str) -> TextDigest:
+        """The digest of a text."""
+        return TextDigest(file, hashlib.sha256(text.encode()).hexdigest())
+
+    @property
+    def _key(self) -> str:
+        return f"{self.file}-{self.digest[: cache.KEY_DIGITS]}"
+
+    def recall(self) -> str | None:
+        """The text, where the cache has it."""
+        text = (cache.recall(self._key) or {}).get("text")
+        return text if isinstance(text, str) and TextDigest.of(self.file, text) == self else None
+
+    def remember(self, text: str) -> None:
+        """Keep the text in the cache, for ``recall``."""
+        cache.remember(self._key, {"text": text})
+
+
+def digest_file(folder: Path, target: str) -> Path:
+    """The list of a folder of cells: texts of a target that are held by their digests."""
+    return folder / f"{target}.sha256"
+
+
+def read_listed(folder: Path, target: str) -> dict[str, TextDigest]:
+    """The texts of a target that a folder of cells holds by their digests, by cell."""
+    file = digest_file(folder, target)
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    rows = (line.split("  ", 1) for line in lines)
+    return {path.split("/")[0]: TextDigest(path.split("/")[1], digest) for digest, path in rows}
+
+
+def listed_text(listed: Mapping[str, TextDigest]) -> str:
+    """What ``<target>.sha256`` says of some cells."""
+    return "".join(f"{row.digest}  {cell}/{row.file}\n" for cell, row in sorted(listed.items()))
 
 
 def read_files(folder: Path, suffix: str, target: str) -> SourceFiles:

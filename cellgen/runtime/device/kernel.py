@@ -41,7 +41,7 @@ class CudaKernel(ShownInNotebooks):
     ) -> None:
         self.name, self.interface, self.emulated = interface.name, interface, emulated
         self.functions = {f.name: CudaFunction(self, f) for f in interface.functions}
-        self._sources = sources
+        self.sources = sources
         self._library: DeviceLibrary | None = None
         self._digest = ""
         self._lock = threading.RLock()
@@ -57,7 +57,7 @@ class CudaKernel(ShownInNotebooks):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _arrived, (ABI_VERSION, self.interface, self._sources, self.emulated)
+        return _arrived, (ABI_VERSION, self.interface, self.sources, self.emulated)
 
     def __copy__(self) -> CudaKernel:
         return self
@@ -76,13 +76,13 @@ class CudaKernel(ShownInNotebooks):
     def digest(self) -> str:
         """Identify what the kernel computes; see ``Kernel.digest``."""
         if not self._digest:
-            self._digest = self._sources.digest
+            self._digest = self.sources.digest
         return self._digest
 
     def build(self) -> Built:
         """Compile the library unless the cache has it, and load it. Raises BuildError."""
         with self._lock:
-            built = nvcc.build(self._sources, self.interface, emulated=self.emulated)
+            built = nvcc.build(self.sources, self.interface, emulated=self.emulated)
             if self._library is None:
                 self._library = DeviceLibrary(str(built.path), self.interface)
             return built
