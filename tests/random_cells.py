@@ -506,8 +506,10 @@ def _class_holds(cell, arrays, sizes, rng):
         return
     new = tuple(definition.next_state(state) for state in definition.states)
     step = forward(definition.with_outputs(new))
-    moved = {**arrays, **{str(s): rng.normal(size=arrays[str(s)].shape) for s in definition.states}}
     for state in definition.states:
+        together = [s for s in definition.states if layer_of[s] == layer_of[state]]
+        drawn = {str(s): rng.normal(size=arrays[str(s)].shape) for s in together}
+        moved = {**arrays, **drawn}
         is_linear = any(isinstance(k, LinearScan | Memory) and state in k.states for k in layers)
         for unit in np.ndindex(arrays[str(state)].shape[1:]):
             slopes = []
