@@ -11,7 +11,8 @@ import sympy
 from sympy import Add, Expr
 from sympy import S as NUMBERS
 
-from cellgen.language.ops import Pointwise, log, log_sigmoid
+from cellgen.language.ops import log
+from cellgen.language.ops.logarithms import undone, undone_rest
 from cellgen.language.value import Value
 from cellgen.program.chunks.bounds import interval
 from cellgen.program.chunks.layers import ForbiddenError
@@ -43,13 +44,9 @@ class Logarithms:
 
     def _of_function(self, expression: Expr) -> Expr | None:
         """Of exp(u): u; of sigmoid(x): log_sigmoid(x); of 1 - sigmoid(x): log_sigmoid(-x)."""
-        name = expression.row.name if isinstance(expression, Pointwise) else ""
-        if name == "exp":
-            return expression.args[0]
-        if name == "sigmoid":
-            return log_sigmoid(expression.args[0])
-        if name == "keep":
-            return self.of(expression.args[0])
+        written = undone(expression)
+        if written is not None:
+            return written
         is_rest = expression.is_Add and len(expression.args) == 2
         if is_rest and NUMBERS.One in expression.args:
             return self._of_rest(1 - expression)
@@ -63,8 +60,7 @@ class Logarithms:
         if statement is not None and statement.traits.is_reshape:
             rest = self._of_rest(statement.operands[0])
             return None if rest is None else self._viewed(rest, statement)
-        is_sigmoid = isinstance(gate, Pointwise) and gate.row.name == "sigmoid"
-        return log_sigmoid(-gate.args[0]) if is_sigmoid else None
+        return undone_rest(gate)
 
     def _statement(self, expression: Expr) -> Statement | None:
         is_value = isinstance(expression, Value)

@@ -56,7 +56,8 @@ def _written(value: Value, reached: Set[Value], by: Mapping[Value, Statement]) -
 def _max_plus(
     state: Value, new: Value, written: Expr, streams: Streams, reached: Set[Value]
 ) -> MaxPlusScan | None:
-    if not isinstance(written, Pointwise) or written.row.name != "maximum":
+    is_maximum = isinstance(written, Pointwise) and written.row.is_upper_bound
+    if not is_maximum or len(written.args) != 2:
         return None
     first, second = written.args
     moved, other = (first, second) if state in first.atoms(Value) else (second, first)
