@@ -9,21 +9,12 @@ body reads from there has rows and is a static.
 from __future__ import annotations
 
 import difflib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from onnx import (
-    GraphProto,
-    NodeProto,
-    TensorProto,
-    TypeProto,
-    ValueInfoProto,
-    helper,
-    numpy_helper,
-)
-from onnx.reference import ReferenceEvaluator
+from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
 from sympy import Integer
 
 from cellgen import accept
@@ -31,26 +22,14 @@ from cellgen.errors import UsageError
 from cellgen.language.value import B, Role, Shape
 from cellgen.onnx.across import ACROSS
 from cellgen.onnx.calls import NodeCall
+from cellgen.onnx.folding import BodyConstants
+from cellgen.onnx.forms import DOMAINS, attributes, called, short
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import (
-    DOMAINS,
-    ModelGraph,
-    attributes,
-    called,
-    require_opset,
-    shape_of_type,
-)
+from cellgen.onnx.reading import Axes, ModelGraph, require_opset, shape_of_type
 from cellgen.onnx.rows import ROWS
+from cellgen.onnx.scan_form import goes_back, require_counts
 from cellgen.onnx.source import declared
 from cellgen.onnx.terms import LONGEST, BodyTerm, StepText, named_as
-
-VIEWS = ("Reshape", "Unsqueeze", "Squeeze", "Slice", "Concat", "Identity", "Cast", "Expand")
-"""Operators that of constants make constants; others of weights are equations."""
-
-INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto.INT8)
-"""Types of elements that are whole numbers with a sign."""
-
-Axes = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -80,7 +59,9 @@ class Port:
 class Body:
     """A body as a cell: ``states`` and ``inputs`` in the node's order, ``outputs`` too.
 
-    ``statics`` are names in the cell by those in the graph around.
+    ``statics`` are names in the cell by those in the graph around. ``starts`` are initial states
+    that stand in the model, as the cell has them, one with one row for every row; ``asked`` names
+    the values of the graph that are initial states and depend on the model's inputs.
     """
 
     where: str
@@ -92,6 +73,8 @@ class Body:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     statics: Mapping[str, str]
+    starts: Mapping[str, Array]
+    asked: Mapping[str, str]
 
     def arguments(self, inputs: Sequence[object], around: Mapping[str, object]) -> dict[str, Array]:
         """Name the node's inputs as the cell does, steps first. Raises UsageError."""
@@ -102,20 +85,42 @@ class Body:
                 f"initial states, then {len(self.inputs)} sequences"
             )
         found: dict[str, Array] = {}
-        for given, port in zip(inputs, (*self.states, *self.inputs), strict=True):
-            array = np.asarray(accept.array(self.where, port.name, given), self.dtype)
-            is_sequence = port in self.inputs
-            array = np.moveaxis(array, port.axis, 0) if is_sequence else array
-            name = port.name if is_sequence else f"{port.name}_prev"
-            found[name] = port.widened(array, int(is_sequence))
+        for given, port in zip(inputs[len(self.states) :], self.inputs, strict=True):
+            array = self._array(port.name, given)
+            if not -array.ndim <= port.axis < array.ndim:
+                raise UsageError(
+                    f"{self.where}: {port.name} has shape {array.shape}, expected an axis "
+                    f"{port.axis} of steps"
+                )
+            found[port.name] = port.widened(np.moveaxis(array, port.axis, 0), 1)
+        rows = next((array.shape[1] for array in found.values() if array.ndim > 1), 1)
+        for given, port in zip(inputs, self.states, strict=False):
+            name = f"{port.name}_prev"
+            if given is None:
+                found[name] = self._start(name, rows)
+            else:
+                found[name] = port.widened(self._array(port.name, given), 0)
         for name, own in self.statics.items():
             if name not in around:
                 raise UsageError(
-                    f"{self.where}: reads {name!r} of the graph around it, which depends on the "
-                    f"model's inputs; pass around={{{name!r}: ...}}"
+                    f"{self.where}: reads {short(name)!r} of the graph around it, which depends on "
+                    f"the model's inputs; pass around={{{short(name)!r}: ...}}"
                 )
-            found[own] = np.asarray(accept.array(self.where, name, around[name]), self.dtype)
+            found[own] = self._array(name, around[name])
         return found
+
+    def _array(self, name: str, value: object) -> Array:
+        return np.asarray(accept.array(self.where, name, value), self.dtype)
+
+    def _start(self, name: str, rows: int) -> Array:
+        """An initial state that stands in the model. Raises UsageError where it does not."""
+        if name in self.asked:
+            raise UsageError(
+                f"{self.where}: {name} starts at {short(self.asked[name])!r}, which depends on the "
+                f"model's inputs; pass it"
+            )
+        start = self.starts[name].astype(self.dtype)
+        return np.repeat(start, rows, 0) if len(start) == 1 else start
 
     def results(self, found: Mapping[str, Array]) -> tuple[Array, ...]:
         """Final states, then outputs, as the node gives them."""
@@ -129,91 +134,6 @@ def read_body(graph: ModelGraph, node: NodeProto) -> Body:
     """Read a ``Scan``. Raises UsageError, which names the node."""
     require_opset(graph, node)
     return _Reader(graph, node).body()
-
-
-class _Constants:
-    """What of a body is the same in every call: its own arrays, and those of the graph around."""
-
-    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto) -> None:
-        self.graph = graph
-        self.node = node
-        self.where = f"{graph.where}: {called(node)}"
-        self.own = {t.name: np.asarray(numpy_helper.to_array(t)) for t in proto.initializer}
-        self.makers = {name: n for n in proto.node for name in n.output}
-        self.given = frozenset(value.name for value in proto.input)
-        self.uses = Counter(name for n in proto.node for name in n.input)
-        self.uses.update(value.name for value in proto.output)
-        self.folded: dict[str, Array] = {}
-        kinds = {v.name: v.type.tensor_type.elem_type for v in proto.input}
-        self.integers = {name for name, kind in kinds.items() if kind in INTEGERS}
-        """Names of integers that change from call to call."""
-
-    def note_integers(self, node: NodeProto) -> None:
-        """Tell whether results of a node are integers. Raises UsageError for their quotient."""
-        if node.op_type == "Cast":
-            is_whole = attributes(node)["to"] in INTEGERS
-        else:
-            is_whole = all(self._is_integer(name) for name in node.input if name)
-        if is_whole and node.op_type == "Div":
-            raise UsageError(
-                f"{self.where}: {called(node)} cuts the quotient of integers off; a cell has real "
-                f"numbers alone: Cast them before, and Floor what comes of it"
-            )
-        self.integers.update(node.output if is_whole else ())
-
-    def _is_integer(self, name: str) -> bool:
-        source = self.source(name)
-        if source in self.integers:
-            return True
-        array = self.array(source)
-        return array is not None and array.dtype.kind in "iu"
-
-    def source(self, name: str) -> str:
-        """The value that a name stands for, behind nodes that change nothing."""
-        made = self.makers.get(name)
-        while made is not None and made.op_type == "Identity" and made.domain in DOMAINS:
-            name = made.input[0]
-            made = self.makers.get(name)
-        return name
-
-    def array(self, name: str) -> Array | None:
-        """What a value holds, where it is the same in every call."""
-        if name in self.folded or name in self.own:
-            return self.folded[name] if name in self.folded else self.own[name]
-        moves = name in self.makers or name in self.given
-        return None if moves else self.graph.constant(name, self.node)
-
-    def fold(self, node: NodeProto) -> bool:
-        """Compute a node that makes a constant of constants, and is no equation of weights."""
-        if any(attribute.HasField("g") for attribute in node.attribute):
-            return False
-        arrays = {name: self.array(self.source(name)) for name in node.input if name}
-        found = {name: array for name, array in arrays.items() if array is not None}
-        if len(found) < len(arrays) or not self._is_view(node, found.values()):
-            return False
-        self.folded.update(zip(node.output, self._evaluated(node, found), strict=True))
-        return True
-
-    def _is_view(self, node: NodeProto, arrays: Iterable[Array]) -> bool:
-        if node.op_type == "Transpose":
-            return self.uses[node.input[0]] == 1
-        is_whole = all(array.dtype.kind in "iub" for array in arrays)
-        return node.op_type in VIEWS or is_whole or node.op_type not in ROWS
-
-    def _evaluated(self, node: NodeProto, arrays: Mapping[str, Array]) -> list[Array]:
-        graph = helper.make_graph(
-            [node],
-            "constants",
-            [],
-            [helper.make_empty_tensor_value_info(name) for name in node.output],
-            [numpy_helper.from_array(array, name) for name, array in arrays.items()],
-        )
-        model = helper.make_model(graph, opset_imports=self.graph.model.opset_import)
-        try:
-            return [np.asarray(found) for found in ReferenceEvaluator(model).run(None, {})]
-        except Exception as error:
-            said = accept.reason(error)
-            raise UsageError(f"{self.where}: {called(node)} cannot be computed: {said}") from None
 
 
 def _unknown(where: str, node: NodeProto) -> str:
@@ -234,16 +154,17 @@ class _Reader:
         self.graph = graph
         self.node = node
         self.where = f"{graph.where}: {called(node)}"
-        self.options = attributes(node)
+        self.options = attributes(graph.where, node, graph.opset)
         self.proto = self.options["body"]
         count = int(self.options["num_scan_inputs"])
+        require_counts(self.where, node, self.options)
         self.states = self.proto.input[: len(self.proto.input) - count]
         self.sequences = self.proto.input[len(self.states) :]
         self.dtype = self._dtype()
         self.step = StepText(self.dtype)
         self.terms: dict[str, BodyTerm] = {}
         self.statics: dict[str, str] = {}
-        self.constants = _Constants(graph, node, self.proto)
+        self.constants = BodyConstants(graph, node, self.proto)
         self.targets: dict[str, str] = {}
         self.single = False
 
@@ -264,10 +185,25 @@ class _Reader:
         shown = dict.fromkeys((*(port.name for port in given), *(port.name for port in states)))
         lines = [*self._declarations(), "", *self.step.lines, ""]
         lines.append(f"outputs = {', '.join(shown)}{',' * (len(shown) == 1)}")
+        starts, asked = self._starts(states)
+        reverse = goes_back(self.where, self.options)
         return Body(
-            self.where, tuple(lines), self.step.weights, self._reverse(), self.dtype,
-            tuple(states), tuple(inputs), tuple(given), self.statics,
+            self.where, tuple(lines), self.step.weights, reverse, self.dtype, tuple(states),
+            tuple(inputs), tuple(given), self.statics, starts, asked,
         )  # fmt: skip
+
+    def _starts(self, states: Sequence[Port]) -> tuple[dict[str, Array], dict[str, str]]:
+        """Initial states that stand in the model, and names of those that its inputs make."""
+        starts: dict[str, Array] = {}
+        asked: dict[str, str] = {}
+        for port, (_, around) in zip(states, self._started, strict=True):
+            find = self.graph.constant if port.single else partial(self.graph.start, rows=0)
+            array = find(around, self.node)
+            if array is None:
+                asked[f"{port.name}_prev"] = around
+            else:
+                starts[f"{port.name}_prev"] = port.widened(array, 0)
+        return starts, asked
 
     def _declarations(self) -> list[str]:
         """Lines of declarations: what moves, then what is the same at every step."""
@@ -275,19 +211,6 @@ class _Reader:
         kinds = self.step.declared
         rest = {n: k for n, k in kinds.items() if k.startswith(fixed)}
         return [*declared({n: k for n, k in kinds.items() if n not in rest}), *declared(rest)]
-
-    def _reverse(self) -> bool:
-        """Whether all sequences go from the last step to the first. Raises UsageError for some."""
-        inputs = self.options.get("scan_input_directions") or [0] * len(self.sequences)
-        count = len(self.proto.output) - len(self.states)
-        outputs = self.options.get("scan_output_directions") or [0] * count
-        ways = {int(way) for way in (*inputs, *outputs)}
-        if len(ways) > 1:
-            raise UsageError(
-                f"{self.where}: some of its sequences go in reverse and some do not; a cell goes "
-                f"through all of them in one direction"
-            )
-        return ways == {1}
 
     # --- what it takes and gives ----------------------------------------------------------------
 
@@ -414,8 +337,9 @@ class _Reader:
         if row is None:
             raise UsageError(_unknown(self.where, node))
         operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
+        options = attributes(self.where, node, self.graph.opset)
         try:
-            made = row(NodeCall(self.step, node, operands, attributes(node), self.graph.opset))
+            made = row(NodeCall(self.step, node, operands, options, self.graph.opset))
             for term, name in zip(made, node.output, strict=False):
                 self._keep(term, name)
         except UsageError as error:
@@ -442,7 +366,9 @@ class _Reader:
         """A value that no node of the body makes: a constant, or what is around."""
         array = self.constants.array(name)
         if array is None and name in self.constants.makers:
-            raise UsageError(f"{self.where}: {called(reader)} reads {name!r} before it is made")
+            raise UsageError(
+                f"{self.where}: {called(reader)} reads {short(name)!r} before it is made"
+            )
         is_own = name in self.constants.own or name in self.constants.makers
         if array is not None and not array.shape and not is_own and array.dtype.kind == "f":
             return self.step.scalar(name, array)
@@ -455,14 +381,14 @@ class _Reader:
         axes = self.graph.shapes.get(name)
         if axes is None or len(axes) < 2 or any(not isinstance(n, int) for n in axes[1:]):
             raise UsageError(
-                f"{self.where}: {called(reader)} reads {name!r}, which depends on the model's "
-                f"inputs, and its axes {axes} are not (rows, lengths ...)"
+                f"{self.where}: {called(reader)} reads {short(name)!r}, which depends on the "
+                f"model's inputs, and its axes {axes} are not (rows, lengths ...)"
             )
         rows = sorted({str(self._axes(v.type, v.name, n, None)[0]) for v, n in self._started})
         if isinstance(axes[0], int) and str(axes[0]) not in rows:
             raise UsageError(
-                f"{self.where}: {called(reader)} reads the weight {name!r}, {axes}, which depends "
-                f"on the model's inputs; expected an initializer, or rows {', '.join(rows)}"
+                f"{self.where}: {called(reader)} reads the weight {short(name)!r}, {axes}, which "
+                f"depends on the model's inputs; expected an initializer, or rows {', '.join(rows)}"
             )
         shape, flat = self._shape(name, axes)
         own = self.step.names.like(named_as(name))

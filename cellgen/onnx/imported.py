@@ -16,16 +16,18 @@ from onnx import NodeProto
 
 from cellgen import accept
 from cellgen.api import shipped_names
-from cellgen.errors import ArgumentError, DeclarationError, UsageError
+from cellgen.errors import ArgumentError, CellgenError, DeclarationError, UsageError
 from cellgen.language.cell import Cell
 from cellgen.onnx import operators
 from cellgen.onnx.bodies import Body, read_body
+from cellgen.onnx.forms import called, short
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import ModelGraph, called, opened, recurrent, stem, within
+from cellgen.onnx.reading import ModelGraph, opened, recurrent, stem
 from cellgen.onnx.running import Run, step_by_step, through_kernel
 from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
 from cellgen.runtime.npz import write_npz
 
+KINDS = "LSTM, GRU, RNN, Scan or DynamicQuantizeLSTM"
 UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"
 
 
@@ -34,7 +36,10 @@ class Imported:
     """One direction of a node as a cell: ``cell, weights = imported``.
 
     ``name`` is a name of its own, that of the node in small letters; ``text`` declares the cell;
-    ``reverse`` tells that the node goes from the last step to the first.
+    ``reverse`` tells that the node goes from the last step to the first. ``starts`` are initial
+    states that stand in the model, (B, ...) or (1, ...) where all rows start alike, and ``lengths``
+    (B) the valid steps of each row; ``asked`` names the model's values, which its inputs make, that
+    are other initial states, or lengths. States in neither start at zeros.
     """
 
     name: str
@@ -43,10 +48,25 @@ class Imported:
     weights: Mapping[str, Array]
     text: ClassText
     reverse: bool
+    starts: Mapping[str, Array]
+    lengths: Array | None
+    asked: Mapping[str, str]
 
     def __iter__(self) -> Iterator[object]:
-        """Give the cell, then its weights."""
+        """Give the cell, then its weights. Raises UsageError where the model holds more."""
+        if self.carried:
+            names = ", ".join(self.carried)
+            raise UsageError(
+                f"node {short(self.node)!r}: the model holds {names} beside its weights, which "
+                f"`cell, weights = ...` would drop; read .cell, .weights, .starts and .lengths of "
+                f"what load gives"
+            )
         return iter((self.cell, dict(self.weights)))
+
+    @property
+    def carried(self) -> dict[str, Array]:
+        """Arguments that are no weights and stand in the model: initial states and lengths."""
+        return {**self.starts, **({} if self.lengths is None else {"lengths": self.lengths})}
 
 
 @dataclass(frozen=True)
@@ -67,6 +87,8 @@ class OperatorLayer:
     ) -> tuple[Array, ...]:
         """Run as the node runs: X (T, B, I), or (B, T, I) with its layout 1.
 
+        What is left out is what stands in the model, else zeros and all steps; what the model's
+        inputs make has to be passed.
         Returns Y (T, D, B, H), Y_h (D, B, H) and, of an LSTM, Y_c, or (B, T, D, H) and (B, D, H).
         With ``interpreted`` NumPy runs the equations and nothing is compiled.
         """
@@ -97,7 +119,7 @@ class OperatorLayer:
 
     def _lengths(self, given: object, x: Array) -> Array | None:
         """Steps of each row: what is given, or what stands in the model."""
-        found = self.read.initial.get("sequence_lens") if given is None else given
+        found = self._operand("sequence_lens", given, "(B,)")
         if found is None:
             return None
         where, most = self.read.where, len(x)
@@ -111,13 +133,24 @@ class OperatorLayer:
 
     def _start(self, given: object, name: str, x: Array, rows_first: bool) -> Array:
         """An initial state (D, B, H): what is given, what stands in the model, or zeros."""
-        found = self.read.initial.get(name) if given is None else given
+        found = self._operand(name, given, "(B, D, H)" if rows_first else "(D, B, H)")
         shape = (len(self.directions), x.shape[1], self.read.units)
         if found is None:
             return np.zeros(shape, x.dtype)
         array = accept.array(self.read.where, name, found)
         array = np.swapaxes(array, 0, 1) if rows_first and array.ndim == 3 else array
+        if given is None and array.shape[1] == 1:  # every row starts alike
+            array = np.repeat(array, shape[1], 1)
         return accept.shaped(self.read.where, name, array, shape, x.dtype)
+
+    def _operand(self, name: str, given: object, shape: str) -> object:
+        """What is given, else what stands in the model. Raises UsageError for what inputs make."""
+        if given is None and name in self.read.asked:
+            raise UsageError(
+                f"{self.read.where}: {name} is {short(self.read.asked[name])!r}, which depends on "
+                f"the model's inputs; pass {name}=..., {shape}"
+            )
+        return self.read.initial.get(name) if given is None else given
 
 
 @dataclass(frozen=True)
@@ -132,6 +165,7 @@ class ScanLayer:
     ) -> tuple[Array, ...]:
         """Run as the node runs: initial states, then sequences; returns final states, then outputs.
 
+        A state that is None starts where the model says.
         ``around`` gives values of the graph around the body that depend on the model's inputs, by
         their names there.
         """
@@ -151,19 +185,21 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
     graph = opened(source)
     taken = CellNames(shipped_names())
     layers: list[OperatorLayer | ScanLayer] = []
-    for node in recurrent(graph):
+    for around, node in recurrent(graph):
         name = taken.like(node.name or node.op_type)
-        if node.op_type == "Scan":
-            layers.append(_scan(graph, node, name))
-        else:
-            layers.append(_operator(graph, node, name, taken))
+        try:
+            if node.op_type == "Scan":
+                layers.append(_scan(around, node, name))
+            else:
+                layers.append(_operator(around, node, name, taken))
+        except CellgenError:
+            raise
+        except Exception as error:  # of a node that is broken in a way that nothing looks for
+            raise UsageError(
+                f"{graph.where}: {called(node)} cannot be read: {accept.reason(error)}"
+            ) from error
     if not layers:
-        inside = within(graph)
-        raise UsageError(
-            f"{graph.where} has no node LSTM, GRU, RNN or Scan"
-            + (f" but within {inside}, whose bodies are not read" if inside else "")
-            + "; expected one at least"
-        )
+        raise UsageError(f"{graph.where} has no node {KINDS}; expected one at least")
     return layers
 
 
@@ -182,13 +218,33 @@ def _operator(graph: ModelGraph, node: NodeProto, name: str, taken: CellNames) -
         own = name if not place else taken.fresh(f"{name}_reverse")
         lines = operators.lines(found, place)
         text = ClassText(class_name(own), own, f"{_said(graph, node)}.", lines)
-        weights = operators.weights(found, place)
+        weights, rest = operators.weights(found, place), _rest(found, place)
         if place and lines == directions[0].text.lines:  # the same cell in the other direction
-            directions.append(replace(directions[0], name=own, weights=weights, reverse=reverse))
+            other = replace(directions[0], name=own, weights=weights, reverse=reverse)
+            directions.append(replace(other, starts=rest[0]))
             continue
         cell = defined(text, graph.where)
-        directions.append(Imported(own, node.name, cell, weights, text, reverse))
+        directions.append(Imported(own, node.name, cell, weights, text, reverse, *rest))
     return OperatorLayer(found, tuple(directions))
+
+
+def _rest(
+    read: operators.Recurrent, place: int
+) -> tuple[dict[str, Array], Array | None, dict[str, str]]:
+    """What a direction takes beside inputs and weights: starts, lengths, and what is asked for."""
+    names = {"h_prev": "initial_h", "c_prev": "initial_c", "lengths": "sequence_lens"}
+    axis = 1 if read.options.get("layout", 0) else 0
+    starts = {
+        own: read.initial[name].take(place, axis)
+        for own, name in names.items()
+        if own != "lengths" and name in read.initial
+    }
+    asked = {own: read.asked[name] for own, name in names.items() if name in read.asked}
+    return _nonzero(starts), read.initial.get("sequence_lens"), asked
+
+
+def _nonzero(starts: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array for name, array in starts.items() if np.any(array)}
 
 
 def _scan(graph: ModelGraph, node: NodeProto, name: str) -> ScanLayer:
@@ -201,7 +257,10 @@ def _scan(graph: ModelGraph, node: NodeProto, name: str) -> ScanLayer:
             raise
         text = replace(text, lines=(UNREAD, "", *body.lines))
         cell = defined(text, graph.where)
-    only = Imported(name, node.name, cell, body.weights, text, body.reverse)
+    only = Imported(
+        name, node.name, cell, body.weights, text, body.reverse,
+        _nonzero(body.starts), None, body.asked,
+    )  # fmt: skip
     return ScanLayer(body, (only,))
 
 
@@ -219,7 +278,8 @@ def declared_text(source: object) -> str:
 def declare(source: object, out: object) -> list[Path]:
     """Write the cells of a model: OUT.py declares them, an .npz for each holds its weights.
 
-    Equal cells are declared once. Weights are named by the declaration. Returns what was written.
+    Equal cells are declared once. Weights are named by the declaration. Initial states and lengths
+    that stand in the model are in an .npz of their own. Returns what was written.
     """
     found = load(source)
     path = accept.path("cellgen.onnx.declare", "out", out, error=UsageError)
@@ -229,6 +289,10 @@ def declare(source: object, out: object) -> list[Path]:
         place = _weights_path(path, one, found)
         _write(place, _archive(one.weights))
         written.append(place)
+        if one.carried:
+            place = place.with_suffix(".arguments.npz")
+            _write(place, _archive(one.carried))
+            written.append(place)
     return written
 
 
@@ -251,8 +315,14 @@ def _said_of(source: object, found: Sequence[Imported], path: Path | None) -> st
     for one in found:
         cell = texts[one.text.body].class_name
         what = f"node {one.node!r}{', in reverse' if one.reverse else ''}"
-        where = f", weights in {_weights_path(path, one, found).name}" if path else ""
+        place = _weights_path(path, one, found) if path else None
+        where = f", weights in {place.name}" if place else ""
         lines.append(f"{cell}: {what}{where}")
+        if one.carried:
+            own = f", in {place.with_suffix('.arguments.npz').name}" if place else ""
+            lines.append(f"  arguments that stand in the model{own}: {', '.join(one.carried)}")
+        for name, value in one.asked.items():
+            lines.append(f"  {name} is {short(value)!r} of the model, which its inputs make")
     return "\n".join([*lines, ""])
 
 

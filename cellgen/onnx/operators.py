@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from onnx import NodeProto
 
 from cellgen.errors import UsageError
 from cellgen.onnx.activations import ACTIVATIONS, Activation, Applied
+from cellgen.onnx.forms import SAME_FORM, attributes, called, short
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import ModelGraph, attributes, called, require_opset
+from cellgen.onnx.quantized import dequantized
+from cellgen.onnx.reading import ModelGraph, require_opset
 from cellgen.onnx.source import declared, number, tidy
 
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "h"}
@@ -33,12 +35,17 @@ INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A node, read: arrays of weights with their axis of directions, and attributes."""
+    """A node, read: arrays of weights with their axis of directions, and attributes.
+
+    ``initial`` are initial states and lengths that stand in the model; a state with one row starts
+    every row. ``asked`` names the values of the graph that the model's inputs make, by operand.
+    """
 
     where: str
     operator: str
     arrays: Mapping[str, Array]
     initial: Mapping[str, Array]
+    asked: Mapping[str, str]
     options: Mapping[str, Any]
     activations: tuple[tuple[Applied, ...], ...]
 
@@ -62,47 +69,72 @@ def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
     """Read a node. Raises UsageError for what is missing, dynamic, or unknown."""
     require_opset(graph, node)
     where = f"{graph.where}: {called(node)}"
-    given = dict(zip(INPUTS, node.input, strict=False))
-    arrays = {}
+    options = attributes(graph.where, node, graph.opset)
+    _require_known(where, options)
+    operands = dict(zip(INPUTS, node.input, strict=False))
+    arrays: dict[str, Array] = {}
     for name in ("W", "R", "B", "P"):
-        if given.get(name):
-            array = graph.constant(given[name], node)
+        if operands.get(name):
+            array = graph.constant(operands[name], node)
             if array is None:
                 raise UsageError(
-                    f"{where}: the weight {name} ({given[name]!r}) is computed from inputs of the "
-                    f"model; expected an initializer: a cell's weights are the same in every call"
+                    f"{where}: the weight {name} ({short(operands[name])!r}) is computed from "
+                    f"inputs of the model; expected an initializer: a cell's weights are the same "
+                    f"in every call"
                 )
-            arrays[name] = np.asarray(array, np.result_type(array, np.float32))
-    initial = {}
+            arrays[name] = array
+    initial: dict[str, Array] = {}
+    asked: dict[str, str] = {}
     for name in ("initial_h", "initial_c", "sequence_lens"):
-        found = graph.constant(given[name], node) if given.get(name) else None
-        if found is not None:
-            initial[name] = found
-    options = attributes(node)
-    _require_known(where, options)
-    made = Recurrent(where, node.op_type, arrays, initial, options, ())
+        operand = operands.get(name)
+        if operand:
+            array = _start(graph, node, name, operand, bool(options.get("layout", 0)))
+            asked.update({name: operand} if array is None else {})
+            initial.update({} if array is None else {name: array})
+    operator = SAME_FORM.get(node.op_type, node.op_type)
+    made = Recurrent(
+        where,
+        operator,
+        _floats(where, dequantized(graph, node, arrays)),
+        initial,
+        asked,
+        options,
+        (),
+    )
     _require_shapes(made)
-    activations = tuple(_activations(made))
-    return Recurrent(where, node.op_type, arrays, initial, options, activations)
+    return replace(made, activations=tuple(_activations(made)))
 
 
-_KNOWN = (
-    *("activations", "activation_alpha", "activation_beta", "clip", "direction", "hidden_size"),
-    *("input_forget", "layout", "linear_before_reset"),
-)
+def _start(
+    graph: ModelGraph, node: NodeProto, name: str, operand: str, rows_first: bool
+) -> Array | None:
+    """An initial state or lengths that stand in the model; None where inputs make them."""
+    if name == "sequence_lens":
+        return graph.constant(operand, node)
+    return graph.start(operand, node, 0 if rows_first else 1)
+
+
+def _floats(where: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Weights in float32 or float64. Raises UsageError for what is none."""
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+            raise UsageError(f"{where}: {name} is of {array.dtype}, expected floating numbers")
+    return {n: np.asarray(a, np.result_type(a, np.float32)) for n, a in arrays.items()}
 
 
 def _require_known(where: str, options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in _KNOWN:
-            raise UsageError(
-                f"{where}: unknown attribute {name!r}; expected some of {', '.join(_KNOWN)}"
-            )
+    """Refuse attributes that no LSTM, GRU or RNN may have."""
     direction = options.get("direction", "forward")
     if direction not in DIRECTIONS:
         raise UsageError(
-            f"{where}: direction is {direction!r}, expected one of {', '.join(DIRECTIONS)}"
+            f"{where}: direction is {short(direction)!r}, expected one of {', '.join(DIRECTIONS)}"
         )
+    if options.get("layout", 0) not in (0, 1):
+        raise UsageError(f"{where}: layout is {options['layout']}, expected 0 or 1")
+    if not options.get("clip", 1.0) > 0:
+        raise UsageError(f"{where}: clip is {options['clip']}, expected a positive number")
+    if options.get("hidden_size", 1) < 1:
+        raise UsageError(f"{where}: hidden_size is {options['hidden_size']}, expected 1 or more")
 
 
 def _require_shapes(read: Recurrent) -> None:
@@ -111,7 +143,7 @@ def _require_shapes(read: Recurrent) -> None:
     if lacking:
         raise UsageError(f"{read.where}: the input {lacking[0]} is left out; it holds weights")
     for name, array in read.arrays.items():
-        if name in ("W", "R") and array.ndim != 3:
+        if name in ("W", "R") and (array.ndim != 3 or not array.size):
             raise UsageError(
                 f"{read.where}: {name} has shape {array.shape}, expected three axes: directions, "
                 f"rows of gates, columns"
@@ -131,6 +163,13 @@ def _require_shapes(read: Recurrent) -> None:
                 f"{read.where}: {name} has shape {array.shape}, expected {expected[name]} with "
                 f"{directions} direction{'s' * (directions > 1)} and hidden_size {units}"
             )
+    rows_first = bool(read.options.get("layout", 0))
+    for name, array in read.initial.items():
+        batch = array.shape[0 if rows_first or array.ndim < 2 else 1] if array.ndim else 0
+        state = (batch, directions, units) if rows_first else (directions, batch, units)
+        shape = (batch,) if name == "sequence_lens" else state
+        if array.shape != shape:
+            raise UsageError(f"{read.where}: {name} has shape {array.shape}, expected {shape}")
 
 
 def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
@@ -245,7 +284,7 @@ def _bar(read: Recurrent, letter: str, more: str = "") -> str:
 def _clipped(read: Recurrent, text: str) -> str:
     limit = read.options.get("clip", 0.0)
     most = number(limit, read.dtype)
-    return f"clip({text}, -{most}, {most})" if limit > 0 else text
+    return f"clip({text}, -{most}, {most})" if 0 < limit < np.inf else text
 
 
 def _act(read: Recurrent, applied: Applied, x: str) -> str:

@@ -1,7 +1,8 @@
-"""A model of ONNX as it is read: its nodes, and what in it is constant.
+"""A model of ONNX as it is read: its nodes, within branches too, and what in it is constant.
 
-Input: a file, or a ``ModelProto``. Output: ``ModelGraph``. Raises UsageError, naming file and
-node, for what cannot be read.
+Input: a file, or a ``ModelProto``. Output: ``ModelGraph``, one for the model and one for each body
+of ``If`` and ``Loop`` within; local functions stand where they are called. Raises UsageError,
+naming file and node, for what cannot be read.
 """
 
 from __future__ import annotations
@@ -11,21 +12,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from cellgen import accept
 from cellgen.errors import UsageError
+from cellgen.onnx.constants import computed, require_entries
+from cellgen.onnx.forms import DOMAINS, attributes, called, short
+from cellgen.onnx.functions import inlined
 from cellgen.onnx.graph import Array
 
-DOMAINS = ("", "ai.onnx")
-"""Names of the standard operators' domain."""
 LEAST = {"LSTM": 7, "GRU": 7, "RNN": 7, "Scan": 9}
 """The opsets from which on these operators mean what they mean today."""
+RUNTIME = "com.microsoft"
+"""The domain of onnxruntime's operators."""
+DEEPEST = 32
+"""Bodies within bodies that are looked into."""
+MOST = 1000
+"""Nodes that a constant may be made by."""
+FREE = (2, 3)
+"""Lengths of free axes: what is the same with both does not depend on them."""
+
+Axes = tuple[int | str | None, ...]
 
 
 class MissingError(UsageError):
@@ -34,18 +44,20 @@ class MissingError(UsageError):
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A graph and what surrounds it; ``where`` says how a message begins."""
+    """A graph and the one around it; ``where`` says how a message begins."""
 
     where: str
     model: ModelProto
     proto: GraphProto
     opset: int
-    shapes: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+    outer: ModelGraph | None = None
+    known: dict[tuple[str, int], Array] = field(default_factory=dict)
 
     @cached_property
-    def initializers(self) -> Mapping[str, Array]:
-        """Arrays that stand in the graph, by name."""
-        return {tensor.name: _array(self.where, tensor) for tensor in self.proto.initializer}
+    def initializers(self) -> Mapping[str, TensorProto | SparseTensorProto]:
+        """What stands in the graph, by name."""
+        dense = {tensor.name: tensor for tensor in self.proto.initializer}
+        return {**{s.values.name: s for s in self.proto.sparse_initializer}, **dense}
 
     @cached_property
     def producers(self) -> Mapping[str, NodeProto]:
@@ -57,68 +69,138 @@ class ModelGraph:
         """Names of what the graph takes."""
         return frozenset(value.name for value in self.proto.input)
 
+    @cached_property
+    def shapes(self) -> Mapping[str, Axes]:
+        """Lengths of axes where they are known, by the names of values."""
+        around = {} if self.outer is None else self.outer.shapes
+        values = [*self.proto.input, *self.proto.value_info, *self.proto.output]
+        own = {v.name: shape for v in values if (shape := shape_of_type(v.type)) is not None}
+        tensors = {tensor.name: tuple(tensor.dims) for tensor in self.proto.initializer}
+        return {**around, **own, **tensors}
+
+    def within(self, body: GraphProto) -> ModelGraph:
+        """The graph of a body, which sees the values of this one."""
+        return ModelGraph(self.where, self.model, body, self.opset, self)
+
+    def giver(self, name: str) -> ModelGraph | None:
+        """The innermost graph that gives a value."""
+        graph: ModelGraph | None = self
+        while graph is not None:
+            if name in graph.initializers or name in graph.inputs or name in graph.producers:
+                return graph
+            graph = graph.outer
+        return None
+
     def constant(self, name: str, node: NodeProto) -> Array | None:
         """A value that ``node`` reads, where initializers alone make it; None where inputs do.
 
         Raises:
             MissingError: nothing gives the value, or what it is made of.
+            UsageError: a node on the way that no constant is made by.
         """
-        nodes: list[NodeProto] = []
-        arrays: dict[str, Array] = {}
-        if not self._gather(name, node, nodes, arrays):
-            return None
-        if name in arrays:
-            return arrays[name]
-        return self._evaluated(name, nodes, arrays)
+        return _Constant(self, 0).value(name, node)
 
-    def _gather(
-        self, name: str, reader: NodeProto, nodes: list[NodeProto], arrays: dict[str, Array]
-    ) -> bool:
-        """Collect the nodes that make a value, in order, and the arrays that they read."""
-        if name in arrays or any(name in node.output for node in nodes):
-            return True
-        if name in self.initializers:
-            arrays[name] = self.initializers[name]
-            return True
-        if name in self.inputs:
-            return False
-        made = self.producers.get(name)
-        if made is None:
+    def start(self, name: str, node: NodeProto, rows: int) -> Array | None:
+        """An initial state that ``node`` reads, where inputs give at most its number of rows.
+
+        The axis ``rows`` has length 1 where every row is the same. None where inputs make it.
+        Raises as ``constant``.
+        """
+        fixed = self.constant(name, node)
+        if fixed is not None:
+            return fixed
+        starts = [_Constant(self, length).value(name, node) for length in FREE]
+        return _alike([array for array in starts if array is not None], rows)
+
+
+def _alike(arrays: Sequence[Array], axis: int) -> Array | None:
+    """The one row, its axis of length 1, that all rows of both arrays are."""
+    if len(arrays) < len(FREE) or any(a.ndim <= axis or not a.shape[axis] for a in arrays):
+        return None
+    first, other = (array.take([0], axis) for array in arrays)
+    same = first.shape == other.shape
+    if same and all(np.array_equal(a, np.broadcast_to(first, a.shape)) for a in arrays):
+        return first
+    return None
+
+
+class _Constant:
+    """Goes back from a value to what makes it.
+
+    Axes of unknown length have the length ``free``; with 0 the shape of a value that inputs make is
+    no constant.
+    """
+
+    def __init__(self, graph: ModelGraph, free: int) -> None:
+        self.graph = graph
+        self.free = free
+
+    def value(self, name: str, reader: NodeProto) -> Array | None:
+        """Compute a value, what it is made of first."""
+        stack = [(self.graph, name, reader)]
+        opened: set[tuple[int, str]] = set()
+        while stack:
+            graph, wanted, by = stack[-1]
+            holder = self._holder(graph, wanted, by)
+            key = (wanted, self.free)
+            if key in holder.known:
+                stack.pop()
+                continue
+            if wanted in holder.initializers:
+                holder.known[key] = array_of(holder.where, holder.initializers[wanted])
+                continue
+            node = holder.producers.get(wanted)
+            if node is None or any(attribute.HasField("g") for attribute in node.attribute):
+                return None
+            lacking = [n for n in node.input if n and not self._known(holder, n, node)]
+            shape = self._shape(holder, node) if lacking else None
+            if shape is not None:
+                holder.known[key] = shape
+            elif not lacking:
+                self._compute(holder, node)
+            elif (id(holder), wanted) in opened:
+                raise UsageError(f"{holder.where}: {called(node)} reads what is made of its result")
+            elif len(opened) > MOST:
+                raise UsageError(f"{holder.where}: {called(by)}: over {MOST} nodes make its input")
+            else:
+                opened.add((id(holder), wanted))
+                stack += [(holder, n, node) for n in lacking]
+        holder = self._holder(self.graph, name, reader)
+        return holder.known[name, self.free]
+
+    def _holder(self, graph: ModelGraph, name: str, reader: NodeProto) -> ModelGraph:
+        holder = graph.giver(name)
+        if holder is None:
             raise MissingError(
-                f"{self.where}: {called(reader)} reads {name!r}, which no initializer, input or "
-                f"node gives; save the model with its weights"
+                f"{graph.where}: {called(reader)} reads {short(name)!r}, which no initializer, "
+                f"input or node gives; save the model with its weights"
             )
-        if any(attribute.HasField("g") for attribute in made.attribute):
-            return False
-        if not all(self._gather(n, made, nodes, arrays) for n in made.input if n):
-            return False
-        nodes.append(made)
-        return True
+        return holder
 
-    def _evaluated(
-        self, name: str, nodes: Sequence[NodeProto], arrays: Mapping[str, Array]
-    ) -> Array:
-        graph = helper.make_graph(
-            list(nodes),
-            "constants",
-            [],
-            [onnx.ValueInfoProto(name=name)],
-            [numpy_helper.from_array(array, key) for key, array in arrays.items()],
-        )
-        model = helper.make_model(graph, opset_imports=self.model.opset_import)
-        try:
-            (found,) = ReferenceEvaluator(model).run(None, {})
-        except Exception as error:
-            raise UsageError(
-                f"{self.where}: the constant {name!r} cannot be computed: {accept.reason(error)}"
-            ) from None
-        return np.asarray(found)
+    def _known(self, graph: ModelGraph, name: str, reader: NodeProto) -> bool:
+        return (name, self.free) in self._holder(graph, name, reader).known
+
+    def _shape(self, graph: ModelGraph, node: NodeProto) -> Array | None:
+        """What a ``Shape`` gives of a value whose axes are counted."""
+        if node.op_type != "Shape" or node.domain not in DOMAINS or not self.free:
+            return None
+        options = attributes(graph.where, node, graph.opset)
+        axes = graph.shapes.get(node.input[0])
+        if axes is None:
+            return None
+        lengths = [axis if isinstance(axis, int) else self.free for axis in axes]
+        return np.asarray(lengths[options.get("start", 0) : options.get("end")], np.int64)
+
+    def _compute(self, graph: ModelGraph, node: NodeProto) -> None:
+        arrays = {n: self._holder(graph, n, node).known[n, self.free] for n in node.input if n}
+        results = computed(graph.where, node, arrays, graph.model.opset_import)
+        graph.known.update(zip([(n, self.free) for n in node.output], results, strict=True))
 
 
 def opened(source: object) -> ModelGraph:
     """Read a model. Raises UsageError for a file that is none."""
     if isinstance(source, ModelProto):
-        return _graph(source.graph.name or "model", source)
+        return _graph(short(source.graph.name) or "model", source)
     path = accept.path("cellgen.onnx.load", "model", source, error=UsageError)
     try:
         model = onnx.load(str(path))
@@ -136,20 +218,13 @@ def _graph(where: str, model: ModelProto) -> ModelGraph:
             f"{where}: opset {opset}, and the installed onnx {onnx.__version__} knows those up to "
             f"{newest}; pip install -U onnx"
         )
-    return ModelGraph(where, model, model.graph, opset, _shapes(model))
-
-
-def _shapes(model: ModelProto) -> dict[str, tuple[int | str | None, ...]]:
-    """Lengths of axes where they are known, by the names of values."""
+    model = inlined(where, model)
     with suppress(Exception):  # what cannot be inferred is asked for where it is needed
         model = onnx.shape_inference.infer_shapes(model)
-    graph = model.graph
-    values = [*graph.input, *graph.value_info, *graph.output]
-    found = {v.name: shape for v in values if (shape := shape_of_type(v.type)) is not None}
-    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    return ModelGraph(where, model, model.graph, opset)
 
 
-def shape_of_type(kind: onnx.TypeProto) -> tuple[int | str | None, ...] | None:
+def shape_of_type(kind: onnx.TypeProto) -> Axes | None:
     """The axes of a type: lengths, names of free ones, None for what is not said."""
     tensor = kind.tensor_type
     if not tensor.HasField("shape"):
@@ -160,18 +235,26 @@ def shape_of_type(kind: onnx.TypeProto) -> tuple[int | str | None, ...] | None:
     )
 
 
-def _array(where: str, tensor: onnx.TensorProto) -> Array:
+def array_of(where: str, tensor: TensorProto | SparseTensorProto) -> Array:
+    """The numbers of an initializer. Raises UsageError, which names it."""
+    name = tensor.name if isinstance(tensor, TensorProto) else tensor.values.name
+    where = f"{where}: the initializer {short(name)!r}"
+    require_entries(where, tensor.dims)
     try:
-        return np.asarray(numpy_helper.to_array(tensor))
+        if isinstance(tensor, TensorProto):
+            return np.asarray(numpy_helper.to_array(tensor))
+        values, places = (numpy_helper.to_array(t) for t in (tensor.values, tensor.indices))
+        dense = np.zeros(tuple(tensor.dims), values.dtype)
+        flat = places.ndim < 2  # one number for each entry, or one for each axis
+        dense[np.unravel_index(places, dense.shape) if flat else tuple(places.T)] = values
+        return dense
     except Exception as error:
-        raise UsageError(
-            f"{where}: the initializer {tensor.name!r} cannot be read: {accept.reason(error)}"
-        ) from None
+        raise UsageError(f"{where} cannot be read: {accept.reason(error)}") from None
 
 
 def require_opset(graph: ModelGraph, node: NodeProto) -> None:
     """Refuse a recurrent operator of an opset in which it meant something else."""
-    least = LEAST[node.op_type]
+    least = LEAST.get(node.op_type, 0) if node.domain in DOMAINS else 0
     if graph.opset < least:
         raise UsageError(
             f"{graph.where}: {called(node)} is of opset {graph.opset}, expected {least} or newer; "
@@ -179,40 +262,26 @@ def require_opset(graph: ModelGraph, node: NodeProto) -> None:
         )
 
 
-def called(node: NodeProto) -> str:
-    """How messages name a node: its name, or the name of its first result, and its operator."""
-    name = node.name or next((output for output in node.output if output), "")
-    return f"node {name!r} ({node.op_type})"
+def is_recurrent(node: NodeProto) -> bool:
+    """Whether a node is a cell over time."""
+    operator = str(node.op_type)
+    if node.domain == RUNTIME:
+        return operator == "DynamicQuantizeLSTM"
+    return operator in LEAST and node.domain in DOMAINS
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """Attributes by name; texts as ``str``."""
-    found: dict[str, Any] = {}
-    for attribute in node.attribute:
-        value = helper.get_attribute_value(attribute)
-        if isinstance(value, bytes):
-            value = value.decode()
-        if isinstance(value, list | tuple):
-            value = [v.decode() if isinstance(v, bytes) else v for v in value]
-        found[attribute.name] = value
-    return found
-
-
-def recurrent(graph: ModelGraph) -> Iterator[NodeProto]:
-    """The nodes of a graph that are recurrent."""
+def recurrent(graph: ModelGraph, depth: int = 0) -> Iterator[tuple[ModelGraph, NodeProto]]:
+    """The nodes that are recurrent, with the graphs that they stand in, in order."""
     for node in graph.proto.node:
-        if node.op_type in LEAST and node.domain in DOMAINS:
-            yield node
-
-
-def within(graph: ModelGraph) -> str:
-    """The first node whose body holds a recurrent one, by name; empty where there is none."""
-    for node in graph.proto.node:
+        if is_recurrent(node):
+            yield graph, node
+            continue
         for attribute in node.attribute:
-            inner = attribute.g.node if attribute.HasField("g") else ()
-            if any(one.op_type in LEAST and one.domain in DOMAINS for one in inner):
-                return called(node)
-    return ""
+            if not attribute.HasField("g"):
+                continue
+            if depth == DEEPEST:
+                raise UsageError(f"{graph.where}: {called(node)}: over {DEEPEST} bodies within")
+            yield from recurrent(graph.within(attribute.g), depth + 1)
 
 
 def stem(path: object) -> str:

@@ -161,18 +161,6 @@ def test_no_steps_are_no_outputs():
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def within_a_branch():
-    model, _ = of_operator("GRU")
-    branch = helper.make_graph(
-        model.graph.node, "branch", [], [helper.make_empty_tensor_value_info("Y")],
-        model.graph.initializer,
-    )  # fmt: skip
-    node = helper.make_node("If", ["c"], ["Z"], "choice", then_branch=branch, else_branch=branch)
-    asked = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    given = helper.make_empty_tensor_value_info("Z")
-    return helper.make_model(helper.make_graph([node], "g", [asked], [given]))
-
-
 def of_weights(name, shape):
     model, _ = of_operator("LSTM")
     for tensor in model.graph.initializer:
@@ -192,7 +180,6 @@ def of_weights(name, shape):
                       arrays={"k": np.array([0])}), "takes the axis of rows"),
         (lambda: scan(*formed("Dropout", "r", "on"),
                       arrays={"r": np.float32(0.5), "on": np.array(True)}), "in training mode"),
-        (within_a_branch, r"but within node 'choice' \(If\), whose bodies are not read"),
         (lambda: of_weights("W", ()), r"W has shape \(\), expected three axes"),
         (lambda: of_weights("R", ()), r"R has shape \(\), expected three axes"),
     ],

@@ -439,7 +439,7 @@ def as_input(name):
         (lambda: body_of([("Add", "x s", "s_new", {})], scan_input_directions=[1],
                          outputs=("s_new",)), "some of its sequences go in reverse"),
         (lambda: of_nodes([helper.make_node("Tanh", ["x"], ["y"])], {"x": [2]}, ["y"], {}),
-         "by_hand has no node LSTM, GRU, RNN or Scan"),
+         "by_hand has no node LSTM, GRU, RNN, Scan or DynamicQuantizeLSTM"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_one_clear_message(model, said):
