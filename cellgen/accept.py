@@ -120,14 +120,31 @@ def whole(
 
 def whole_text(where: str, name: str, text: str, least: int, most: int, *, advice: str) -> int:
     """Return an integer from an environment variable. Raises ArgumentError."""
-    digits = text.strip()
-    if digits.isascii() and digits.isdigit() and len(digits) <= len(str(LARGEST)):
-        found = int(digits)
-        if least <= found <= most:
-            return found
+    found = digits(text)
+    if found is not None and least <= found <= most:
+        return found
     raise ArgumentError(
         f"{where}: {name} is {shown(text)}, expected a number from {least} to {most}; {advice}"
     )
+
+
+def digits(text: str, most: int = LARGEST) -> int | None:
+    """The integer up to ``most`` that a text writes in plain digits; None where it writes none."""
+    plain_text = text.strip()
+    if not (plain_text.isascii() and plain_text.isdigit() and len(plain_text) <= len(str(most))):
+        return None
+    found = int(plain_text)
+    return found if found <= most else None
+
+
+def word_from_environment(variable: str, known: Iterable[str]) -> str:
+    """The word that an environment variable holds, or nothing. Raises ArgumentError."""
+    text, words = os.environ.get(variable, ""), tuple(known)
+    if text and text not in words:
+        raise ArgumentError(
+            f"{variable} is {shown(text)}, expected {' or '.join(words)}; correct or unset it"
+        )
+    return text
 
 
 def number(value: object) -> float | None:

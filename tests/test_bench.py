@@ -380,6 +380,8 @@ def test_memory_figures_are_of_this_process():
         (("--rounds", "3"), "at least 7"),
         (("--against", "theano"), "no peer is named"),
         (("--shapes", "W9"), "four positive lengths"),
+        (("--shapes", f"1,2,3,{'9' * 5000}"), "four positive lengths"),
+        (("--threads", "9" * 5000), "no number from 1"),
         (("--mode", "sideways"), "none of forward, forward+backward"),
         (("--threads", "0"), "no number from 1"),
         (("--from", "nowhere.json"), "cannot be read"),

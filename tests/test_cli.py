@@ -229,6 +229,11 @@ def test_a_file_gives_its_own_cells_and_not_those_it_imports(folder):
     assert find_one("my_cells.py:mine").definition.name == "mine"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(run, folder):
+    (folder / "my_cells.py").write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert run("show", "my_cells.py").exit_code == 0
+
+
 def test_show_needs_one_cell_of_a_file(run, folder):
     write(folder, MINIMAL + "\nMine = gru_reset_before(name='mine')\n")
     result = run("show", "my_cells.py")

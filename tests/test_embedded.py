@@ -363,6 +363,7 @@ def test_bad_input_is_refused_with_what_was_expected(tmp_path: Path) -> None:
         (("gru", *sizes, "--weights", tmp_path / "none.npz", tmp_path), "cannot be read"),
         (("no_cell", *sizes, tmp_path), "no_cell"),
         (("gru", *sizes, "--name", "int", tmp_path), "--name 'int'"),
+        (("gru", "--embedded", "--dims", f"I=3,H={'9' * 5000}", tmp_path), "is no size; write"),
         (("gru", *sizes, "--name", "../gru", tmp_path), "no valid name"),
         (("gru", "--onnx", tmp_path / "a.onnx", "--name", "a"), "--onnx takes --weights"),
     )

@@ -128,7 +128,9 @@ def test_constants_of_another_machine():
     assert not found.plans["sequence_forward"].by_units
 
 
-@pytest.mark.parametrize("text", ["100,32", "100,32,128,x", "100,32,128,-1", "1,2,3,4,5"])
+@pytest.mark.parametrize(
+    "text", ["100,32", "100,32,128,x", "100,32,128,-1", "1,2,3,4,5", "1,2,3," + "9" * 5000]
+)
 def test_a_wrong_shape_names_the_dimensions(text):
     function = next(f for f in cellgen.load("gru").interface.functions if f.team)
     with pytest.raises(UsageError, match="expected T,B,I,H, for example 100,32,128,128"):

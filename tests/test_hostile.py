@@ -35,6 +35,7 @@ from cellgen.regularise import (
     variational_dropout,
     zoneout,
 )
+from cellgen.runtime.call import repeated
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.kernel import load_folder
 
@@ -978,12 +979,21 @@ def test_a_plan_that_is_given_to_a_measurement_is_refused() -> None:
 def test_a_wrong_number_of_threads_in_the_environment_is_named(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CELLGEN_NUM_THREADS", text)
     call = calls("kernels")["sequence_forward"]
+    monkeypatch.setenv("CELLGEN_NUM_THREADS", text)
     with pytest.raises(
         ArgumentError, match=r"CELLGEN_NUM_THREADS is .*expected a number from 1 to"
     ):
         call.function(**call.arguments)
+
+
+def test_a_wrong_word_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLGEN_CALLS", "rust")
+    said = r"CELLGEN_CALLS is 'rust', expected python or c; correct or unset it"
+    with pytest.raises(ArgumentError, match=said):
+        repeated.Extension().count()
+    with pytest.raises(ArgumentError, match=said):
+        repeated.described()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,7 +351,20 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: weights.save("a.npz", {"x": np.ones(2, complex)}),
         "x is of complex128, which an .npz does not hold",
     ),
-    "a file's kind": (lambda: weights.load("a.pt"), "ends with '.pt', expected .safetensors or"),
+    "a file's kind": (
+        lambda: weights.load("a.bin"), "ends with '.bin', expected .safetensors, .npz, .pt"
+    ),
+    "a kind that is read alone": (
+        lambda: weights.save("a.pt", {}), "ends with '.pt', expected .safetensors or .npz"
+    ),
+    "a prefix that was left out": (
+        lambda: convert(
+            {f"a/{n}:0": a for n, a in drawn("keras.layers.GRU").items()}
+            | {"b/kernel:0": np.ones((3, 12))},
+            "keras.layers.GRU", "torch.nn.GRU",
+        ),
+        "expected: kernel, recurrent_kernel, bias; all are there with prefix 'a/'",
+    ),
     "no file": (lambda: weights.load("nowhere.npz"), "there is no file"),
 }  # fmt: skip
 
@@ -376,6 +392,103 @@ def test_files_go_in_and_out(kind: str, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(ArgumentError, match="cannot be read"):
         weights.load(path)
+
+
+def npy(header: str) -> bytes:
+    """An .npy file of a header alone."""
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+def archive(name: str, data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as held:
+        held.writestr(name, data)
+    return file.getvalue()
+
+
+HUGE = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
+OBJECTS = "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+DAMAGED = {
+    "empty.npz": (b"", "is empty"),
+    "empty.safetensors": (b"", "is empty"),
+    "empty.h5": (b"", "is empty"),
+    "text.npz": (b"no arrays", "it holds no archive, expected an .npz"),
+    "one.npz": (npy(HUGE), "it holds one array without a name, as .npy files do"),
+    "huge.npz": (archive("w.npy", npy(HUGE)), "cannot be read as npz"),
+    "objects.npz": (archive("w.npy", npy(OBJECTS)), "Object arrays cannot be loaded"),
+    "nested.npz": (archive("w.npy", npy("(" * 100)), "cannot be read as npz"),
+    "cut.npz": (archive("w.npy", b"\x93NUMPY"), "cannot be read as npz"),
+    "long.safetensors": (struct.pack("<Q", 2**40) + b"{}", "cannot be read as safetensors"),
+    "text.h5": (b"no arrays", "cannot be read as h5"),
+    "text.keras": (b"no arrays", "cannot be read as keras"),
+    "other.keras": (archive("a.txt", b""), "cannot be read as keras"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_one_message(name: str, tmp_path: Path) -> None:
+    data, says = DAMAGED[name]
+    path = tmp_path / name
+    path.write_bytes(data)
+    if path.suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    with pytest.raises(ArgumentError, match=re.escape(says)) as caught:
+        weights.load(path)
+    assert str(path) in str(caught.value)
+    command = ["export", "elman", "--embedded", "--dims", "I=3,H=4", "--weights", str(path)]
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert says in done.output
+    assert "--weights" in done.output
+
+
+def test_a_model_of_keras_is_read_in_both_formats() -> None:
+    """Keras 3 numbers a cell's variables, the older format has their names."""
+    pytest.importorskip("h5py")
+    new, old = (weights.load(ROOT / f"golden/weights/keras_model.{s}") for s in ("keras", "h5"))
+    places = {
+        "layers/gru/cell/": "model_weights/gru/sequential/gru/gru_cell/",
+        **{
+            f"layers/bidirectional/{way}_layer/cell/": (
+                f"model_weights/both/sequential/both/{way}_lstm/lstm_cell/"
+            )
+            for way in ("forward", "backward")
+        },
+    }
+    for one, other in places.items():
+        names = {name.removeprefix(one) for name in new if name.startswith(one)}
+        assert names == {"kernel", "recurrent_kernel", "bias"}
+        for name in names:
+            np.testing.assert_array_equal(new[one + name], old[other + name])
+    first = "layers/gru/cell/"
+    assert "weight_ih_l0" in convert(new, "keras.layers.GRU", "torch.nn.GRU", prefix=first)
+    assert {"layers/dense/vars/0", "layers/dense/vars/1"} <= {*new}
+
+
+def test_what_lies_in_another_file_is_not_read(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    (tmp_path / "theirs").write_bytes(b"secret00")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["mine"], file["text"] = np.ones(2), "a text"
+        outside = h5py.File(tmp_path / "b.h5", "w")
+        outside["w"] = np.ones(2)
+        outside.close()
+        file["linked"] = h5py.ExternalLink(tmp_path / "b.h5", "w")
+    assert {*weights.load(tmp_path / "a.h5")} == {"mine"}
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        place = [(str(tmp_path / "theirs"), 0, 8)]
+        file.create_dataset("outside", (2,), np.float32, external=place)
+    with pytest.raises(ArgumentError, match="outside lies in another file"):
+        weights.load(tmp_path / "a.h5")
+
+
+def test_names_of_tensorflow_are_those_of_keras() -> None:
+    arrays = drawn("keras.layers.GRU")
+    of_tf = {f"{name}:0": array for name, array in arrays.items()}
+    expected = convert(arrays, "keras.layers.GRU", "torch.nn.GRU")
+    found = convert(of_tf, "keras.layers.GRU", "torch.nn.GRU")
+    assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
 def test_the_command_converts_files_and_proves(tmp_path: Path) -> None:

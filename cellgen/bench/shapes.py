@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from cellgen import accept
 from cellgen.errors import UsageError
 
 HEADS = 4
@@ -77,10 +78,11 @@ def parse_shapes(texts: Sequence[str], option: str = "--shapes") -> tuple[BenchS
 
 def _in_figures(words: tuple[str, ...], option: str) -> BenchShape:
     text = ",".join(words)
-    if len(words) != 4 or not all(re.fullmatch(r"0*[1-9][0-9]*", word) for word in words):
+    lengths = [found for word in words if (found := accept.digits(word))]
+    if len(words) != 4 or len(lengths) != 4:
         raise UsageError(
-            f"{option}: {text} is neither one of {', '.join(NAMED)} nor four positive lengths "
-            f"T,B,I,H; write for example {option} W5 or {option} 100,32,128,256"
+            f"{option}: {accept.shown(text)} is neither one of {', '.join(NAMED)} nor four "
+            f"positive lengths T,B,I,H; write for example {option} W5 or {option} 100,32,128,256"
         )
-    T, B, I, H = map(int, words)
+    T, B, I, H = lengths
     return BenchShape(T, B, I, H, text)

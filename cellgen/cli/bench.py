@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cellgen import accept
 from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure
 from cellgen.bench.peers import parse_peers
 from cellgen.bench.peers.own import kernel_of
@@ -133,9 +134,11 @@ def _threads(text: str) -> tuple[int, ...]:
     words = text.replace(",", " ").split()
     if not words:
         return (available if available < sys.maxsize else 1,)
-    for word in words:
-        if not word.isdigit() or not 1 <= int(word) <= available:
+    counts = [accept.digits(word, available) for word in words]
+    for word, count in zip(words, counts, strict=True):
+        if not count:
             raise UsageError(
-                f"--threads: {word} is no number from 1 to {available}, the processors to be had"
+                f"--threads: {accept.shown(word)} is no number from 1 to {available}, the "
+                f"processors to be had"
             )
-    return tuple(dict.fromkeys(map(int, words)))
+    return tuple(dict.fromkeys(count for count in counts if count))

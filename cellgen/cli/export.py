@@ -5,7 +5,6 @@ Each form is a function of its own; the command asks for one of them.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 from cellgen.cli.asked import ONE_CELL
 from cellgen.cli.models import export_onnx
 from cellgen.cli.status import ending
-from cellgen.errors import BuildError, UsageError
+from cellgen.errors import ArgumentError, BuildError, UsageError
 from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
     ] = 16,
     optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd (momentum) or adam.")] = "sgd",
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Weights, as a constant array.")
+        Path | None, typer.Option(metavar="FILE", help="Weights, as a constant array.")
     ] = None,
     limit_ram: LimitOption = None,
     limit_flash: LimitOption = None,
@@ -138,26 +137,27 @@ def sizes_of(dims: str) -> dict[str, int]:
     >>> sizes_of("I=8, H=32")
     {'I': 8, 'H': 32}
     """
+    from cellgen import accept
+
     sizes: dict[str, int] = {}
     for piece in filter(None, (piece.strip() for piece in dims.split(","))):
         name, sign, size = (part.strip() for part in piece.partition("="))
-        if not sign or not size.isdecimal() or not name:
-            raise UsageError(f"--dims {dims!r}: {piece!r} is no size; write B=1,I=8,H=32")
+        length = accept.digits(size)
+        if not sign or length is None or not name:
+            raise UsageError(
+                f"--dims {accept.shown(dims)}: {accept.shown(piece)} is no size; write B=1,I=8,H=32"
+            )
         if name in sizes:
-            raise UsageError(f"--dims {dims!r}: {name} has two sizes; give one")
-        sizes[name] = int(size)
+            raise UsageError(f"--dims {accept.shown(dims)}: {name} has two sizes; give one")
+        sizes[name] = length
     return sizes
 
 
 def read_weights(path: Path) -> Mapping[str, np.ndarray[Any, np.dtype[Any]]]:
-    """Read arrays by name from an ``.npz`` file. Raises UsageError."""
-    import numpy as np
+    """Read arrays by name from a file of a kind that ``weights.load`` knows. Raises UsageError."""
+    from cellgen.weights import load
 
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise UsageError(
-            f"--weights {path}: cannot be read as a file of arrays ({error}); write it with "
-            f"numpy.savez({str(path)!r}, **weights)"
-        ) from None
+        return load(path)
+    except ArgumentError as error:
+        raise UsageError(f"--weights {path}: {error.args[0]}") from None

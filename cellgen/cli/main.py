@@ -414,8 +414,12 @@ def gallery(
 
 @app.command()
 def convert(
-    given: Annotated[Path, typer.Argument(metavar="IN", help="A .safetensors or .npz file.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="What to write, of either kind.")],
+    given: Annotated[
+        Path, typer.Argument(metavar="IN", help="A .safetensors, .npz, .pt, .h5, .keras file.")
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A .safetensors or .npz file to write.")
+    ],
     source: Annotated[str, typer.Option("--from", metavar="DIALECT", help="torch.nn.LSTM, ...")],
     target: Annotated[str, typer.Option("--to", metavar="DIALECT", help="onnx.LSTM, ...")],
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="How the arrays' names begin.")] = "",

@@ -275,6 +275,7 @@ class _Reader:
         names = list(self.node.input)[len(self.states) :]
         for value, around, axis in zip(self.sequences, names, axes_of_steps, strict=True):
             axes = self._axes(value.type, value.name, around, int(axis))
+            self._require_axis("scan_input_axes", value.name, int(axis), len(axes) + 1)
             shape, flat = self._shape(value.name, axes)
             name = self.step.names.like(named_as(value.name))
             fixed = value.type.tensor_type.elem_type == TensorProto.BOOL
@@ -316,8 +317,19 @@ class _Reader:
             if not own:
                 own = self.step.write(BodyTerm(name, self.step.number(term), term.meaning)).text
                 self.targets[source] = own
-            ports.append(Port(own, axis, term.flat, self.single))
+            port = Port(own, axis, term.flat, self.single)
+            rank = len(term.shape) + 1 - term.flat - self.single
+            self._require_axis("scan_output_axes", name, axis, rank)
+            ports.append(port)
         return ports
+
+    def _require_axis(self, option: str, name: str, axis: int, rank: int) -> None:
+        """Refuse an axis of steps that no array of so many axes has. Raises UsageError."""
+        if not -rank <= axis < rank:
+            raise UsageError(
+                f"{self.where}: {option} is {axis} for {short(name)!r}, which has {rank} axes with "
+                f"that of steps; expected {-rank} to {rank - 1}"
+            )
 
     # --- nodes ----------------------------------------------------------------------------------
 

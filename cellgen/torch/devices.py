@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from cellgen.runtime.call.stored import element_name
+from cellgen.torch.errors import KindError
 
 
 @dataclass(frozen=True)
@@ -52,3 +53,13 @@ CUDA = TensorPlace("cuda", (*WIDE, torch.bfloat16))
 
 PLACES: dict[str, TensorPlace] = {"cpu": CPU, "meta": CPU, "cuda": CUDA}
 """By torch's name of the type of device. Tests put the emulation in the place of the CPU."""
+
+
+def require_dtype(where: str, dtype: object) -> None:
+    """Refuse parameters of a type that no device computes in. Raises KindError."""
+    known = dict.fromkeys(kind for place in PLACES.values() for kind in place.dtypes)
+    if dtype is not None and dtype not in known:
+        raise KindError(
+            f"{where}: dtype is {dtype}, expected one of {', '.join(map(str, known))}; leave it "
+            f"out for torch's default"
+        )

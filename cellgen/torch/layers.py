@@ -15,6 +15,7 @@ from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import Argument, axis_length
 from cellgen.runtime.call.arguments import shape_text
 from cellgen.torch.derivatives import Call
+from cellgen.torch.devices import require_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.functional import CellFunction, function
@@ -54,6 +55,7 @@ class CellLayers(torch.nn.Module):
         dtype: Any,
     ) -> None:
         super().__init__()
+        require_dtype(f"module({cell.layout.cell})", dtype)
         self.cell, self.sizes, self.num_layers = cell, dict(sizes), num_layers
         self.roles: Roles = roles_of(cell.layout, cell.masks)
         self.batch_first, self.bidirectional = batch_first, bidirectional

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
@@ -44,7 +44,7 @@ def register(forward: str, backward: str) -> bool:
 
     Return whether it has them; the log says why not.
     """
-    if os.environ.get(VARIABLE, "") == "python":
+    if accept.word_from_environment(VARIABLE, ("python",)):
         return False
     try:
         shared = ctypes.CDLL(str(_built()))

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import DerivationError, UsageError
 from cellgen.language.cell import Cell, definition_of
 from cellgen.language.value import B, Value, format_axis
@@ -96,12 +97,13 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Explai
     Raises:
         UsageError: too few or too many, or something that is no length.
     """
-    words = [word.strip() for word in text.split(",")]
+    words = [accept.digits(word) for word in text.split(",")]
+    found = [length for length in words if length is not None]
     names = ",".join(function.dims)
-    if len(words) != len(function.dims) or not all(word.isdigit() for word in words):
+    if not len(words) == len(found) == len(function.dims):
         example = ",".join({"T": "100", "B": "32"}.get(dim, "128") for dim in function.dims)
-        raise UsageError(f"--shape {text!r}: expected {names}, for example {example}")
-    return ExplainedShape(dict(zip(function.dims, map(int, words), strict=True)), threads, dtype)
+        raise UsageError(f"--shape {accept.shown(text)}: expected {names}, for example {example}")
+    return ExplainedShape(dict(zip(function.dims, found, strict=True)), threads, dtype)
 
 
 def _class_section(cell: type[Cell], found: Recurrence) -> Section:

@@ -122,7 +122,7 @@ def load_file(path: Path) -> Cells:
         DeclarationError: the file fails, or defines no cell; shows the author's line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}") from None

@@ -16,6 +16,8 @@ from cellgen.weights.heads import read_heads, write_heads
 from cellgen.weights.layouts import CELLS, SUFFIXES, Dialect
 from cellgen.weights.semantics import largest_difference
 
+OF_TENSORFLOW = ":0"
+"""What the names of TensorFlow's variables end in."""
 LISTED = 4
 """Entries that a message lists."""
 PRECISIONS = ("float16", "bfloat16", "float32", "float64")
@@ -48,11 +50,12 @@ def convert(
     """Convert one layer's weights from one library's layout to another's.
 
     ``arrays``: by the source's names; nested mappings are flattened with "/", names without
-    ``prefix`` left out. ``source`` and ``target``: dialects (``cellgen.weights.dialect``) or their
-    names, ``"torch.nn.LSTM"``, ``"keras.layers.GRU(reset_after=False)"``; ``cellgen.<cell>`` is the
-    cell's own. Arrays keep their precision. Two biases that the library adds stay two where the
-    target has two, else are added. With ``prove`` both libraries' equations run in float64 over
-    the same drawn inputs, and the result says by how much they differ.
+    ``prefix`` left out, and ``:0``, in which TensorFlow's end, is dropped. ``source`` and
+    ``target``: dialects (``cellgen.weights.dialect``) or their names, ``"torch.nn.LSTM"``,
+    ``"keras.layers.GRU(reset_after=False)"``; ``cellgen.<cell>`` is the cell's own. Arrays keep
+    their precision. Two biases that the library adds stay two where the target has two, else are
+    added. With ``prove`` both libraries' equations run in float64 over the same drawn inputs, and
+    the result says by how much they differ.
 
     Raises:
         ArgumentError: a dialect that is not known, arrays that are missing, left over or do not
@@ -97,13 +100,18 @@ def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
         if name.startswith(prefix)
     }
     wanted = [array.name for array in read_as.arrays]
+    for name in [n for n in flat if n.endswith(OF_TENSORFLOW)]:
+        flat.setdefault(name.removesuffix(OF_TENSORFLOW), flat.pop(name))
     missing = [name for name in wanted if name not in flat]
     if missing:
         found = ", ".join(sorted(flat)) or "none"
+        before = [name.removesuffix(wanted[0]) for name in flat if name.endswith(wanted[0])]
+        whole = [repr(prefix + p) for p in before if all(p + name in flat for name in wanted)]
         raise ArgumentError(
             f"{read_as.name}: {', '.join(missing)} missing among the arrays"
             + (f" that begin with {prefix!r}" if prefix else "")
             + f"; found: {found}; expected: {', '.join(wanted)}"
+            + (f"; all are there with prefix {' or '.join(whole)}" if whole else "")
         )
     spare = [n for n in flat if n not in wanted and not n.startswith(read_as.others or ("\0",))]
     if spare:

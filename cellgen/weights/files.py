@@ -1,4 +1,7 @@
-"""Weights in files: safetensors and .npz."""
+"""Weights in files: which kinds there are, reading and writing one.
+
+Input: a path. Output: arrays by their names in the file. How each kind is read: ``formats``.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,36 @@ import numpy as np
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.npz import write_npz
+from cellgen.weights.formats import READERS, FormatError, required
 from cellgen.weights.grids import Array, Arrays
 
-KINDS = ".safetensors", ".npz"
+WRITTEN = ".safetensors", ".npz"
 
 
 def load(path: str | Path) -> Arrays:
-    """Read the arrays of a ``.safetensors`` or ``.npz`` file, by their names.
+    """Read the arrays of a file by their names: ``.safetensors``, ``.npz``, ``.pt``, ``.h5``, ...
 
-    Raises ArgumentError: another kind of file, one that is not there or cannot be read, the package
-    safetensors missing.
+    A file of PyTorch (``.pt``, ``.pth``, ``.ckpt``) is read with ``weights_only``: tensors alone,
+    no code; names of nested dicts are joined with "/", and bfloat16 comes as float32. Of a file of
+    Keras (``.h5``, ``.hdf5``, ``.keras``) the numbered variables of a recurrent cell are named as
+    its layer has them: ``kernel``, ``recurrent_kernel``, ``bias``.
+
+    Raises ArgumentError: another kind of file, one that is not there or cannot be read, a package
+    missing that reads it.
     """
-    found = _path("load", path)
+    found = _path("load", path, tuple(READERS))
     if not found.is_file():
         raise ArgumentError(f"load: there is no file {found}; give one that is there")
+    kind = found.suffix[1:]
+    if not found.stat().st_size:
+        raise ArgumentError(f"load: {found} is empty, expected a file of arrays; write it again")
     try:
-        if found.suffix == ".npz":
-            with found.open("rb") as file, np.load(file, allow_pickle=False) as held:
-                return {name: held[name] for name in held.files}
-        return dict(_safetensors("load").load_file(found))
-    except ArgumentError:
-        raise
-    except AttributeError as error:  # of a type of numbers that NumPy lacks
-        raise ArgumentError(
-            f"load: {found} cannot be read as {found.suffix[1:]}: {error}; give one in float32"
-        ) from None
+        return READERS[found.suffix](found)
+    except FormatError as error:
+        raise ArgumentError(f"load: {found} cannot be read as {kind}: {error}") from None
     except Exception as error:
         raise ArgumentError(
-            f"load: {found} cannot be read as {found.suffix[1:]}: {error}; give a whole file"
+            f"load: {found} cannot be read as {kind}: {accept.reason(error)}; give a whole file"
         ) from None
 
 
@@ -45,9 +50,9 @@ def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays to a ``.safetensors`` or ``.npz`` file, by their names.
 
     Raises ArgumentError: another kind of file, a folder that is not there, numbers that it cannot
-    hold, the package safetensors missing.
+    hold, a mask of an array's own, the package safetensors missing.
     """
-    found = _path("save", path)
+    found = _path("save", path, WRITTEN)
     for name, array in arrays.items():
         accept.refuse_masked("save", name, array)
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -55,7 +60,9 @@ def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
         if found.suffix == ".npz":
             write_npz(found, whole)
         else:
-            _safetensors("save").save_file(whole, found)
+            required("safetensors.numpy", "weights").save_file(whole, found)
+    except FormatError as error:
+        raise ArgumentError(f"save: {found}: {error}") from None
     except ArgumentError:
         raise
     except OSError as error:
@@ -64,22 +71,11 @@ def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
         raise ArgumentError(f"save: {found} cannot be written: {accept.reason(error)}") from None
 
 
-def _path(where: str, path: str | Path) -> Path:
+def _path(where: str, path: str | Path, kinds: tuple[str, ...]) -> Path:
     found = accept.path(where, "path", path, error=ArgumentError)
-    if found.suffix not in KINDS:
+    if found.suffix not in kinds:
         raise ArgumentError(
             f"{where}: {found.name} ends with {found.suffix or 'nothing'!r}, expected "
-            f"{' or '.join(KINDS)}"
+            f"{', '.join(kinds[:-1])} or {kinds[-1]}"
         )
     return found
-
-
-def _safetensors(where: str):  # type: ignore[no-untyped-def]
-    try:
-        from safetensors import numpy
-    except ImportError:
-        raise ArgumentError(
-            f"{where}: .safetensors files need the package safetensors, which is not installed: "
-            f"pip install 'cellgen[weights]'; or use .npz"
-        ) from None
-    return numpy

@@ -308,3 +308,11 @@ def test_empty_sequences_and_batches() -> None:
     assert layer(torch.randn(5, 0, 3))[0].shape == (5, 0, 4)
     layer(torch.randn(0, 2, 3))[1].sum().backward()
     assert not layer.w_z.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int32, torch.float8_e4m3fn, "float32", 3])
+def test_a_dtype_that_no_kernel_computes_in_is_refused(dtype):
+    with pytest.raises(
+        TypeError, match=r"module\(gru\): dtype is .* expected one of torch\.float32"
+    ):
+        cellgen.torch.module("gru", 3, 4, dtype=dtype)

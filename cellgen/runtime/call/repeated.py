@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import _cffi_backend
 import numpy as np
 
+from cellgen import accept
 from cellgen.errors import CellgenError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.build import extension
@@ -34,6 +34,7 @@ from cellgen.runtime.results import Results
 
 VARIABLE = "CELLGEN_CALLS"
 """``python``: calls are never made in C. ``c``: from the second one on, compiled if need be."""
+WORDS = "python", "c"
 SOURCE = Path(__file__).with_name("cellgen_repeated.c")
 LOOK_AFTER = 300
 """Calls after which the cache is looked at: the 3 ms that this takes are what they could save."""
@@ -82,10 +83,11 @@ class Extension:
 
     def _ask(self) -> None:
         """Heed what the environment asks for."""
-        self._asked, asked = True, os.environ.get(VARIABLE, "")
+        asked = accept.word_from_environment(VARIABLE, WORDS)
+        self._asked = True
         if asked == "c":
             self._load(extension.build)
-        self._given_up = asked in ("c", "python")
+        self._given_up = asked in WORDS
 
     def _load_beside(self, make: Callable[[Path], Path | None]) -> None:
         thread = threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True)
@@ -218,7 +220,7 @@ def described() -> str:
 
     Raises BuildError where C cannot: no compiler, no headers.
     """
-    if os.environ.get(VARIABLE) == "python":
+    if accept.word_from_environment(VARIABLE, WORDS) == "python":
         return f"Python, as {VARIABLE} says"
     path = extension.find(SOURCE)
     if path is not None:

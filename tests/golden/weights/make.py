@@ -5,6 +5,7 @@
     python tests/golden/weights/make.py xlstm    (torch, xlstm; its layer without a convolution)
     python tests/golden/weights/make.py xlstm_cuda   (the same)
     python tests/golden/weights/make.py tensorflow   (tensorflow-cpu, tf-keras)
+    python tests/golden/weights/make.py keras    (keras, h5py, a backend): a model in two formats
 
 What only runs on a GPU is held to the same library's layer that runs without one: the library
 itself converts the weights (tf_keras's loader of files, xlstm's cells), or hands them to cuDNN's
@@ -314,12 +315,28 @@ def _canonical(flat, count: int) -> dict:
     return {n: cut.reshape(s) for n, cut, s in zip(names, cuts, shapes, strict=True)}
 
 
+def keras_model() -> None:
+    """One model in the format of Keras 3, which numbers variables, and in the older HDF5."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    layers = [
+        keras.layers.GRU(4, return_sequences=True, name="gru"),
+        keras.layers.Bidirectional(keras.layers.LSTM(2, name="lstm"), name="both"),
+        keras.layers.Dense(2),
+    ]
+    model = keras.Sequential([keras.Input((None, I)), *layers])
+    for suffix in ("keras", "h5"):
+        model.save(HERE / f"keras_model.{suffix}")
+
+
 PARTS: dict[str, Callable[[], None]] = {
     "jax": jax_libraries,
     "onnx": onnx_operators,
     "xlstm": xlstm_layer,
     "xlstm_cuda": xlstm_cuda,
     "tensorflow": tensorflow_layers,
+    "keras": keras_model,
 }
 
 if __name__ == "__main__":
