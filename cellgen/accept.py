@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -262,6 +262,7 @@ def array(where: str, name: str, value: object) -> Array:
     Raises ArgumentError: nothing that NumPy can read, or entries that are no real numbers.
     """
     refuse_masked(where, name, value)
+    value = in_memory(where, name, value)
     try:
         found = np.asarray(value)
     except MemoryError:
@@ -277,6 +278,55 @@ def array(where: str, name: str, value: object) -> Array:
             f"{where}: {name} is {type_name(value)} ({seen}), expected an array of real numbers"
         )
     return found
+
+
+def in_memory(
+    where: str, name: str, value: Any, *, error: type[CellgenError] = ArgumentError
+) -> Any:
+    """Return an array as it is where its memory holds all its entries; zeros where it says so.
+
+    Tensors of PyTorch alone can lack memory, and say so: what they view can be cut short behind
+    them (FSDP frees parameters so), and a FakeTensor never has any. Raises ``error``.
+    """
+    if isinstance(value, np.ndarray) or not hasattr(value, "untyped_storage"):
+        return value
+    if getattr(value, "fake_mode", None) is not None:
+        raise error(
+            f"{where}: {name} is a {type_name(value)}, which has a shape and no numbers, expected "
+            f"numbers in memory; pass a real tensor"
+        )
+    if stands_for_zeros(value):
+        return value.clone()
+    lacks = lacking(value)
+    if lacks:
+        raise error(f"{where}: {name} {lacks}")
+    return value
+
+
+def stands_for_zeros(tensor: Any) -> bool:
+    """Whether a tensor of PyTorch's is zeros without memory, as derivatives are of constants."""
+    return getattr(tensor, "_is_zerotensor", bool)() is True
+
+
+def lacking(tensor: Any) -> str:
+    """Say what is wrong of a tensor of PyTorch whose storage ends before its entries do."""
+    try:
+        held = tensor.untyped_storage().nbytes()
+        offset = tensor.storage_offset() * tensor.itemsize
+        if tensor.is_contiguous():
+            read = offset + tensor.nbytes
+        else:
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            read = offset + tensor.itemsize * (1 + sum((n - 1) * step for n, step in steps))
+    except (NotImplementedError, RuntimeError):  # it is sparse, or has no memory of its own
+        return ""
+    if read <= held or not tensor.numel():
+        return ""
+    return (
+        f"is a {type_name(tensor)} whose storage has {held} bytes, but its entries take {read}, "
+        f"expected all of them in memory (FSDP frees parameters between calls); pass it while it "
+        f"has its memory, or a clone made then"
+    )
 
 
 def shaped(

@@ -1650,6 +1650,14 @@ def test_arrays_of_other_libraries_are_read_where_they_are(
 
 
 @with_cxx
+def test_arrays_without_memory_are_refused(elman: tuple[CudaKernel, Arrays]) -> None:
+    kernel, given = elman
+    nowhere = Lent(given["x"], data=(0, False))
+    with pytest.raises(ArgumentError, match=r"x is a .*Lent \(3, 4, 5\) that lends no memory"):
+        kernel.sequence_forward(**{**given, "x": nowhere})
+
+
+@with_cxx
 def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays]) -> None:
     kernel, given = elman
     lent = {name: ByCapsule(array) for name, array in given.items()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import cellgen
+from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import axis_length
 
@@ -164,6 +166,50 @@ def test_memory_that_holds_the_negative_is_refused() -> None:
     refused(r"x is a .*Tensor whose memory holds its negative.*pass x\.resolve_neg\(\)", x=negative)
 
 
+class Emptied(Tensor):
+    """It lends the address 0."""
+
+    def __dlpack__(self, **how: object) -> object:
+        capsule = self.array.__dlpack__()
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        ctypes.c_void_p.from_address(pointer(capsule, b"dltensor")).value = None
+        return capsule
+
+
+class Freed(Tensor):
+    """PyTorch's tensor, as far as it says of its memory: less than its entries take."""
+
+    itemsize, nbytes = 4, 60
+
+    def untyped_storage(self) -> object:
+        return SimpleNamespace(nbytes=lambda: 16)
+
+    def storage_offset(self) -> int:
+        return 1
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def numel(self) -> int:
+        return 15
+
+
+def test_an_array_without_memory_is_refused() -> None:
+    zeros = np.zeros((3, 5), np.float32)
+    refused(r"x is a .*Emptied \(3, 5\) that lends no memory", x=Emptied(zeros))
+    refused(r"x is a .*Freed whose storage has 16 bytes, but its entries take 64", x=Freed(zeros))
+    with pytest.raises(ArgumentError, match=r"x is a .*Freed whose storage has 16 bytes"):
+        accept.array("here", "x", Freed(zeros))
+
+
+def test_an_array_without_entries_needs_no_memory() -> None:
+    none = np.zeros((0, 5), np.float32)
+    given = {**drawn(kernel().forward), "x": none, "h_prev": np.zeros((0, 6), np.float32)}
+    wrapped = {**lent(given), "x": Emptied(none)}
+    assert kernel().forward(**wrapped).h.array.shape == (0, 6)
+
+
 def test_an_array_without_numbers_is_refused_with_what_takes_it() -> None:
     tracer = Tracer(np.zeros((3, 5), np.float32))
     refused(
@@ -210,7 +256,7 @@ def test_tensors_of_pytorch_go_in_and_come_out() -> None:
     with pytest.raises(ArgumentError, match="requires a gradient"):
         forward(**{**tensors, "x": tensors["x"].requires_grad_()})
     with pytest.raises(ArgumentError, match=r"x is a torch\.Tensor that cannot be read"):
-        forward(**{**tensors, "x": tensors["x"].detach().bfloat16()})
+        forward(**{**tensors, "x": tensors["x"].detach().to_sparse()})
 
 
 def test_arrays_of_jax_go_in_and_come_out() -> None:

@@ -131,7 +131,7 @@ class CellFunction:
         given = self._given(params, x, state)
         for name, value in {**options, **given}.items():
             accept.refuse_masked(where, name, value)
-        tables = {n: jnp.asarray(options[n]) for n in TABLES if options.get(n) is not None}
+        tables = {n: self._array(n, options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
             given, tables = self._time_first(given), _steps_first(tables)
         values = check_values(self.layout, self._complete(given))
@@ -232,7 +232,7 @@ class CellFunction:
                     f"{shape_text(item)}; put it into {place}"
                 )
         given = {**self.scalars, **{name: v for name, v in given.items() if v is not None}}
-        arrays = {name: jnp.asarray(value) for name, value in given.items()}
+        arrays = {name: self._array(name, value) for name, value in given.items()}
         dtype = arrays[self.layout.theta[0].name].dtype
         fixed = {item.name for item in self.layout.scalars}
         for name in self.scalars:
@@ -245,6 +245,10 @@ class CellFunction:
                 shape = self.layout.shape(item.name, sizes)
                 arrays[item.name] = jnp.full(shape, item.initial, dtype)
         return arrays
+
+    def _array(self, name: str, value: Any) -> jax.Array:
+        """JAX's array of what a call gives. Raises ArrayError for one without memory."""
+        return jnp.asarray(accept.in_memory(self.layout.where, name, value, error=ArrayError))
 
     def _known_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """The dimensions that a call tells, states left out. Raises ArrayError."""

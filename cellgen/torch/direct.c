@@ -77,11 +77,7 @@ static int is_plain(Object given, int may_learn)
 static int is_dense_kind(Tensor tensor)
 {
     int32_t layout = -1;
-    int64_t *sizes = NULL, *strides = NULL;
-    void *data = NULL;
-    return !aoti_torch_get_layout(tensor, &layout) && layout == aoti_torch_layout_strided() &&
-           !aoti_torch_get_sizes(tensor, &sizes) && !aoti_torch_get_strides(tensor, &strides) &&
-           !aoti_torch_get_data_ptr(tensor, &data);
+    return !aoti_torch_get_layout(tensor, &layout) && layout == aoti_torch_layout_strided() && is_in_memory(tensor);
 }
 
 /* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
@@ -117,7 +113,7 @@ static int take_given(Run *run, Object theta, int may_learn)
         if (run->theta[k] != NULL) {
             own(run, run->theta[k] = PyCapsule_GetPointer(PyList_GetItem(handles, next++), NULL));
             if (!is_dense_kind(run->theta[k]))
-                fail(run, "cellgen: a tensor is sparse or nested");
+                fail(run, "cellgen: a tensor is sparse, nested or without memory");
         }
     Py_DecRef(handles);
     return (int)count;

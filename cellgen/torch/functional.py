@@ -293,6 +293,7 @@ class CellFunction:
                 f"float32 tensors; pass those, or leave products out"
             )
         self.layout.check_steps(sizes, theta[0], *tables)
+        self.layout.check_memory(dict(zip((*self.names, *TABLES), (*theta, *tables), strict=True)))
         reads = PLACES[theta[0].device.type].reads
         if tables[0] is not None and reads and not is_transforming():  # then it has no values
             self.layout.check_lengths(tables[0], sizes["T"])
@@ -378,10 +379,11 @@ class CellFunction:
 CAST = (torch.float32, torch.bfloat16, torch.float16)
 """What autocast converts."""
 
+TABLES = ("lengths", "mask", "reset")
+"""Options that are tensors, and say which steps are valid."""
+
 OPTIONS = (
-    "lengths",
-    "mask",
-    "reset",
+    *TABLES,
     "reverse",
     "batch_first",
     "zero_output_for_mask",

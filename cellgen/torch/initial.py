@@ -7,6 +7,7 @@
 | other matrices | Glorot & Bengio, uniform |
 | weights of one axis | uniform within 1 / sqrt(length) |
 | biases | 0, those of forget gates 1 (Jozefowicz, Zaremba & Sutskever 2015) |
+| what does not learn (``gradient=False``) | nothing: its numbers, or a rule, are in ``initial`` |
 
 ``CELLS`` lists what differs. A bias that is named ``b_f`` is that of a forget gate.
 """
@@ -14,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -23,7 +24,8 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.runtime.abi import Argument
-from cellgen.torch.errors import KindError
+from cellgen.runtime.call.arguments import shape_text
+from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.roles import Roles
 
 Rule: TypeAlias = Callable[[Tensor], object]
@@ -56,6 +58,22 @@ def log_uniform(low: float, high: float, tensor: Tensor) -> object:
     return tensor.uniform_(low, high).log_()
 
 
+def copied(numbers: Tensor, tensor: Tensor) -> object:
+    """Fill with numbers of the same shape. Raises TensorError for those of another."""
+    if numbers.shape != tensor.shape:
+        raise TensorError(
+            f"initial: numbers of shape {tuple(numbers.shape)} are given for a parameter of shape "
+            f"{tuple(tensor.shape)}, expected the same; pass those of one layer"
+        )
+    return tensor.copy_(numbers)
+
+
+def retention(tensor: Tensor) -> object:
+    """Fill with the decays of the heads of a RetNet, 1 - 2^-5, 1 - 2^-6 ... (equation 8)."""
+    heads = torch.arange(tensor.shape[0], dtype=torch.float64)
+    return tensor.copy_((1 - 2 ** (-5 - heads)).reshape(tensor.shape))
+
+
 FORGETS: Rule = partial(constant, 1.0)
 
 CELLS: Mapping[str, Mapping[str, Rule]] = {
@@ -76,6 +94,7 @@ CELLS: Mapping[str, Mapping[str, Rule]] = {
         "theta_log": partial(log_uniform, 0.001, math.pi / 10),
         "gamma_log": partial(constant, math.log(0.3)),
     },
+    "retnet": {"gamma": retention},
 }
 """What differs, by cell and the first letters of a parameter's name."""
 
@@ -90,32 +109,40 @@ def check_rules(where: str, roles: Roles, initial: object) -> dict[str, Rule]:
             f"{where}: initial is {accept.shown(initial)}, expected a dict of rules by the names "
             f"of parameters ({', '.join(names)})"
         )
+    found: dict[str, Rule] = {}
     for name, rule in initial.items():
         if name not in names:
             raise KindError(
                 f"{where}: initial has {accept.shown(name)}, which is no parameter; expected names "
                 f"among {', '.join(names)}"
             )
-        if not callable(rule):
+        if not (callable(rule) or isinstance(rule, Tensor)):
             raise KindError(
                 f"{where}: the rule of {name} in initial is {accept.shown(rule)}, expected a "
-                f"function that fills a tensor in place, such as torch.nn.init.zeros_"
+                f"tensor, or a function that fills one in place, such as torch.nn.init.zeros_"
             )
-    return dict(initial)
+        found[name] = partial(copied, rule.detach().clone()) if isinstance(rule, Tensor) else rule
+    return found
 
 
-def rule_of(cell: str, item: Argument, inputs: Sequence[Argument]) -> Rule:
-    """The rule by which a parameter starts."""
-    own = [rule for start, rule in CELLS.get(cell, {}).items() if _means(start, item.name)]
+def rule_of(roles: Roles, item: Argument) -> Rule:
+    """The rule by which a parameter starts. Raises KindError for one that does not learn."""
+    own = [rule for start, rule in CELLS.get(roles.cell, {}).items() if _means(start, item.name)]
     if own:
         return own[0]
+    if item.name in roles.fixed:
+        raise KindError(
+            f"module({roles.cell}): {item.name} {shape_text(item)} does not learn (it is declared "
+            f"with gradient=False), so that its numbers must be given; pass initial={{"
+            f"{item.name!r}: ...}}, a tensor or a function that fills one in place"
+        )
     if item.role == "bias":
         return FORGETS if item.name == "b_f" else partial(constant, 0.0)
     if item.is_scalar:
         return partial(constant, item.default or 0.0)
     if len(item.shape) == 1:
         return _within_root
-    fed = {axis for given in inputs for axis in given.shape[2:]}
+    fed = {axis for given in (roles.input, *roles.given) for axis in given.shape[2:]}
     return _glorot if item.shape[-2] in fed and item.shape[-2] != item.shape[-1] else _recurrent
 
 

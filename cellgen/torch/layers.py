@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -12,12 +12,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
 from cellgen.frameworks.shown import ASKED, is_last
-from cellgen.runtime.abi import Argument, axis_length
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.abi import axis_length
+from cellgen.torch.checks import check_given, check_shapes, check_tensors
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import require_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
-from cellgen.torch.errors import KindError, TensorError
+from cellgen.torch.errors import KindError
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.initial import Rule, check_rules, rule_of
 from cellgen.torch.packed import Padded, padded
@@ -25,9 +25,6 @@ from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
 from cellgen.torch.stack import StackPlace, run_layers
 from cellgen.torch.usual import Stack, stack_of
-
-OF_LAYER = ("batch_first", "dropout", "bidirectional", "window", "rate")
-"""Options of a layer that are none of its calls."""
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 
@@ -63,6 +60,8 @@ class CellLayers(torch.nn.Module):
         self.initial, self.scalars = dict(initial), dict(scalars)
         self.input_size = self.roles.input_width(self.sizes)
         self.hidden_size = self.sizes.get("H", self.roles.output_width(self.sizes))
+        told = {self.cell.layout.theta[one.tensor].role for one in self.cell.layout.told}
+        self._alone = "state" in told  # states alone tell a dimension
         self.layer_sizes = _sizes_by_layer(self.roles, self.sizes, num_layers, 1 + bidirectional)
         self.output_size = self.roles.output_width(self.layer_sizes[-1])
         for layer, suffix, _ in self.places():
@@ -83,16 +82,16 @@ class CellLayers(torch.nn.Module):
                 yield layer, suffix + ("_reverse" if reverse else ""), reverse
 
     def reset_parameters(self) -> None:
-        """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them."""
-        inputs = [self.roles.input, *self.roles.given]
+        """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them.
+
+        Raises KindError for one that does not learn and has no rule.
+        """
         with torch.no_grad():
             for _, suffix, _ in self.places():
                 for item in self.roles.parameters:
-                    rule = self.initial.get(item.name)
-                    if rule is None:
-                        rule = rule_of(self.cell.layout.cell, item, inputs)
                     parameter = getattr(self, item.name + suffix)
                     if parameter.device.type != "meta":
+                        rule = self.initial.get(item.name) or rule_of(self.roles, item)
                         rule(parameter)
 
     def extra_repr(self) -> str:
@@ -128,8 +127,9 @@ class CellLayers(torch.nn.Module):
         if isinstance(x, PackedSequence):
             tables = {"lengths": lengths, "mask": mask, "reset": reset}
             return self._run_packed(x, state, tables, return_outputs, given, shown)
-        _check_tensors(self._where, [self.roles.input], {self.roles.input.name: x})
+        check_tensors(self.where, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
+        check_shapes(self, x, self._split(state), given, batch_first=self.batch_first)
         if is_single:
             x, state, given = self._as_batch(x, state, given)
         options = {
@@ -156,7 +156,7 @@ class CellLayers(torch.nn.Module):
         limit = shown.get("memory_limit")
         if isinstance(limit, int):
             shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
-        _check_given(self, given)
+        check_given(self, given)
         return shown
 
     def _run_packed(
@@ -173,10 +173,11 @@ class CellLayers(torch.nn.Module):
         for name, table in tables.items():
             if table is not None:
                 raise KindError(
-                    f"{self._where}: {name} is given with a PackedSequence, expected one of them; "
+                    f"{self.where}: {name} is given with a PackedSequence, expected one of them; "
                     f"leave {name} out, or pass a tensor with lengths"
                 )
         rows: Padded = padded(x)
+        check_shapes(self, rows.array, self._split(state), given, batch_first=False)
         states = tuple(rows.sorted(one, 1) for one in self._split(state))
         extra = {
             name: value if name in self.cell.scalars else rows.sorted(value, self._row_axis(name))
@@ -196,7 +197,8 @@ class CellLayers(torch.nn.Module):
         return 1 if name in over_time else 0
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """How a message begins."""
         return f"module({self.cell.layout.cell})"
 
     def _as_batch(
@@ -219,7 +221,7 @@ class CellLayers(torch.nn.Module):
         if len(found) != len(self.roles.states):
             names = ", ".join(item.name for item in self.roles.states)
             raise KindError(
-                f"{self._where}: state holds {len(found)} tensors, expected "
+                f"{self.where}: state holds {len(found)} tensors, expected "
                 f"{len(self.roles.states)}: {names}; pass a tuple in this order"
             )
         return found
@@ -233,9 +235,8 @@ class CellLayers(torch.nn.Module):
         shown: Mapping[str, Any],
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run every layer and direction; return the last one's outputs, and final states."""
-        count = self.num_layers * (1 + self.bidirectional)
-        for item, state in zip(self.roles.states, states, strict=False):
-            _check_state(self._where, item, state, count)
+        if self._alone and not states:
+            states = self._begun(x, batch_first=options["batch_first"])
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: _parameter(self, i.name + suffix) for i in self.roles.parameters}
@@ -246,6 +247,15 @@ class CellLayers(torch.nn.Module):
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
         return run_layers(self.cell, layers, x, states, rate=rate, options=options, shown=shown)
+
+    def _begun(self, x: Tensor, *, batch_first: bool) -> tuple[Tensor, ...]:
+        """The states where sequences begin, of dimensions that nothing else in a call tells."""
+        sizes = {**self.sizes, "B": x.shape[0 if batch_first else 1]}
+        count = self.num_layers * (1 + self.bidirectional)
+        return tuple(
+            x.new_full((count, *self.cell.layout.shape(item.name, sizes)), item.initial)
+            for item in self.roles.states
+        )
 
     def _giver(
         self, layer: int, named: Mapping[str, Any], batch_first: bool
@@ -280,6 +290,8 @@ def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | Non
         layers._said = said  # last: another thread goes by it
     if not isinstance(stack, Stack) or (layers.training and layers.dropout):
         return None
+    if state is None and layers._alone:
+        return None
     states = (state,) if type(state) is Tensor else state
     found = stack.run(x, states, layers._parameters, layers.batch_first)
     if found is None:
@@ -302,55 +314,6 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
         usual = Call(layers.cell.known, scalars, window=layers.window)
         found = stack_of(layers.cell, (usual, replace(usual, reverse=True)), ends)
     return found or False
-
-
-def _check_given(layers: CellLayers, given: Mapping[str, object]) -> None:
-    """Look at names beside the input and the options of a call. Raises KindError."""
-    known = (
-        *(item.name for item in layers.roles.given),
-        *(mask.name for mask in layers.roles.masks),
-        *layers.cell.scalars,
-    )
-    states = tuple(item.name for item in layers.roles.states)
-    _check_tensors(layers._where, layers.roles.given, given)
-    for name in given:
-        if name in known:
-            continue
-        advice = f"expected {', '.join(known)}" if known else "it takes none by name"
-        if name in states:
-            advice = "pass state=, one for each layer and direction"
-        elif name in layers.cell.names:
-            advice = "the layer has it as its input or its parameter"
-        elif name in OF_LAYER:
-            advice = "it is said when the layer is made"
-        raise KindError(f"{layers._where}: unknown argument {name!r}; {advice}")
-
-
-def _check_tensors(where: str, items: Sequence[Argument], given: Mapping[str, object]) -> None:
-    """Look at the kinds of inputs and statics. Raises KindError."""
-    for name, shape in ((item.name, shape_text(item)) for item in items):
-        found = given.get(name)
-        if name in given and not isinstance(found, Tensor):
-            is_packed = isinstance(found, PackedSequence)
-            advice = f"pad_packed_sequence({name})[0]" if is_packed else f"torch.as_tensor({name})"
-            raise KindError(
-                f"{where}: {name} is a {type(found).__name__}, expected a torch.Tensor {shape}; "
-                f"pass {advice}"
-            )
-
-
-def _check_state(where: str, item: Argument, state: Tensor, count: int) -> None:
-    if not isinstance(state, Tensor) or state.dim() != len(item.shape) + 1:
-        found = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
-        raise TensorError(
-            f"{where}: the state {item.name} is {found}, expected a tensor "
-            f"({count}, {shape_text(item)[1:]}, layers and directions first"
-        )
-    if state.shape[0] != count:
-        raise TensorError(
-            f"{where}: the state {item.name} has shape {tuple(state.shape)}, expected "
-            f"({count}, ...): one for each layer and direction"
-        )
 
 
 def _parameter(layer: torch.nn.Module, name: str) -> Tensor:
@@ -388,7 +351,7 @@ def module(  # noqa: PLR0913 - one argument an option
     bidirectional: bool = False,
     window: int = 0,
     rate: float | Mapping[str, float] = 0.0,
-    initial: Mapping[str, Rule] | None = None,
+    initial: Mapping[str, Rule | Tensor] | None = None,
     device: Any = None,
     dtype: Any = None,
     **sizes: float,
@@ -407,14 +370,16 @@ def module(  # noqa: PLR0913 - one argument an option
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has
-    other rules by name, ``reset_parameters()`` draws anew. ``sizes`` are dimensions beside I and H
+    other rules by name, or tensors, and must have those of weights that do not learn
+    (``gradient=False``); ``reset_parameters()`` draws anew. ``sizes`` are dimensions beside I and H
     by name (``D=16``), and run-time scalars. ``dropout`` is between layers; ``window`` cuts
     gradients every so many steps; ``rate`` is p of the masks of a regularised cell, for all or by
     name, which are drawn in training.
 
     Raises:
         DeclarationError, BuildError: as ``cellgen.torch.function``.
-        ArgumentError: a size is missing or does not fit; the message names it.
+        ArgumentError: a size is missing or does not fit, or the numbers of a weight that does not
+            learn; the message names it.
     """
     found = function(cell)
     where = f"module({found.layout.cell})"

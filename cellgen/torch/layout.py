@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from cellgen import accept
 from cellgen.frameworks import layout as frameworks
 from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
@@ -59,6 +60,13 @@ class Layout(frameworks.TensorLayout):
         element, kept = element_name(like.dtype), self.checkpoint != 0
         elements = [kept_element(item, element, checkpoint=kept) for item in self.saved]
         return own + [getattr(torch, element) for element in elements]
+
+    def check_memory(self, given: Mapping[str, Tensor | None]) -> None:
+        """Look at where tensors lie, by their names: in memory in full. Raises TensorError."""
+        for name, tensor in given.items():
+            lacks = "" if tensor is None else accept.lacking(tensor)
+            if lacks:
+                raise TensorError(f"{self.where}: {name} {lacks}")
 
     def check_forms(self, given: Mapping[str, object]) -> None:
         """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cellgen.runtime.abi import Argument
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES
@@ -34,6 +35,8 @@ def _forward(
     known, steps = find(cell), steps_of(options)
     sizes = known.layout.check(theta)
     known.layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
+    known.layout.check_memory(_by_name(known.layout.theta, theta))
+    known.layout.check_memory({"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset})
     if steps.lengths is not None and PLACES[theta[0].device.type].reads:
         known.layout.check_lengths(steps.lengths, sizes["T"])
     return known.runner_on(theta[0].device).forward(theta, scalars, steps, save)
@@ -50,9 +53,19 @@ def _backward(
     *options: Any,
 ) -> list[Tensor]:
     known, steps = find(cell), steps_of(options)
-    known.layout.check(theta)
-    every = spread(upstream, present, len(steps.layout(known.layout).upstream))
+    layout = steps.layout(known.layout)
+    layout.check(theta)
+    every = spread(upstream, present, len(layout.upstream))
+    layout.check_memory(_by_name(layout.theta, theta))
+    layout.check_memory({f"what is kept, {place}": one for place, one in enumerate(kept)})
+    layout.check_memory(_by_name(layout.upstream, every))
     return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, steps, wanted)
+
+
+def _by_name(
+    items: Sequence[Argument], tensors: Sequence[Tensor | None]
+) -> dict[str, Tensor | None]:
+    return {item.name: tensor for item, tensor in zip(items, tensors, strict=True)}
 
 
 def _forward_shapes(

@@ -25,6 +25,9 @@ Error aoti_torch_get_dtype(Tensor, int32_t *);
 Error aoti_torch_get_device_type(Tensor, int32_t *);
 Error aoti_torch_get_layout(Tensor, int32_t *);
 Error aoti_torch_is_contiguous(Tensor, _Bool *);
+Error aoti_torch_get_storage_offset(Tensor, int64_t *);
+Error aoti_torch_get_storage_size(Tensor, int64_t *);
+size_t aoti_torch_dtype_element_size(int32_t);
 Error aoti_torch_copy_(Tensor, Tensor, int32_t);
 Error aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
                                Tensor *);

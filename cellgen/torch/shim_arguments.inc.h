@@ -12,6 +12,8 @@ static int take_tensors(Run *run, Value value, Tensor *into)
         }
         into[k] = (Tensor)item;
         own(run, into[k]);
+        if (!is_in_memory(into[k]))
+            fail(run, "cellgen: the memory of a tensor was cut short: its storage holds fewer bytes than its entries take");
     }
     torch_delete_list((List)value);
     return (int)count;

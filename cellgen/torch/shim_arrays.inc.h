@@ -90,6 +90,25 @@ static Tensor make(Run *run, int64_t rank, const int64_t *sizes, int32_t dtype)
     return made;
 }
 
+/* Whether the memory of a tensor holds all its entries: what it views can be cut short behind it. */
+static int is_in_memory(Tensor tensor)
+{
+    int64_t rank = 0, *sizes = NULL, *strides = NULL, last = 0, bytes = 0;
+    int32_t dtype = -1;
+    void *data = NULL;
+    if (aoti_torch_get_dim(tensor, &rank) || aoti_torch_get_sizes(tensor, &sizes) ||
+        aoti_torch_get_strides(tensor, &strides) || aoti_torch_get_dtype(tensor, &dtype) ||
+        aoti_torch_get_storage_offset(tensor, &last) || aoti_torch_get_storage_size(tensor, &bytes) ||
+        aoti_torch_get_data_ptr(tensor, &data))
+        return 0;
+    for (int64_t k = 0; k < rank; ++k) {
+        if (sizes[k] == 0)
+            return 1;
+        last += (sizes[k] - 1) * strides[k];
+    }
+    return data != NULL && (last + 1) * (int64_t)aoti_torch_dtype_element_size(dtype) <= bytes;
+}
+
 /* Whether units lie side by side, whatever lies between steps and rows. */
 static int has_dense_units(int64_t rank, const int64_t *sizes, const int64_t *strides)
 {

@@ -144,6 +144,7 @@ def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
     for name, value in arrays.items():
         accept.refuse_masked(read_as.name, name, value)
         held = value.detach() if hasattr(value, "detach") else value
+        held = accept.in_memory(read_as.name, name, held)
         try:
             array = np.asarray(held)
         except Exception as error:

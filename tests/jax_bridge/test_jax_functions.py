@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -268,3 +269,37 @@ def test_masks_of_regularised_cells_are_inputs_without_gradient() -> None:
         lambda m: call(cell, given | {mask: m}).h, (given[mask],), (np.ones_like(given[mask]),)
     )
     assert not along.any()
+
+
+class Freed:
+    """PyTorch's tensor, as far as it says of its memory: its storage has none any more."""
+
+    itemsize, nbytes = 4, 48
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, *_: object, **how: object) -> np.ndarray:
+        return self.array
+
+    def untyped_storage(self) -> object:
+        return SimpleNamespace(nbytes=lambda: 0)
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def numel(self) -> int:
+        return self.array.size
+
+
+def test_arrays_without_memory_are_refused() -> None:
+    cell = function("gru")
+    given = drawn(cell)
+    lengths = Freed(np.array([3, 1]))
+    with pytest.raises(ArgumentError, match=r"w_z is a .*Freed whose storage has 0 bytes"):
+        call(cell, {**given, "w_z": Freed(given["w_z"])})
+    with pytest.raises(ArgumentError, match=r"lengths is a .*Freed whose storage has 0 bytes"):
+        call(cell, given, lengths=lengths)

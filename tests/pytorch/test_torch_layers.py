@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 import cellgen.torch  # noqa: E402
 from cellgen import cells, regularise  # noqa: E402
+from cellgen.language.value import Dim  # noqa: E402
 from cellgen.torch.roles import roles_of  # noqa: E402
 
 DIMS = {
@@ -22,6 +23,10 @@ DIMS = {
     "cfc": {"M": 5},
     "slstm_heads": {"K": 2, "D": 3},
     "slstm_exp_heads": {"K": 2, "D": 3},
+}
+FIXED = {
+    "gru_d": {"x_mean": torch.nn.init.zeros_},
+    "lmu": {"a": torch.nn.init.eye_, "b": torch.nn.init.ones_},
 }
 LENGTHS = torch.tensor([7, 3, 5])
 
@@ -33,6 +38,7 @@ def layers(name: str, number: int = 1, **options: object) -> cellgen.torch.CellL
     wide = roles.input_width(sizes)
     hidden = sizes["H"] if "H" in layout.dims else roles.output_width(sizes)
     others = {dim: sizes[dim] for dim in layout.dims if dim not in ("T", "B", "I", "H")}
+    options = {"initial": FIXED.get(name), **options}
     return cellgen.torch.module(name, wide, hidden, number, **others, **options)
 
 
@@ -166,7 +172,7 @@ def test_other_inputs_and_scalars_by_name() -> None:
     layer = cellgen.torch.module("augru", 3, 4)
     x = torch.randn(5, 2, 3)
     assert torch.equal(layer(x, a=torch.zeros(5, 2, 1))[0], torch.zeros(5, 2, 4))
-    with pytest.raises(TypeError, match=r"augru\.sequence_forward: a is missing"):
+    with pytest.raises(TypeError, match=r"module\(augru\): a is missing, expected a tensor"):
         layer(x)
     plain = cellgen.torch.module("janet", 3, 4)
     moved = cellgen.torch.module("janet", 3, 4, beta=3.0)
@@ -196,7 +202,7 @@ def test_what_a_layer_has_itself_is_refused_by_name() -> None:
         ({"rate": 0.5}, "rate is 0.5, but the cell has no masks"),
         ({"rate": 7}, "rate is 7, expected a number from 0 to 1"),
         ({"initial": {"w": torch.nn.init.ones_}}, "initial has 'w', which is no parameter"),
-        ({"initial": {"w_z": 3}}, "the rule of w_z in initial is 3, expected a function"),
+        ({"initial": {"w_z": 3}}, "the rule of w_z in initial is 3, expected a tensor"),
         ({"initial": [3]}, "initial is .3., expected a dict of rules"),
     ],
 )
@@ -263,6 +269,99 @@ def test_forget_gates_start_open_and_weights_of_states_orthogonal() -> None:
     before = own.w_f.detach().clone()
     own.reset_parameters()
     assert not torch.equal(own.w_f, before)
+
+
+def test_what_does_not_learn_is_given() -> None:
+    class Masked(cellgen.Cell, name="masked"):
+        x, h_prev = cellgen.Input(cellgen.I), cellgen.State(cellgen.H)
+        w, m = cellgen.Weight(cellgen.I, cellgen.H), cellgen.Weight(cellgen.H, gradient=False)
+        h = cellgen.tanh(x @ w + m * h_prev)
+
+    said = r"module\(masked\): m \(H\) does not learn .*; pass initial={'m': ...}, a tensor or a fu"
+    with pytest.raises(TypeError, match=said):
+        cellgen.torch.module(Masked, 3, 4)
+    numbers = torch.tensor([1.0, 0.0, 1.0, 0.5])
+    layer = cellgen.torch.module(Masked, 3, 4, 2, initial={"m": numbers})
+    assert torch.equal(layer.m, numbers)
+    assert torch.equal(layer.m_l1, numbers)
+    assert not layer.m.requires_grad
+    wanted = numbers.clone()
+    numbers.zero_()
+    again = copy.deepcopy(layer)
+    again.reset_parameters()
+    assert torch.equal(again.m, wanted)
+    ruled = cellgen.torch.module(Masked, 3, 4, initial={"m": torch.nn.init.ones_})
+    assert ruled.m.eq(1).all()
+    empty = cellgen.torch.module(Masked, 3, 4, device="meta").to_empty(device="cpu")
+    empty.load_state_dict(ruled.state_dict())
+    assert empty.m.eq(1).all()
+    with pytest.raises(RuntimeError, match=r"numbers of shape \(2,\) .* of shape \(4,\)"):
+        cellgen.torch.module(Masked, 3, 4, initial={"m": torch.ones(2)})
+    decays = cellgen.torch.module("retnet", 4, 8, N=2, K=3, D=4).gamma.flatten()
+    torch.testing.assert_close(decays, torch.tensor([1 - 2**-5, 1 - 2**-6]))
+
+
+class Ring(cellgen.Cell, name="ring"):
+    """What nothing but a state is as long as: a ring of J earlier values."""
+
+    J = Dim("J")
+    x, w = cellgen.Input(cellgen.I), cellgen.Weight(cellgen.I, cellgen.H)
+    ring_prev, h_prev = cellgen.State(J, initial=0.5), cellgen.State(cellgen.H)
+    h = cellgen.tanh(x @ w + h_prev + cellgen.sum(ring_prev))
+    ring = 0.5 * ring_prev
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_layer_knows_its_dimensions(batch_first: bool) -> None:
+    layer = cellgen.torch.module(Ring, 4, 8, 2, J=3, batch_first=batch_first, bidirectional=True)
+    x = torch.randn(2, 5, 4) if batch_first else torch.randn(5, 2, 4)
+    state = (torch.full((4, 2, 3), 0.5), torch.zeros(4, 2, 8))
+    for learns in (True, False):
+        with torch.set_grad_enabled(learns):
+            y, last = layer(x)
+            wanted, wanted_last = layer(x, state)
+            assert torch.equal(y, wanted)
+            assert all(map(torch.equal, last, wanted_last))
+    single = layer(x[0] if batch_first else x[:, 0])[0]
+    torch.testing.assert_close(single, y[0] if batch_first else y[:, 0])
+    packed = torch.nn.utils.rnn.pack_sequence([torch.randn(n, 4) for n in (5, 3)])
+    assert layer(packed)[1][0].shape == (4, 2, 3)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x)[0], y)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "state", "message"),
+    [
+        ("lstm", (5, 2, 3), ((1, 2, 4), (1, 2, 5)), r"state[1] (c_prev) has shape (1, 2, 5), "
+         "expected (layers x directions, B, H) = (1, 2, 4), with B = 2 of x, H = 4 of the layer"),
+        ("gru", (5, 2, 3), ((2, 2, 4),), "state has shape (2, 2, 4), expected (layers x"),
+        ("gru", (5, 2, 3), ((1, 3, 4),), "state has shape (1, 3, 4), expected (layers x"),
+        ("gru", (5, 3), ((1, 2, 4),), "state has shape (1, 2, 4), expected (layers x directions, "
+         "H) = (1, 4), with H = 4 of the layer"),
+        ("gru", (5, 2, 7), (), "x has shape (5, 2, 7), expected (T, B, I) = (5, 2, 3), with"),
+        ("gru", (5, 7), (), "x has shape (5, 7), expected (T, I) = (5, 3), with T = 5 of x, I = 3"),
+        ("gru", (5,), (), "x has 1 axes, shape (5,), expected 3: (T, B, I), or one less without B"),
+    ],
+)  # fmt: skip
+def test_messages_speak_of_the_arguments_of_a_layer(
+    name: str, shape: tuple[int, ...], state: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    layer = cellgen.torch.module(name, 3, 4)
+    states = tuple(map(torch.zeros, state))
+    given = states if len(states) > 1 else states[0] if states else None
+    for learns in (True, False):
+        with torch.set_grad_enabled(learns), pytest.raises(RuntimeError) as said:
+            layer(torch.randn(shape), given)
+        assert f"module({name}): {message}" in str(said.value)
+
+
+def test_messages_speak_of_batch_first_and_other_inputs() -> None:
+    layer = cellgen.torch.module("augru", 3, 4, batch_first=True)
+    with pytest.raises(RuntimeError, match=r"x has shape \(2, 5, 7\), expected \(B, T, I\) = "):
+        layer(torch.randn(2, 5, 7), a=torch.zeros(2, 5, 1))
+    with pytest.raises(RuntimeError, match=r"a has shape \(5, 2, 1\), expected \(B, T, 1\) = "):
+        layer(torch.randn(2, 5, 3), a=torch.zeros(5, 2, 1))
 
 
 def test_modules_move_between_precisions_and_share_memory() -> None:

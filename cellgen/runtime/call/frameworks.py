@@ -4,8 +4,8 @@ Input: the arrays of a call, anything with ``__dlpack__``. Output: NumPy's array
 memory, and the ``Framework`` that results are given back to. Nothing is copied but results for JAX
 that are small, since its arrays begin at cache lines, or have gaps, which its arrays have not. A
 mixture is refused, and a tensor that requires a gradient: results of a call carry none, and to drop
-it silently would be worse. So is a tensor of PyTorch's whose memory holds its negative, of which
-DLPack says nothing.
+it silently would be worse. So is a tensor of PyTorch's whose memory holds its negative, and one
+without memory, of which DLPack says nothing; one that stands for zeros is zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from cellgen.accept import reason, type_name
+from cellgen.accept import in_memory, reason, stands_for_zeros, type_name
 from cellgen.errors import ArgumentError
 from cellgen.runtime.call.stored import BFLOAT16, NUMBERS, STORED, element_of, in_numpy
 from cellgen.runtime.call.views import library_of
@@ -80,6 +80,7 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
             f"{where}: {label} is a {type_name(value)} whose memory holds its negative, expected "
             f"numbers as they are; pass {label}.resolve_neg()"
         )
+    value = in_memory(where, label, value)
     try:
         kind, _ = value.__dlpack_device__()
         if int(kind) not in IN_HOST_MEMORY:
@@ -87,7 +88,8 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
                 f"{where}: {label} is a {type_name(value)} on a device, expected one in the host's "
                 f"memory; move it there, or load the kernel with target='cuda'"
             )
-        found: Array = _bfloat16(value) if element_of(value) == BFLOAT16 else np.from_dlpack(value)
+        is_wide = element_of(value) != BFLOAT16
+        found = _borrowed(where, label, value) if is_wide else _bfloat16(where, label, value)
     except ArgumentError:
         raise
     except Exception as fault:  # of NumPy, or of the other library
@@ -96,6 +98,17 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
             f"({reason(fault)}); expected float32 or float64 in the host's memory"
             f"{_WITHIN.get(library_of(value), '')}"
         ) from fault
+    return found
+
+
+def _borrowed(where: str, label: str, value: Any) -> Array:
+    """Look at memory that an array lends. Raises ArgumentError where it lends an address of 0."""
+    found = np.from_dlpack(value)
+    if found.flags.owndata and found.size:  # then NumPy has taken memory of its own
+        raise ArgumentError(
+            f"{where}: {label} is a {type_name(value)} {found.shape} that lends no memory, "
+            f"expected numbers in the host's memory; pass an array that has them"
+        )
     return found
 
 
@@ -151,6 +164,12 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
     elif isinstance(out, tuple):
         taken = tuple(adopted(f"out[{place}]", array) for place, array in enumerate(out))
         written = [array for array in out if is_foreign(array)]
+    for array in written:
+        if stands_for_zeros(array):
+            raise ArgumentError(
+                f"{where}: a result of out is a {type_name(array)} that stands for zeros, expected "
+                f"memory to write to; pass a clone of it"
+            )
     return Adopted(_framework_of(model), given, taken, tuple(written))
 
 
@@ -174,12 +193,13 @@ def _framework_of(array: Any) -> Framework:
     return Framework(name, getattr(module, "from_dlpack", _as_it_is))
 
 
-def _bfloat16(value: Any) -> Array:
+def _bfloat16(where: str, label: str, value: Any) -> Array:
     """Look at numbers of bfloat16, which DLPack has no word for that NumPy knows."""
     library = sys.modules.get(library_of(value))
     if library is not None and hasattr(library, "int16") and hasattr(value, "view"):
         with suppress(TypeError):  # of others than PyTorch
-            return np.from_dlpack(value.view(library.int16)).view(STORED[BFLOAT16])
+            found = _borrowed(where, label, value.view(library.int16))
+            return found.view(STORED[BFLOAT16])
     return np.asarray(value).view(STORED[BFLOAT16])
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from cellgen.accept import in_memory, lacking, type_name
 from cellgen.errors import ArgumentError, DeviceError
 from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.call.saved import SavedSteps
@@ -136,6 +137,16 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
 
 def look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     """Look at an array without copying; what it lends joins ``lent``. Raises ArgumentError."""
+    found = _look(where, name, in_memory(where, name, array), stream, lent)
+    if not found.pointer and 0 not in found.shape:
+        raise ArgumentError(
+            f"{where}: {name} is a {type_name(array)} {found.shape} that lends no memory, expected "
+            f"numbers on a device; pass an array that has them"
+        )
+    return found
+
+
+def _look(where: str, name: str, array: object, stream: int, lent: list[object]) -> ArrayView:
     if isinstance(array, DeviceArray):
         return ArrayView(
             array.pointer,
@@ -294,7 +305,7 @@ class Tensors:
         if not self._is_ordered(device):
             return None
         dtype = tensor.dtype
-        if dtype.is_complex:
+        if dtype.is_complex or lacking(tensor):
             return None
         return tensor.data_ptr(), (tensor.shape, tensor.stride(), dtype, device)
 
