@@ -22,9 +22,12 @@ from cellgen.program.recurrence import Recurrence
 from cellgen.program.ssa import Program
 from cellgen.program.transforms.online import approximation_of
 from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.build.compiler import compiler
+from cellgen.runtime.build.half import WAYS, half_products
 from cellgen.runtime.call.arguments import DTYPES
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.paths import include_folder
 from cellgen.schedule.groups import Group, GroupedStage, Term
 from cellgen.schedule.over_time import (
     NOT_OVER_TIME,
@@ -88,7 +91,15 @@ def explain(
         sections += [
             _chosen(name, plan, shape, parts[name], schedule) for name, plan in plans.items()
         ]
+        if shape.dtype == "float32":
+            sections.append(_half_products())
     return Explanation(name, found, tuple(sections), plans)
+
+
+def _half_products() -> Section:
+    found = half_products(compiler(), include_folder())
+    row = ChoiceRow(f"with products='bf16': {WAYS[found.way]}", found.why)
+    return Section("products in bfloat16 on this machine", (row,))
 
 
 def shape_of(function: Signature, text: str, threads: int, dtype: str) -> ExplainedShape:

@@ -280,7 +280,7 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     b.memory = memory;
     memcpy(b.n, n, (size_t)f->dims * sizeof *n);
     b.args = (char *)(uintptr_t)args;
-    b.in_bf16 = cg_is_in_bf16(cg_options_of(f, args));
+    b.in_bf16 = cg_bf16_way(cg_options_of(f, args));
     b.in_int8 = cg_is_in_int8(f, cg_options_of(f, args));
     cg_place_packed(&b, (uintptr_t)packed);
     if (f->prologue) cg_once(&b, f->prologue);

@@ -5,12 +5,14 @@
  * vector; CELLGEN_LEFT is the type of rows, CELLGEN_SUM that of sums, CELLGEN_C(name) a name for that.
  * With CELLGEN_ONLY_TILES there are no whole products: operands come packed; where it is 2, there is
  * nothing but tiles, and where it is 3, these have one row: few products need them, and each takes its
- * time to compile. All of these macros are undefined at the end. */
+ * time to compile; where it is 4, there are no tiles: columns are packed, and nothing else. All of these macros are undefined at the end. */
 
 CELLGEN_BEGIN_LIGHT
+#if CELLGEN_ONLY_TILES != 4
 #include "cellgen_tiles.inc.h"
+#endif
 
-#if CELLGEN_ONLY_TILES < 2
+#if CELLGEN_ONLY_TILES < 2 || CELLGEN_ONLY_TILES == 4
 /* -------------------------------------------------------------------------- packing columns */
 
 #define CELLGEN_CHUNK (16 / (int64_t)sizeof(CELLGEN_REAL)) /* k of one gather */
@@ -54,6 +56,9 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
     }
 }
 
+#endif
+
+#if CELLGEN_ONLY_TILES < 2
 /* --------------------------------------------------------------------------- whole products */
 
 #if CELLGEN_VECTOR_REGISTERS == 32

@@ -79,6 +79,7 @@ typedef struct {
     int deep, ahead;
     cellgen_prefetch *prefetch;
     const cellgen_rounded *rounded; /* operands in bfloat16 or in fixed point; NULL: as they are */
+    cellgen_amx *amx;
 } cg_tiles;
 
 /* The product of an input for a window of steps, where it was formed ahead. */
@@ -89,6 +90,21 @@ CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *r
     const cg_row_block *const b = tiles->b;
     const int64_t at = block * b->window_rows + tiles->step % b->window_steps * b->B + row;
     return b->memory[run->ahead] + at * run->slots * tiles->own.width;
+}
+
+/* An operand's rows of a tile, and elements from one to the next: where they lie, or rounded. */
+#undef cg_operand_rows
+#define cg_operand_rows CELLGEN_NAME(cellgen_operand_rows)
+CELLGEN_INLINE const real *cg_operand_rows(const cg_tiles *tiles, const cg_block *at, int64_t top, const cellgen_run *run, int64_t *row)
+{
+#if CELLGEN_PRECISION == 32
+    if (tiles->rounded) {
+        *row = tiles->rounded->stride;
+        return (const real *)(const void *)cg_rounded_row(tiles->b, tiles->stage, tiles->rounded, (int)(run - tiles->stage->run), top, at->head);
+    }
+#endif
+    *row = tiles->frame->at[run->use].row;
+    return cg_operand(tiles->b, tiles->frame->at, run, at->head) + top * *row;
 }
 
 /* Some operands of a chain of products: up to four. */
@@ -103,10 +119,11 @@ CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64
     cg_term terms[4];
     for (int i = 0; i < some; ++i) {
         const cellgen_run *own = run + done + i;
-        const int64_t inner = cg_length(b, own->inner), row = tiles->frame->at[own->use].row;
-        const real *const panel = b->memory[own->panel];
+        const int64_t inner = cg_length(b, own->inner);
+        int64_t row;
+        const real *const from = cg_operand_rows(tiles, at, top, own, &row), *const panel = b->memory[own->panel];
         const cg_term term = {inner,
-                              cg_operand(b, tiles->frame->at, own, at->head) + top * row,
+                              from,
                               row,
                               1,
                               panel + at->block * inner * own->slots * width,
@@ -119,10 +136,33 @@ CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64
 }
 
 #if CELLGEN_PRECISION == 32
-/* The same in bfloat16. */
-CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
-                                int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
-                                real *out, int accumulate)
+#if CELLGEN_AMX
+/* The same on AMX. */
+CELLGEN_INLINE void cg_terms_amx(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows, const cellgen_run *run, int done,
+                                 int some, real *out, int accumulate)
+{
+    const cg_row_block *const b = tiles->b;
+    const int64_t slots = tiles->stage->slots, width = tiles->own.width;
+    cellgen_term_tiles terms[4];
+    for (int i = 0; i < some; ++i) {
+        const cellgen_run *own = run + done + i;
+        const int64_t words = cellgen_bf16_words(CELLGEN_BF16_TILES, cg_length(b, own->inner)), columns = own->slots * width;
+        const cellgen_term_tiles term = {words / 16,
+                                         cg_rounded_row(b, tiles->stage, tiles->rounded, (int)(own - tiles->stage->run), top, at->head),
+                                         tiles->rounded->stride,
+                                         (const cellgen_pair *)(const void *)b->memory[own->panel] + at->block * words * columns,
+                                         columns};
+        terms[i] = term;
+    }
+    cellgen_amx_product(tiles->amx, rows, run->slots * width, terms, some, out, slots * width, accumulate);
+}
+#endif
+
+#if CELLGEN_AVX512BF16
+/* The same in pairs. */
+CELLGEN_INLINE void cg_terms_pairs(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
+                                   int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
+                                   real *out, int accumulate)
 {
     const cg_row_block *const b = tiles->b;
     const int64_t slots = tiles->stage->slots, width = tiles->own.width, vectors = width / CELLGEN_REAL_LANES;
@@ -143,6 +183,7 @@ CELLGEN_INLINE void cg_terms_bf16(const cg_tiles *tiles, const cg_block *at, int
     }
     cellgen_tile_of_pairs(rows, run->slots * vectors, terms, some, out, slots * width, accumulate);
 }
+#endif
 
 /* The same of weights in int8, one operand after the other: each has scales of its own. */
 CELLGEN_INLINE void cg_terms_int8(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows, const cellgen_run *run,
@@ -199,10 +240,18 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
         for (int done = ahead, some; done < count; done += some, accumulate = 1) {
             some = count - done < 4 ? count - done : 4;
 #if CELLGEN_PRECISION == 32
-            if (b->in_bf16) {
-                cg_terms_bf16(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
+#if CELLGEN_AMX
+            if (b->in_bf16 == CELLGEN_BF16_TILES) {
+                cg_terms_amx(tiles, at, top, rows, run, done, some, out, accumulate);
                 continue;
             }
+#endif
+#if CELLGEN_AVX512BF16
+            if (b->in_bf16 == CELLGEN_BF16_PAIRS) {
+                cg_terms_pairs(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
+                continue;
+            }
+#endif
             if (b->in_int8) {
                 cg_terms_int8(tiles, at, top, rows, run + done, some, out, accumulate);
                 continue;
@@ -238,6 +287,15 @@ CELLGEN_INLINE int64_t cg_blocks_together(int64_t room, int64_t rows, int64_t hi
     return room < tall ? 1 : room / tall;
 }
 
+/* Rows of a panel as deep as an extent says. */
+#undef cg_panel_rows
+#define cg_panel_rows CELLGEN_NAME(cellgen_panel_rows)
+CELLGEN_INLINE int64_t cg_panel_rows(const cg_row_block *b, int number)
+{
+    const int64_t depth = cg_length(b, number);
+    return b->in_bf16 ? cellgen_bf16_words(b->in_bf16, depth) : depth;
+}
+
 #undef cg_group
 #define cg_group CELLGEN_NAME(cellgen_group)
 CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage *stage, const cg_frame *frame,
@@ -245,11 +303,11 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 {
     CELLGEN_ALIGNED real here[CELLGEN_TILE_BYTES / sizeof(real)];
     const int64_t step = frame->step;
-    cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0};
+    cellgen_amx amx = {0};
+    cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0, &amx};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
-    tiles.deep = !b->in_int8 &&
-                 cellgen_is_deep(b->in_bf16 ? CELLGEN_PAIRS(cg_length(b, stage->depth)) : cg_length(b, stage->depth), vectors);
+    tiles.deep = b->in_bf16 == CELLGEN_BF16_TILES || (!b->in_int8 && cellgen_is_deep(cg_panel_rows(b, stage->depth), vectors));
     const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
     const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
     const int64_t high = most < room ? most : room;
@@ -272,8 +330,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
         (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {
         cellgen_prefetch_nothing(&prefetch);
         cg_prefetch_stage(b, stage, &prefetch, step, row_begin, row_end);
-        const int64_t depth = cg_length(b, stage->fetching_depth);
-        cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, b->in_bf16 ? CELLGEN_PAIRS(depth) : depth);
+        cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, cg_panel_rows(b, stage->fetching_depth));
         tiles.prefetch = prefetch.arrays ? &prefetch : 0;
     }
     const int in_ahead = stage->is_free && tiles.ahead; /* nothing but what was formed ahead: equations read it there */
@@ -298,6 +355,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
             }
         }
     }
+    cellgen_amx_end(&amx);
 }
 
 #if CELLGEN_PRECISION == 32
@@ -308,13 +366,14 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
 {
     CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
     const cellgen_run *const run = stage->run;
-    const int64_t inner = cg_length(b, run->inner), pairs = CELLGEN_PAIRS(inner);
+    const int64_t inner = cg_length(b, run->inner), words = b->in_int8 ? 0 : cellgen_bf16_words(b->in_bf16, inner);
     const int64_t columns = run->slots * own->width, vectors = columns / CELLGEN_REAL_LANES;
     cellgen_run operand = *run;
     cg_stage alone = *stage;
     operand.use = 0;
     alone.run = &operand;
     cellgen_rounded rounded = {0, 0, 0};
+    cellgen_amx amx = {0};
     if (cg_rounds_rows(b)) rounded = cg_round_rows(b, &alone, 1, cg_rounded_stride(b, &alone, 1), at, 0, rows, part, parts, here);
     for (int64_t block = own->begin; block < own->end; ++block) {
         const int64_t head = own->of_head ? block / own->of_head : 0;
@@ -325,12 +384,27 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
             const cellgen_term_int8 term = {inner, cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
             cg_product_int8(rows, vectors, &term, row, rounded.stride, out, columns, 0);
         } else {
-            const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[run->panel] + block * pairs * columns;
-            const cellgen_pair *const next = block + 1 < own->end ? panel + pairs * columns : panel;
-            const cellgen_term_pairs term = {pairs, row, rounded.stride, 1, panel, columns, {next, 0}, 0};
-            cellgen_tile_of_pairs(rows, vectors, &term, 1, out, columns, 0);
+            const real *const panel = b->memory[run->panel] + block * words * columns; /* of words, which are as long */
+            const real *const next = block + 1 < own->end ? panel + words * columns : panel;
+#if CELLGEN_AMX
+            if (b->in_bf16 == CELLGEN_BF16_TILES) {
+                const cellgen_term_tiles term = {words / 16, row, rounded.stride, (const cellgen_pair *)(const void *)panel, columns};
+                cellgen_amx_product(&amx, rows, columns, &term, 1, out, columns, 0);
+                continue;
+            }
+#endif
+#if CELLGEN_AVX512BF16
+            if (b->in_bf16 == CELLGEN_BF16_PAIRS) {
+                const cellgen_term_pairs term = {words, row, rounded.stride, 1, (const cellgen_pair *)(const void *)panel, columns, {next, 0}, 0};
+                cellgen_tile_of_pairs(rows, vectors, &term, 1, out, columns, 0);
+                continue;
+            }
+#endif
+            const cg_term term = {words, (const real *)(const void *)row, rounded.stride, 1, panel, columns, {next, 0}, 0};
+            cg_tile_of(rows, vectors, &term, 1, out, columns, 0);
         }
     }
+    cellgen_amx_end(&amx);
 }
 #endif
 

@@ -129,7 +129,8 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
         const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
         free_partitions = (extent[part->free_units] + granularity - 1) / granularity;
     }
-    const int64_t bytes = cg_is_in_int8(f, options) ? 1 : cg_is_in_bf16(options) ? 2 : (int64_t)sizeof(real);
+    const int way = cg_bf16_way(options), halves = way && way != CELLGEN_BF16_FLOATS;
+    const int64_t bytes = cg_is_in_int8(f, options) ? 1 : halves ? 2 : (int64_t)sizeof(real);
     *plan = cellgen_choose_plan(n[0], n[1], threads, bytes * weights, part->can_split,
                                 free_partitions, cg_row_blocks(f, n, extent), constants);
 }
@@ -148,7 +149,7 @@ int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_opt
     memset(&shape, 0, sizeof shape);
     shape.f = f;
     shape.extent = extent;
-    shape.in_bf16 = cg_is_in_bf16(options);
+    shape.in_bf16 = cg_bf16_way(options);
     shape.in_int8 = cg_is_in_int8(f, options);
     return cg_place_packed(&shape, 0);
 }

@@ -237,16 +237,16 @@ CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int tran
                                  real *panels)
 {
     const int64_t width = vectors * CELLGEN_REAL_LANES;
-    if (K == 0) return; /* panels without rows, of however many units */
-    for (int64_t first = own.begin; first < own.end; first += width) {
-        const int64_t count = own.end - first < width ? own.end - first : width;
-        real *const panel = panels + first * K * slots;
-        if (transposed)
-            CELLGEN_NAME(cellgen_pack_transposed)
-            (K, vectors, count, w + first * ldw, ldw, panel + slot * width, slots * width);
-        else
-            CELLGEN_NAME(cellgen_pack_rows)
-            (K, vectors, count, w + first, ldw, panel + slot * width, slots * width);
+    for (int64_t k = 0, rows; k < K; k += rows) {
+        rows = transposed || K - k < CELLGEN_PACKED_TOGETHER ? K - k : CELLGEN_PACKED_TOGETHER;
+        for (int64_t first = own.begin; first < own.end; first += width) {
+            const int64_t count = own.end - first < width ? own.end - first : width;
+            real *const panel = panels + first * K * slots + (k * slots + slot) * width;
+            if (transposed)
+                CELLGEN_NAME(cellgen_pack_transposed)(K, vectors, count, w + first * ldw, ldw, panel, slots * width);
+            else
+                CELLGEN_NAME(cellgen_pack_rows)(rows, vectors, count, w + k * ldw + first, ldw, panel, slots * width);
+        }
     }
 }
 

@@ -17,6 +17,10 @@
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
 #define CELLGEN_GRANULARITY(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
 
+/* Rows of weights that are packed together, of all blocks of units: each row is read from its begin to its end, and
+ * panels are written some lines at a time. */
+#define CELLGEN_PACKED_TOGETHER INT64_C(8)
+
 /* Let denormal numbers count as zeros in this thread, if asked to; gives what restores its modes. */
 CELLGEN_INLINE unsigned cellgen_flush_denormals(int flush)
 {

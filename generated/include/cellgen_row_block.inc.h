@@ -28,7 +28,7 @@ typedef struct {
     int hoist;    /* products of inputs are formed ahead, for a window of steps */
     int by_units; /* threads share the units of a step, not its rows */
     int unpacked; /* weights are read where they lie */
-    int in_bf16;  /* operands of products are rounded to bfloat16; in float32 alone */
+    int in_bf16;  /* operands of products are rounded to bfloat16, in this way; in float32 alone */
     int in_int8;  /* weights of products are int8; in float32 alone, not backward */
     int packed;   /* weights are packed already */
     int guarded;  /* some steps may be masked, or start anew */
@@ -57,7 +57,8 @@ typedef struct {
     real *whole;                   /* backward: gradients of outputs of all steps */
     real *shown;                   /* forward: what the last valid step shows, by output that is no state */
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
-    int64_t widest_rounded[2];     /* pairs from one of them to the next, of each part */
+    real *carried;                 /* rows of weight gradients whose group of 32 the next chunk completes, on AMX */
+    int64_t widest_rounded[2];     /* words from one of them to the next, of each part */
 } cg_row_block;
 
 #undef cg_length
@@ -176,7 +177,7 @@ CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memo
     const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
     const int64_t inner = cg_length(b, item->width), units = cg_length(b, item->units), vectors = cg_slot_vectors(item->widest);
     if (b->in_int8) return heads * cellgen_panels_bytes_int8(inner, item->slots, units, vectors);
-    return CELLGEN_BYTES(heads * cg_panels_size(b->in_bf16 ? CELLGEN_PAIRS(inner) : inner, item->slots, units, vectors));
+    return CELLGEN_BYTES(heads * cg_panels_size(b->in_bf16 ? cellgen_bf16_words(b->in_bf16, inner) : inner, item->slots, units, vectors));
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -225,6 +226,48 @@ CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
 #define cg_widest_rounded CELLGEN_NAME(cellgen_widest_rounded)
 CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number);
 
+/* Elements for each row of a weight gradient in the block that its product packs. */
+#undef cg_product_depth
+#define cg_product_depth CELLGEN_NAME(cellgen_product_depth)
+CELLGEN_INLINE int64_t cg_product_depth(const cg_row_block *b)
+{
+    const int64_t rows = b->chunk_steps * b->B;
+    return cellgen_depth_of(b->in_bf16 == CELLGEN_BF16_TILES ? cellgen_bf16_words(CELLGEN_BF16_TILES, rows + 31) : rows);
+}
+
+/* Whether a chunk may end within a group of 32 rows, which the next one completes. */
+#undef cg_carries
+#define cg_carries CELLGEN_NAME(cellgen_carries)
+CELLGEN_INLINE int cg_carries(const cg_row_block *b)
+{
+    return b->f->is_backward && b->in_bf16 == CELLGEN_BF16_TILES && b->B % 32 != 0;
+}
+
+/* Elements that one head of a stage of weight gradients carries at the most. */
+#undef cg_carried_of_stage
+#define cg_carried_of_stage CELLGEN_NAME(cellgen_carried_of_stage)
+CELLGEN_STATIC int64_t cg_carried_of_stage(const cg_row_block *b, const cg_stage *stage)
+{
+    int64_t width = 0;
+    for (int i = 0; i < stage->lefts; ++i) width += cg_length(b, stage->left[i].rows);
+    for (int i = 0; i < stage->rights; ++i) width += cg_length(b, stage->right[i].columns);
+    return 32 * width;
+}
+
+/* The same of the first `stages` of them, all heads. */
+#undef cg_carried_before
+#define cg_carried_before CELLGEN_NAME(cellgen_carried_before)
+CELLGEN_STATIC int64_t cg_carried_before(const cg_row_block *b, int stages)
+{
+    int64_t count = 0;
+    for (int i = 0; i < stages; ++i) {
+        const cg_stage *const stage = b->f->part[1].stage + i;
+        const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
+        if (stage->kind == CELLGEN_IS_PRODUCTS) count += heads * cg_carried_of_stage(b, stage);
+    }
+    return count;
+}
+
 /* Give every array but packed weights its place from `address` on (0: none); tell how many bytes that
  * takes. `own`: a row block whose sums are its own. */
 #define CELLGEN_TAKE(pointer, type, when, count)                                     \
@@ -257,7 +300,8 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
         if (address) b->memory[i] = place;
     }
     CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
-                 f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cellgen_depth_of(b->chunk_rows));
+                 f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cg_product_depth(b));
+    CELLGEN_TAKE(b->carried, real, cg_carries(b), cg_carries(b) && f->parts > 1 ? cg_carried_before(b, f->part[1].stages) : 0);
     CELLGEN_TAKE(b->validity, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->resets, unsigned char, tables, b->T * b->B);
     CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
@@ -276,12 +320,12 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
 CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options);
 
-/* Whether operands of products are rounded to bfloat16. */
-#undef cg_is_in_bf16
-#define cg_is_in_bf16 CELLGEN_NAME(cellgen_is_in_bf16)
-CELLGEN_INLINE int cg_is_in_bf16(const cellgen_options *options)
+/* In which way operands of products are rounded to bfloat16, 0: they are not. */
+#undef cg_bf16_way
+#define cg_bf16_way CELLGEN_NAME(cellgen_bf16_way_of)
+CELLGEN_INLINE int cg_bf16_way(const cellgen_options *options)
 {
-    return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16;
+    return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16 ? cellgen_bf16_way() : 0;
 }
 
 /* Whether weights of products are int8. */
@@ -331,7 +375,7 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
         b->chunk_steps = b->segment;
         b->chunk_rows = b->chunk_steps * rows;
     }
-    b->in_bf16 = cg_is_in_bf16(options);
+    b->in_bf16 = cg_bf16_way(options);
     b->in_int8 = cg_is_in_int8(f, options);
     b->stored = cg_is_stored(options);
     if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);

@@ -51,60 +51,7 @@ CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t 
 
 #include "cellgen_group.inc.h"
 
-/* A thread's partition of weight gradients over the same rows, each operand named once; without those that the
- * caller does not want, and the operands that only they have. */
-#undef cg_outers
-#define cg_outers CELLGEN_NAME(cellgen_outer_products)
-CELLGEN_STATIC void cg_outers(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t row_end,
-                              int64_t rows, int64_t part, int64_t parts)
-{
-    cg_left lefts[CELLGEN_USES_MAX];
-    cg_right rights[CELLGEN_USES_MAX];
-    cg_outer outers[CELLGEN_USES_MAX];
-    const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
-    const int64_t depth = cellgen_depth_of(b->chunk_steps * b->B);
-    const int onto = frame->step * b->B + row_end < b->T * b->B; /* else the first chunk of the last steps */
-    for (int64_t head = 0; head < heads; ++head) {
-#define CELLGEN_OPERAND(row)                                                            \
-    (frame->at[(row)->use].rows + ((row)->offset == CELLGEN_NONE ? 0 : cg_length(b, (row)->offset)) + \
-     ((row)->head_step == CELLGEN_NONE ? 0 : head * cg_length(b, (row)->head_step)))
-        int kept = 0, of_left[CELLGEN_USES_MAX], lefts_kept = 0;
-        for (int i = 0; i < stage->lefts; ++i) {
-            const cellgen_left_row *row = stage->left + i;
-            int is_read = 0;
-            for (int k = 0; k < stage->outers; ++k)
-                is_read |= stage->outer[k].left == i && frame->at[stage->outer[k].use].rows;
-            of_left[i] = lefts_kept;
-            if (!is_read) continue;
-            const int64_t count = cg_length(b, row->rows);
-            const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
-            const cg_left left = {cellgen_partition(count, part, parts, CELLGEN_GRANULARITY(0)),
-                                  cellgen_partition(count, part + 1, parts, CELLGEN_GRANULARITY(0)), CELLGEN_OPERAND(row),
-                                  frame->at[row->use].row, b->product_block + before * depth};
-            lefts[lefts_kept++] = left;
-        }
-        for (int i = 0; i < stage->rights; ++i) {
-            const cellgen_right_row *row = stage->right + i;
-            const cg_right right = {cg_length(b, row->columns), CELLGEN_OPERAND(row), frame->at[row->use].row};
-            rights[i] = right;
-        }
-        for (int i = 0; i < stage->outers; ++i) {
-            const cellgen_outer_row *row = stage->outer + i;
-            if (!frame->at[row->use].rows) continue;
-            const cg_outer outer = {of_left[row->left], row->right, CELLGEN_OPERAND(row), cg_length(b, row->stride),
-                                    row->begins ? onto : 1};
-            outers[kept++] = outer;
-        }
-#undef CELLGEN_OPERAND
-#if CELLGEN_PRECISION == 32
-        if (kept && b->in_bf16) {
-            cellgen_gemm_outers_bf16(lefts, lefts_kept, rights, stage->rights, outers, kept, rows);
-            continue;
-        }
-#endif
-        if (kept) cg_gemm_outers(lefts, lefts_kept, rights, stage->rights, outers, kept, rows);
-    }
-}
+#include "cellgen_products.inc.h"
 
 /* Whether the caller wants what a stage is for. */
 #undef cg_is_wanted
@@ -138,7 +85,7 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
     if (stage->kind == CELLGEN_IS_GROUP) {
         cg_group(b, number, stage, &frame, row_begin, row_end, part, parts);
     } else if (stage->kind == CELLGEN_IS_PRODUCTS) {
-        cg_outers(b, stage, &frame, row_end, row_end - row_begin, part, parts);
+        cg_products(b, stage, &frame, row_end - row_begin, part, parts);
     } else {
         const int64_t units = cg_length(b, stage->units), granularity = CELLGEN_GRANULARITY(stage->granularity);
         const int64_t first = cellgen_partition(units, part, parts, granularity);
@@ -184,10 +131,10 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
                 const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
                                                                 CELLGEN_GRANULARITY(stage->granularity), (int)thread, (int)threads);
 #if CELLGEN_PRECISION == 32
-                const int64_t pairs = cg_panels_size(CELLGEN_PAIRS(inner), run->slots, units, vectors);
+                const int64_t words = cg_panels_size(cellgen_bf16_words(b->in_bf16, inner), run->slots, units, vectors);
                 for (int64_t head = 0; head < heads && b->in_bf16; ++head)
-                    cg_pack_slot_bf16(inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
-                                      vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * pairs);
+                    cg_pack_slot_bf16(b->in_bf16, inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
+                                      vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * words);
                 if (b->in_bf16) continue;
                 for (int64_t head = 0; head < heads && b->in_int8; ++head)
                     cg_pack_slot_int8(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own, vectors, run->slots, w,

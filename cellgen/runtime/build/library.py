@@ -26,6 +26,7 @@ from cellgen.runtime.abi import (
     Interface,
     struct_members,
 )
+from cellgen.runtime.build.half import require_known
 from cellgen.runtime.build.steps import FIX_LOADING
 from cellgen.runtime.options import c_members
 
@@ -213,8 +214,9 @@ def load(path: Path, interface: Interface) -> Library:
     """Load a shared object that ``build`` returned.
 
     Raises:
-        BuildError: it cannot be loaded, or is not of this interface.
+        BuildError: it cannot be loaded, or is not of this interface; CELLGEN_BF16 is no name.
     """
+    require_known()
     try:
         shared = ctypes.CDLL(str(path))
         find = shared[interface.descriptor_symbol]

@@ -14,7 +14,7 @@ from cellgen.errors import BuildError
 from cellgen.runtime import paths
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
-from cellgen.runtime.build import compiler, driver, shared_object, survey
+from cellgen.runtime.build import compiler, driver, half, shared_object, survey
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel, load_folder
@@ -47,6 +47,7 @@ class HostBackend:
             Need("compiler flags", lambda: shlex.join(compiler.compiler().flags)),
             Need("instruction set", _instruction_set),
             Need("micro-kernel", _micro_kernel),
+            Need("products in bfloat16", _half_products),
             Need("compilers", lambda: "; ".join(survey.compilers()) or "no other"),
             Need("trial compilation", _trial),
         )
@@ -91,6 +92,10 @@ def _instruction_set() -> str:
 
 def _micro_kernel() -> str:
     return survey.micro_kernel(compiler.compiler(), paths.include_folder())
+
+
+def _half_products() -> str:
+    return str(half.half_products(compiler.compiler(), paths.include_folder()))
 
 
 def _trial() -> str:
