@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         clip,
         concat,
         cos,
+        cummax,
+        cumprod,
         cumsum,
         erf,
         exp,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         log1p,
         log_sigmoid,
         logaddexp,
+        logcumsumexp,
         logsumexp,
         matmul,
         maximum,
@@ -105,10 +108,10 @@ _HOME = {
     "cellgen.program.transforms.tangent": "tangent",
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
-    "cellgen.language.ops": "activation atan2 clip concat cos cumsum erf exp expand_dims expm1 "
-    "flatten floor gelu hard_sigmoid hard_tanh heads identity keep l2_normalise leaky_relu log "
-    "log1p log_sigmoid logaddexp logsumexp matmul maximum minimum mod norm outer relu repeat_heads "
-    "rms_norm "
+    "cellgen.language.ops": "activation atan2 clip concat cos cummax cumprod cumsum erf exp "
+    "expand_dims expm1 flatten floor gelu hard_sigmoid hard_tanh heads identity keep l2_normalise "
+    "leaky_relu log log1p log_sigmoid logaddexp logcumsumexp logsumexp matmul maximum minimum mod "
+    "norm outer relu repeat_heads rms_norm "
     "sigmoid sign silu sin softmax softplus split sqrt stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }
@@ -140,6 +143,8 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "cummax",
+    "cumprod",
     "cumsum",
     "erf",
     "exp",
@@ -159,6 +164,7 @@ __all__ = [
     "log1p",
     "log_sigmoid",
     "logaddexp",
+    "logcumsumexp",
     "logsumexp",
     "matmul",
     "max",

@@ -25,10 +25,13 @@ from cellgen import (
     Weight,
     clip,
     concat,
+    cummax,
+    cumprod,
     cumsum,
     exp,
     keep,
     log_sigmoid,
+    logcumsumexp,
     max,
     maximum,
     mean,
@@ -125,6 +128,26 @@ class Cumulated(Cell):
     x, h_prev, w, r = Input(I), State(K, D), Weight(I, K, D), Weight(K, D, D)
 
     h = tanh(cumsum(x @ w + h_prev @ r))
+
+
+class RunningUnits(Cell):
+    """Along the units of a state, of a product and of a weight."""
+
+    x, h_prev, w, v = Input(I), State(H), Weight(I, H), Bias(H)
+
+    p = cumprod(1 + 0.3 * tanh(h_prev * v))
+    m = cummax(x @ w)
+    h = tanh(p * m + logcumsumexp(h_prev + v)) + 0.1 * cumprod(v)
+
+
+class RunningHeads(Cell):
+    """Along the units of each head, and along heads."""
+
+    K, D = Dim("K"), Dim("D")
+    x, h_prev, w, r = Input(I), State(K, D), Weight(I, K, D), Weight(K, D, D)
+
+    a = x @ w + h_prev @ r
+    h = tanh(cumprod(a) + cummax(a, axis=K) + logcumsumexp(a))
 
 
 class ColumnParts(Cell):

@@ -85,7 +85,7 @@ CUTS = {"2 * H": "2", "H + K": "(H, K)", "3": "3"}
 BOUNDED = ("tanh", "sigmoid", "hard_sigmoid", "sin", "cos", "bump")
 KINDS = (
     *("atom", "affine", "sum", "product", "call", "choice", "clip", "norm", "reduce", "other"),
-    *("power", "diagonal", "narrow", "join", "own"),
+    *("power", "diagonal", "narrow", "join", "own", "along"),
 )
 CHOICES = (
     "where({a} > {b}, {a}, 0.5 * {b})",
@@ -106,6 +106,14 @@ CLIPS = (
     "clip({a}, -0.1 - sigmoid({b}), sigmoid({b}))",
     'clip({a}, -0.1 - sigmoid({b}), sigmoid({b}), gradient="straight_through")',
 )
+ALONG = (
+    "cumsum(tanh({a}))",
+    "cumprod(0.5 + sigmoid({a}))",
+    "cummax({a})",
+    "logcumsumexp({a})",
+)
+"""What goes along units; within a head, and along heads."""
+ALONG_HEADS = (*ALONG, "cumprod(0.5 + sigmoid({a}), axis=N)", "logcumsumexp({a}, axis=N)")
 NORMS = (
     "({a} - mean({a}))",
     "exp({a} - max({a}))",
@@ -300,7 +308,8 @@ class Drafting:
     def expression(self, width: str, depth: int = 2) -> str:
         kind = self.pick(*KINDS) if depth else "atom"
         # One unit alone, less its mean or over its sum, is a constant but for rounding.
-        unfit = {"join": width not in JOINED, "norm": width in ("1", ONE_A_HEAD)}
+        is_one = width in ("1", ONE_A_HEAD)
+        unfit = {"join": width not in JOINED, "norm": is_one, "along": is_one}
         if kind == "atom" or unfit.get(kind):
             return self.atom(width)
         if kind == "affine":
@@ -315,6 +324,8 @@ class Drafting:
         a = self.expression(width, depth - 1)
         if kind == "norm":
             return self.pick(*(NORMS_OF_HEADS if width == HEADS else NORMS)).format(a=a)
+        if kind == "along":
+            return self.pick(*(ALONG_HEADS if width == HEADS else ALONG)).format(a=a)
         if kind == "diagonal":
             return f"({self.vector(width)} * {a})"
         if kind == "narrow":

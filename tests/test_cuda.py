@@ -81,6 +81,8 @@ from tests.conftest import (
     Cumulated,
     DeltaRule,
     MatrixHeads,
+    RunningHeads,
+    RunningUnits,
     Softmax,
     draw,
     relative,
@@ -158,6 +160,7 @@ class OnHost:
             values = [a.numpy() if isinstance(a, DeviceArray | DevicePart) else a for a in found]
             return tuple.__new__(type(found), values)
 
+        call.function = function.function  # type: ignore[attr-defined]
         return call
 
     def table(self, values: np.ndarray) -> DeviceArray:
@@ -229,7 +232,17 @@ def run(
     "cell",
     [
         *names(ALL, tuple(cell for cell in ALL if is_covering(cell))),
-        *(Cumulated, ColumnParts, DeltaRule, MatrixHeads, Along, InHeads, *NEWER),
+        *(
+            Cumulated,
+            RunningUnits,
+            RunningHeads,
+            ColumnParts,
+            DeltaRule,
+            MatrixHeads,
+            Along,
+            InHeads,
+            *NEWER,
+        ),
     ],
     ids=lambda cell: cell.definition.name,
 )

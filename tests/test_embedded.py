@@ -25,6 +25,7 @@ from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.limits import Limits
 from cellgen.targets.embedded.source import EmbeddedTarget
 from cellgen.targets.target import NotYet
+from tests.conftest import RunningHeads, RunningUnits
 from tests.embedded import FLAGS, Case, Export, asked_for, case, write
 
 CELLS = {definition_of(cell).name: cell for cell in SHIPPED}
@@ -116,6 +117,11 @@ def prove(cell: type[Cell], folder: Path) -> None:
 @pytest.mark.parametrize("name", ["gru", "antisymmetric_rnn"])
 def test_an_export_is_strict_c99_and_agrees_with_the_equations(name: str, tmp_path: Path) -> None:
     prove(CELLS[name], tmp_path)
+
+
+@pytest.mark.parametrize("cell", [RunningUnits, RunningHeads])
+def test_what_goes_along_units_exports(cell: type[Cell], tmp_path: Path) -> None:
+    prove(cell, tmp_path)
 
 
 @pytest.mark.slow

@@ -463,6 +463,26 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
         ([(H,)], [], (H,)),
     ],
     "cumsum_reversed": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "shifted": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "shifted_from_1": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "shifted_from_least": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "shifted_back": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "linear_scan": [
+        ([(B, H), (B, H)], [], (B, H)),
+        ([(B, K, D), (B, K, D)], [ONE], (B, K, D)),
+        ([(H,), (H,)], [], (H,)),
+    ],
+    "linear_scan_transposed": [
+        ([(B, H), (B, H)], [], (B, H)),
+        ([(B, K, D), (B, K, D)], [ONE], (B, K, D)),
+    ],
+    "cumprod": [
+        ([(B, H)], [], (B, H)),
+        ([(B, K, D)], [ONE], (B, K, D)),
+        ([(H,)], [], (H,)),
+    ],
+    "cummax": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
+    "logcumsumexp": [([(B, H)], [], (B, H)), ([(B, K, D)], [ONE], (B, K, D))],
     "reshape": [
         ([(B, K)], [B, K, ONE], (B, K, 1)),
         ([(B, K, D)], [B, K * D], (B, K * D)),
@@ -490,6 +510,15 @@ WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
     "first_max": ([(H,)], [sympy.Integer(2)]),
     "cumsum": ([()], []),
     "cumsum_reversed": ([()], []),
+    "shifted": ([()], []),
+    "shifted_from_1": ([()], []),
+    "shifted_from_least": ([()], []),
+    "shifted_back": ([()], []),
+    "linear_scan": ([(B, H), (H,)], []),
+    "linear_scan_transposed": ([(B, H), (B, K)], []),
+    "cumprod": ([()], []),
+    "cummax": ([(B, H)], [sympy.Integer(2)]),
+    "logcumsumexp": ([()], []),
     "reshape": ([(B, H)], [B, K, D]),
 }
 CASES = [

@@ -26,7 +26,10 @@ from cellgen.language.cell import Cell, Input, Scalar, State, Weight
 from cellgen.language.ops import (
     clip,
     concat,
+    cummax,
+    cumprod,
     cumsum,
+    logcumsumexp,
     part,
     stop_gradient,
     tanh,
@@ -89,6 +92,9 @@ NUMPY = {
     "cg_sum": lambda a, axes: a.sum(axis=axes, keepdims=True),
     "cg_first_max": first_max,
     "cg_cumsum": lambda a, axis: a.cumsum(axis=axis),
+    "cg_cumprod": lambda a, axis: a.cumprod(axis=axis),
+    "cg_cummax": lambda a, axis: np.maximum.accumulate(a, axis=axis),
+    "cg_logcumsumexp": lambda a, axis: np.logaddexp.accumulate(a, axis=axis),
     "cg_into_heads": lambda a, w: np.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: np.einsum("...kd,kde->...ke", a, w),
 }
@@ -101,7 +107,8 @@ class Rare(Cell):
     limit = Scalar(0.4)
 
     a = x @ part(w, 1, 0, H) - x @ part(w, 1, H, H) + h_prev @ transpose(u)
-    e = tanh(cumsum(a) - units_max(a) * stop_gradient(h_prev))
+    along = cumprod(1 + a) - cummax(a) + logcumsumexp(a)
+    e = tanh(cumsum(a) - units_max(a) * stop_gradient(h_prev) + along)
     limited = where(limit > 0, clip(e, -limit, limit, gradient="straight_through"), e)
     both = concat(limited, h_prev)
     h = part(both, 1, H, H) - part(both, 1, 0, H)

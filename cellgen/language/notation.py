@@ -342,7 +342,8 @@ class Latex(Notation):
             return Text(rf"{{{self._bracket(operands[0], ATOM)}}}_{{[{slices}]}}", ATOM)
         if row.is_sum:
             return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
-        return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({operands[0].text}\right)", ATOM)
+        listed = ", ".join(operand.text for operand in operands)
+        return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({listed}\right)", ATOM)
 
     def _bracket(self, piece: Text, at_least: int) -> str:
         return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"

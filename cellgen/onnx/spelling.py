@@ -21,7 +21,7 @@ from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import Text
 from cellgen.language.ops import Form, Operator, Pointwise, operator_of, shape_of
-from cellgen.language.value import Apply, Value
+from cellgen.language.value import Apply, Role, Value
 from cellgen.onnx.graph import GraphWriter
 from cellgen.program.interpret import Sizes, axis_size
 from cellgen.program.ssa import Statement
@@ -330,9 +330,33 @@ class Speller:
 
     def _running_sum(self, node: Apply, operands: Sequence[str], name: str) -> str:
         row = operator_of(node)
+        assert row.running is not None
         axis = len(shape_of(node)) - 1 - row.axes_after(node.attributes)
         operands = [*operands, self.writer.constant(np.asarray(axis), "axis")]
-        return self.writer.node("CumSum", operands, name, reverse=int(row.running < 0))
+        return self.writer.node("CumSum", operands, name, reverse=int(row.running.is_reversed))
+
+    def _combined(self, node: Apply, operands: Sequence[str], name: str) -> str:
+        """Of twice as many units in each round: what n units give with what the n before them do.
+
+        ONNX has a running sum alone.
+        """
+        row, shape = operator_of(node), shape_of(node)
+        assert row.running is not None
+        assert row.running.combine is not None  # as in every row that authors write
+        axis = len(shape) - 1 - row.axes_after(node.attributes)
+        length, count, made = axis_size(shape[axis], self.sizes), 1, operands[0]
+        before, after = (Value(side, shape, Role.LOCAL, "onnx") for side in ("before", "after"))
+        text = self.notation(row.running.combine(before, after))
+        while count < length:
+            self.known[before] = self._cut(made, axis, 0, length - count)
+            self.known[after] = self._cut(made, axis, count, length)
+            both = [self._cut(made, axis, 0, count), self._expression(text, "")]
+            made, count = self.writer.node("Concat", both, name, axis=axis), 2 * count
+        return made
+
+    def _cut(self, operand: str, axis: int, start: int, end: int) -> str:
+        bounds = [self.writer.whole(n) for n in (start, end, axis)]
+        return self.writer.node("Slice", [operand, *bounds])
 
 
 _FORMED: Mapping[type[ast.expr], Callable[..., str | float | None]] = {
@@ -366,6 +390,7 @@ _OPERATORS: tuple[
     (lambda row: row.is_reshape, Speller._reshape),
     (lambda row: row.is_sum, Speller._summed),
     (lambda row: row.is_indicator, Speller._first_largest),
-    (lambda row: row.running != 0, Speller._running_sum),
+    (lambda row: row.running is not None and row.running.adds, Speller._running_sum),
+    (lambda row: row.running is not None and row.running.is_written, Speller._combined),
 )
 """How an operator is spelled, by its traits; the first that holds."""

@@ -158,8 +158,10 @@ class Branches:
             definition = self._definitions.get(expression)
             return Reach.NUMBER if definition is None else self.reach(definition)
         if isinstance(expression, Apply):
-            is_still = operator_of(expression).is_still
-            return Reach.NUMBER if is_still else self._furthest(expression.operands)
+            row = operator_of(expression)
+            is_infinite = row.fill is not None and not row.fill.is_finite
+            inner = Reach.NUMBER if row.is_still else self._furthest(expression.operands)
+            return max(inner, Reach.INFINITE) if is_infinite else inner
         if not expression.args or isinstance(expression, Dim):
             return Reach.NUMBER
         inner = self._furthest(expression.args)
@@ -248,10 +250,12 @@ class Branches:
         return _row(expression).sign(signs)
 
     def _sign_of_operator(self, node: Apply) -> Sign:
-        if operator_of(node).is_indicator:
+        row = operator_of(node)
+        if row.is_indicator:
             return Sign.NOT_NEGATIVE
-        least = min(self.sign(operand) for operand in node.operands)
-        is_sum = operator_of(node).is_product  # of no terms it is 0
+        shown = node.operands if row.fill is None else (*node.operands, row.fill)
+        least = min(self.sign(term) for term in shown)
+        is_sum = row.is_product  # of no terms it is 0
         return min(least, Sign.NOT_NEGATIVE) if is_sum else least
 
 

@@ -23,23 +23,6 @@ __global__ void cellgen_first_max_heads(
         cg_store(y, row, first + unit * after, R(unit == best ? 1 : 0));
 }
 
-/* Each unit the sum of a head's units up to it, or from it on */
-template <bool Reversed, typename A, typename Y>
-__global__ void cellgen_cumsum_heads(
-    int64_t rows, int64_t width, int64_t units, int64_t after, cellgen_rows<const A> a, cellgen_rows<Y> y)
-{
-    const int64_t row = CELLGEN_MY_ROW, each = CELLGEN_MY_UNIT;
-    if (row >= rows || each >= width) return;
-    typedef decltype(cellgen_widen(A())) R;
-    const int64_t first = CELLGEN_FIRST_OF(each, units, after);
-    R total = 0;
-    for (int64_t k = 0; k < units; ++k) {
-        const int64_t unit = first + (Reversed ? units - 1 - k : k) * after;
-        total += cg_load(a, row, unit);
-        cg_store(y, row, unit, total);
-    }
-}
-
 template <typename A, typename Y>
 void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
     cellgen_rows<const A> a, cellgen_rows<Y> y)
@@ -48,20 +31,6 @@ void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, 
     CELLGEN_ELEMENTS(run, (cellgen_first_max_heads<A, Y>), rows, width, units, after, a, y);
 }
 
-template <typename A, typename Y>
-void cg_cumsum(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
-    cellgen_rows<const A> a, cellgen_rows<Y> y)
-{
-    const int64_t width = heads * after;
-    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<false, A, Y>), rows, width, units, after, a, y);
-}
-
-template <typename A, typename Y>
-void cg_cumsum_reversed(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, int64_t after,
-    cellgen_rows<const A> a, cellgen_rows<Y> y)
-{
-    const int64_t width = heads * after;
-    CELLGEN_ELEMENTS(run, (cellgen_cumsum_heads<true, A, Y>), rows, width, units, after, a, y);
-}
+#include "cellgen_cuda_running.cuh"
 
 #endif

@@ -21,8 +21,6 @@
 #undef cg_sum_to
 #undef cg_first_max
 #undef cg_spread
-#undef cg_cumsum
-#undef cg_cumsum_reversed
 
 #undef store
 #undef CELLGEN_CUDA_NAME

@@ -9,6 +9,7 @@
 #include "cellgen.h"
 #include "cellgen_math.h"
 #include "cellgen_rows.h"
+#include "cellgen_running.h"
 
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wunknown-pragmas" /* CELLGEN_SUMS without -fopenmp-simd */
@@ -113,12 +114,9 @@
 /* -------------------------------------------------------------- functions of cellgen_rows.h */
 
 #undef cg_first_max
-#undef cg_cumsum
-#undef cg_cumsum_reversed
 
 #define cg_first_max CELLGEN_NAME(cellgen_first_max)
-#define cg_cumsum CELLGEN_NAME(cellgen_cumsum)
-#define cg_cumsum_reversed CELLGEN_NAME(cellgen_cumsum_reversed)
+#include "cellgen_running_names.h"
 
 /* ------------------------------------------- matrix products of cellgen_gemm.h, names only:
  * a body that uses them includes cellgen_gemm.h itself */

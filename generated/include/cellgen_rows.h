@@ -2,8 +2,7 @@
  * of each so many elements, `after`.
  *
  *     first_max   1 where a head's largest unit stands, the first of equal ones, else 0;
- *                 a NaN counts as the largest
- *     cumsum      each unit the sum of a head's units up to it; cumsum_reversed from it on */
+ *                 a NaN counts as the largest */
 #ifndef CELLGEN_ROWS_H
 #define CELLGEN_ROWS_H
 
@@ -26,31 +25,6 @@
                     if (x > most || (x != x && most == most)) best = unit;                         \
                 }                                                                                  \
                 for (int64_t unit = 0; unit < units; ++unit) to[unit * after] = unit == best ? 1 : 0;\
-            }                                                                                      \
-    }                                                                                              \
-    CELLGEN_MATH void cellgen_cumsum_##S(int64_t rows, int64_t heads, int64_t units, int64_t after,\
-                                         const REAL *a, int64_t a_row, REAL *y, int64_t y_row)     \
-    {                                                                                              \
-        for (int64_t row = 0; row < rows; ++row)                                                   \
-            for (int64_t each = 0; each < heads * after; ++each) {                                 \
-                const int64_t first = each / after * units * after + each % after;                 \
-                const REAL *from = a + row * a_row + first;                                        \
-                REAL *to = y + row * y_row + first, total = 0;                                     \
-                for (int64_t unit = 0; unit < units; ++unit)                                       \
-                    to[unit * after] = total += from[unit * after];                                \
-            }                                                                                      \
-    }                                                                                              \
-    CELLGEN_MATH void cellgen_cumsum_reversed_##S(int64_t rows, int64_t heads, int64_t units,      \
-                                                  int64_t after, const REAL *a, int64_t a_row,     \
-                                                  REAL *y, int64_t y_row)                          \
-    {                                                                                              \
-        for (int64_t row = 0; row < rows; ++row)                                                   \
-            for (int64_t each = 0; each < heads * after; ++each) {                                 \
-                const int64_t first = each / after * units * after + each % after;                 \
-                const REAL *from = a + row * a_row + first;                                        \
-                REAL *to = y + row * y_row + first, total = 0;                                     \
-                for (int64_t unit = units - 1; unit >= 0; --unit)                                  \
-                    to[unit * after] = total += from[unit * after];                                \
             }                                                                                      \
     }
 CELLGEN_ROWS(f32, float)

@@ -61,6 +61,9 @@ FUNCTIONS: Functions = {
     "cg_sum": lambda a, axes: jnp.sum(a, axis=axes, keepdims=True),
     "cg_first_max": _first_max,
     "cg_cumsum": lambda a, axis: jnp.cumsum(a, axis=axis),
+    "cg_cumprod": lambda a, axis: jnp.cumprod(a, axis=axis),
+    "cg_cummax": lambda a, axis: jax.lax.cummax(a, axis=axis % a.ndim),
+    "cg_logcumsumexp": lambda a, axis: jax.lax.cumlogsumexp(a, axis=axis % a.ndim),
     "cg_into_heads": lambda a, w: jnp.tensordot(a, w, axes=1),
     "cg_heads": lambda a, w: jnp.einsum("...kd,kde->...ke", a, w),
 }

@@ -77,6 +77,9 @@ FUNCTIONS: Functions = {
     "cg_sum": lambda a, axes: torch.sum(a, dim=axes, keepdim=True),
     "cg_first_max": _first_max,
     "cg_cumsum": lambda a, axis: torch.cumsum(a, dim=axis),
+    "cg_cumprod": lambda a, axis: torch.cumprod(a, dim=axis),
+    "cg_cummax": lambda a, axis: torch.cummax(a, dim=axis).values,
+    "cg_logcumsumexp": lambda a, axis: torch.logcumsumexp(a, dim=axis),
     "cg_into_heads": lambda a, w: torch.tensordot(a, w, dims=1),
     "cg_heads": lambda a, w: torch.einsum("...kd,kde->...ke", a, w),
 }

@@ -16,7 +16,6 @@ from cellgen.language.ops.activation import (
 )
 from cellgen.language.ops.author import (
     concat,
-    cumsum,
     logsumexp,
     matmul,
     norm,
@@ -38,6 +37,12 @@ from cellgen.language.ops.composed import (
     nearest,
     rms_norm,
     silu,
+)
+from cellgen.language.ops.cumulative import (
+    cummax,
+    cumprod,
+    cumsum,
+    logcumsumexp,
 )
 from cellgen.language.ops.function import (
     FunctionTraits,
@@ -131,6 +136,8 @@ __all__ = [
     "clip",
     "concat",
     "cos",
+    "cummax",
+    "cumprod",
     "cumsum",
     "define_pointwise",
     "erf",
@@ -155,6 +162,7 @@ __all__ = [
     "log1p",
     "log_sigmoid",
     "logaddexp",
+    "logcumsumexp",
     "logsumexp",
     "lt",
     "matmul",

@@ -251,26 +251,6 @@ def units_max(a: object, axis: object = None, *others: object, **python: object)
 
 
 @located
-def cumsum(a: Expr, axis: object = None) -> Apply:
-    """Running sum along the units (the last axis): unit k gives the sum of units 1 to k.
-
-    With heads along the units of each head; ``axis=K`` goes along a dimension by name.
-    """
-    a = sympify(a)
-    shape = shape_of(a)
-    along = axes_of("cumsum", shape, axis) if shape else (0,)
-    if len(along) > 1:
-        raise DeclarationError(
-            f"cumsum(..., axis={axis}) of {format_shape(shape)}: a running sum goes along one axis",
-            code="declaration.axis",
-        )
-    behind = len(shape) - 1 - along[0]
-    node = Apply("cumsum", (a,), [Integer(behind)] if behind > 0 else [])
-    shape_of(node)
-    return node
-
-
-@located
 def norm(a: Expr, axis: object = None) -> Expr:
     """Euclidean length over units (the last axis), or with ``axis=all`` over heads and units.
 

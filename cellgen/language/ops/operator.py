@@ -83,6 +83,33 @@ class Contraction:
         return self.form is Form.NN and not self.by_head and not self.onto
 
 
+@dataclass(frozen=True)
+class Running:
+    """What a routine does at each unit, from the first to the last, or back (``is_reversed``).
+
+    ``total`` is carried from unit to unit, into the first ``begins``. ``result`` is what a unit
+    gives and ``carried`` what it hands on, expressions of C over ``{total}``, operands ``{a}``,
+    ``{b}`` and the result ``{y}``, with the ``cg_`` functions of the runtime header. ``numpy`` maps
+    (total, *operands) to both. ``says`` is that in words. Where the step is associative,
+    ``combine`` is it as an expression of what units before gave and what later ones did; ``adds``
+    says that it is their sum.
+    """
+
+    says: str
+    begins: Expr
+    result: str
+    carried: str
+    numpy: Callable[..., tuple[Array, Array]]
+    is_reversed: bool = False
+    adds: bool = False
+    combine: Callable[[Expr, Expr], Expr] | None = None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether authors write it; others come of derivatives alone."""
+        return self.combine is not None and not self.is_reversed
+
+
 def _one_axis(attributes: Sequence[Expr]) -> int:
     return 1
 
@@ -101,8 +128,9 @@ class Traits:
     to the shape in its attributes. ``is_indicator``: the result is 0 or 1. ``tangent``: how the
     result moves, in a word or as a rule. ``is_routine``: a routine over the units of each
     row and head computes it; ``unit_axes`` tells from the attributes how many axes those units
-    have, ``axes_after`` how many stand behind them. ``running``: sums up to each unit, 1 from
-    the first on, -1 from the last. ``is_repeatable``: computing it again costs
+    have, ``axes_after`` how many stand behind them. ``running``: what it does at each unit, where
+    it carries a number from one to the next. ``fill`` is a number that the result may hold
+    whatever the operands are. ``is_repeatable``: computing it again costs
     next to nothing. ``stem`` begins the names of results that an author gave none; ``text`` and
     ``latex`` are templates over the operands.
     """
@@ -117,7 +145,8 @@ class Traits:
     is_sum: bool = False
     is_indicator: bool = False
     is_routine: bool = False
-    running: int = 0
+    running: Running | None = None
+    fill: Expr | None = None
     is_repeatable: bool = False
     unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
     axes_after: Callable[[Sequence[Expr]], int] = _no_axis

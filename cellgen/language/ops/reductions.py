@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 
 from cellgen.language.ops.operator import Array, Motion, Operator, broadcast, mismatch
 from cellgen.language.value import (
-    Apply,
     Shape,
     format_shape,
 )
@@ -29,19 +28,8 @@ def _sum_to_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     return target
 
 
-def _running_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    if len(shapes[0]) <= _axes_after_of_one(attributes):
-        raise mismatch("cumsum along the units of a scalar")
-    return shapes[0]
-
-
-def _axes_after_of_one(attributes: Sequence[Expr]) -> int:
-    """How many axes stand behind the one along which a running sum goes."""
-    return int(attributes[0]) if attributes else 0
-
-
 def _axes_after_of_many(attributes: Sequence[Expr]) -> int:
-    """The same of the largest unit, whose first attribute counts its axes."""
+    """How many axes stand behind those of the largest unit, which the first attribute counts."""
     return int(attributes[1]) if len(attributes) > 1 else 0
 
 
@@ -70,31 +58,6 @@ def _np_sum_to(
     return array
 
 
-def _running_sum(name: str, adjoint: str, stem: str, step: int) -> Operator:
-    """Sums along the units, each up to its own; that of the other direction is the adjoint."""
-
-    def meaning(
-        arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
-    ) -> Array:
-        axis = -1 - _axes_after_of_one(attributes)
-        flipped = np.flip(arrays[0], axis) if step < 0 else arrays[0]
-        summed = np.cumsum(flipped, axis=axis)
-        return np.flip(summed, axis) if step < 0 else summed
-
-    return Operator(
-        name,
-        _running_sum_shape,
-        meaning,
-        lambda y, d_y, operands, attributes: (Apply(adjoint, (d_y,), attributes),),
-        tangent=Motion.LINEAR,
-        mixes_units=True,
-        is_routine=True,
-        running=step,
-        axes_after=_axes_after_of_one,
-        stem=stem,
-    )
-
-
 REDUCTIONS = (
     # Sums over every axis along which the target was broadcast; the adjoint broadcasts back.
     Operator(
@@ -121,7 +84,4 @@ REDUCTIONS = (
         axes_after=_axes_after_of_many,
         stem="largest",
     ),
-    # y_k = a_1 + ... + a_k:  d_a_k = d_y_k + ... + d_y_n
-    _running_sum("cumsum", "cumsum_reversed", "cumsum", 1),
-    _running_sum("cumsum_reversed", "cumsum", "cumsum_reversed", -1),
 )

@@ -10,6 +10,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.ops.operator import Operator, broadcast
 from cellgen.language.ops.products import PRODUCTS
 from cellgen.language.ops.reductions import REDUCTIONS
+from cellgen.language.ops.running import RUNNING
 from cellgen.language.ops.views import VIEWS
 from cellgen.language.value import (
     Apply,
@@ -18,7 +19,9 @@ from cellgen.language.value import (
     Value,
 )
 
-OPERATORS: Mapping[str, Operator] = {row.name: row for row in (*PRODUCTS, *VIEWS, *REDUCTIONS)}
+OPERATORS: Mapping[str, Operator] = {
+    row.name: row for row in (*PRODUCTS, *VIEWS, *REDUCTIONS, *RUNNING)
+}
 
 
 def operator_of(node: Apply) -> Operator:

@@ -13,7 +13,7 @@ from functools import cache
 
 from cellgen.runtime.paths import include_folder
 
-HEADERS = ("cellgen_math.h", "cellgen_rows.h")
+HEADERS = ("cellgen_math.h", "cellgen_rows.h", "cellgen_running.h")
 """Where functions are defined, in the order in which they read each other."""
 
 SUFFIXES = {"float": "f32", "double": "f64"}

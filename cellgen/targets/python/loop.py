@@ -23,12 +23,14 @@ from cellgen.language.cell import Definition
 from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.names import Names
 from cellgen.language.notation import ATOM, Notation, Text
-from cellgen.language.ops import Pointwise, PointwiseRow, shape_of
+from cellgen.language.ops import OPERATORS, Pointwise, PointwiseRow, shape_of
 from cellgen.language.value import Apply, Dim, Role, Value
 from cellgen.program.derive import forward
 from cellgen.program.interpret import Sizes, axis_size
 from cellgen.program.ssa import Program, Statement
 
+ALONG = tuple(name for name, row in OPERATORS.items() if row.running and row.running.is_written)
+"""Operators that go along an axis."""
 LIBRARY = (
     *("cg_exp", "cg_expm1", "cg_log", "cg_log1p", "cg_tanh", "cg_sigmoid", "cg_softplus"),
     *(
@@ -46,13 +48,14 @@ LIBRARY = (
         "cg_relu",
     ),
     *("cg_hard_sigmoid", "cg_maximum", "cg_minimum", "cg_clip", "cg_gt", "cg_ge", "cg_lt", "cg_le"),
-    *("cg_where", "cg_stop", "cg_concat", "cg_sum", "cg_first_max", "cg_cumsum"),
+    *("cg_where", "cg_stop", "cg_concat", "cg_sum", "cg_first_max"),
+    *(f"cg_{name}" for name in ALONG),
     *("cg_into_heads", "cg_heads"),
 )
 """What a library must give: the functions of the runtime header, ``cg_stop`` (the value without its
 derivative), ``cg_concat(values, axis)``, ``cg_sum(value, axes)`` that keeps axes,
 ``cg_first_max(value, axes)`` (1 where the largest of the last axes stands),
-``cg_cumsum(value, axis)``, ``cg_into_heads``
+``cg_cumsum(value, axis)`` and the others along an axis, ``cg_into_heads``
 ((..., I) by (I, K, D)) and ``cg_heads`` ((..., K, D) by (K, D, E))."""
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -321,8 +324,8 @@ class PythonNotation(Notation):
         swapped = f".swapaxes(-1, {-1 - after[0]})"
         return f"cg_first_max({operands[0]}{swapped}, {count}){swapped}"
 
-    def _cumsum(self, node: Apply, operands: Sequence[str]) -> str:
-        return f"cg_cumsum({operands[0]}, {-1 - sum(map(int, node.attributes))})"
+    def _along(self, node: Apply, operands: Sequence[str]) -> str:
+        return f"cg_{node.op}({operands[0]}, {-1 - sum(map(int, node.attributes))})"
 
     def _reshape(self, node: Apply, operands: Sequence[str]) -> str:
         """Axes of a row; what stands before them stays."""
@@ -343,5 +346,5 @@ _OPERATORS: Mapping[str, Callable[[PythonNotation, Apply, Sequence[str]], str]] 
     "part": PythonNotation._part,
     "sum_to": PythonNotation._reduced,
     "first_max": PythonNotation._first_max,
-    "cumsum": PythonNotation._cumsum,
+    **dict.fromkeys(ALONG, PythonNotation._along),
 }
