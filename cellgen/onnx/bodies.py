@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from sympy import Integer
 
 from cellgen import accept
@@ -160,17 +160,13 @@ class _Reader:
         require_counts(self.where, node, self.options)
         self.states = self.proto.input[: len(self.proto.input) - count]
         self.sequences = self.proto.input[len(self.states) :]
-        self.dtype = self._dtype()
+        self.dtype = _dtype_of(self.proto)
         self.step = StepText(self.dtype)
         self.terms: dict[str, BodyTerm] = {}
         self.statics: dict[str, str] = {}
         self.constants = BodyConstants(graph, node, self.proto)
         self.targets: dict[str, str] = {}
         self.single = False
-
-    def _dtype(self) -> str:
-        kinds = [value.type.tensor_type.elem_type for value in self.proto.input]
-        return "float64" if TensorProto.DOUBLE in kinds else "float32"
 
     def body(self) -> Body:
         """Read all of it."""
@@ -275,7 +271,7 @@ class _Reader:
         names = list(self.node.input)[len(self.states) :]
         for value, around, axis in zip(self.sequences, names, axes_of_steps, strict=True):
             axes = self._axes(value.type, value.name, around, int(axis))
-            self._require_axis("scan_input_axes", value.name, int(axis), len(axes) + 1)
+            _require_axis(f"{self.where}: scan_input_axes", value.name, int(axis), len(axes) + 1)
             shape, flat = self._shape(value.name, axes)
             name = self.step.names.like(named_as(value.name))
             fixed = value.type.tensor_type.elem_type == TensorProto.BOOL
@@ -319,17 +315,9 @@ class _Reader:
                 self.targets[source] = own
             port = Port(own, axis, term.flat, self.single)
             rank = len(term.shape) + 1 - term.flat - self.single
-            self._require_axis("scan_output_axes", name, axis, rank)
+            _require_axis(f"{self.where}: scan_output_axes", name, axis, rank)
             ports.append(port)
         return ports
-
-    def _require_axis(self, option: str, name: str, axis: int, rank: int) -> None:
-        """Refuse an axis of steps that no array of so many axes has. Raises UsageError."""
-        if not -rank <= axis < rank:
-            raise UsageError(
-                f"{self.where}: {option} is {axis} for {short(name)!r}, which has {rank} axes with "
-                f"that of steps; expected {-rank} to {rank - 1}"
-            )
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -408,3 +396,18 @@ class _Reader:
         value = self.step.declare(own, kind, shape, Role.STATIC)
         self.statics[name] = own
         return BodyTerm(name, own, value, flat=flat)
+
+
+def _dtype_of(body: GraphProto) -> str:
+    """float64 where an input of a body has it."""
+    kinds = [value.type.tensor_type.elem_type for value in body.input]
+    return "float64" if TensorProto.DOUBLE in kinds else "float32"
+
+
+def _require_axis(option: str, name: str, axis: int, rank: int) -> None:
+    """Refuse an axis of steps that no array of so many axes has. Raises UsageError."""
+    if not -rank <= axis < rank:
+        raise UsageError(
+            f"{option} is {axis} for {short(name)!r}, which has {rank} axes with that of steps; "
+            f"expected {-rank} to {rank - 1}"
+        )
