@@ -16,6 +16,7 @@ from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
 from cellgen.cells import (
     GRU,
     LSTM,
+    LTC,
     MGU,
     Elman,
     FastGRNN,
@@ -31,7 +32,8 @@ from cellgen.runtime.paths import include_folder, templates_folder
 from cellgen.targets import PlannedCell, render, templates
 from cellgen.targets.c import descriptor, sequence
 from cellgen.targets.c.loops import Inverses
-from cellgen.targets.c.source import BodyContext, HeaderContext
+from cellgen.targets.c.source import BodyContext, HeaderContext, PlanContext
+from cellgen.targets.c.tables import COLUMNS
 from cellgen.targets.c_expressions import c_expression
 from cellgen.targets.source import InitContext
 from cellgen.targets.templates import check_template
@@ -39,6 +41,7 @@ from cellgen.targets.templates import check_template
 CONTEXTS = {
     "c/cell.c.j2": BodyContext,
     "c/cell.h.j2": HeaderContext,
+    "c/plan.inc.h.j2": PlanContext,
     "c/init.py.j2": InitContext,
 }
 
@@ -231,12 +234,51 @@ def test_what_is_saved_is_written_only_if_asked_for(cell, asked, always) -> None
     stage of the step reads, states and outputs are written always."""
     body = generate(cell).text(".c")
     begin = body.index("_sequence_forward_forward_1)")
-    forward = body[begin : body.index("_sequence_forward_members)", begin)]
+    forward = body[begin : body.index("/* ---- ", begin)]
     stores = re.findall(r"^ *(if \(keeps\) )?(\w+)_row(?:_\d)?\[unit\] = ", forward, re.MULTILINE)
     assert sorted({name for condition, name in stores if condition}) == asked
     assert {name for condition, name in stores if not condition} >= set(always)
     assert not {name for condition, name in stores if not condition} & set(asked)
     assert ("const int keeps = " in forward) == bool(asked)
+
+
+STRUCT = re.compile(r"typedef struct \{\n((?:.|\n)*?)\n\} (\w+);")
+MEMBER = re.compile(r"(?:const )?\w+ \*?(\w+(?:, \w+)*);")
+
+
+def test_what_stands_above_a_table_are_the_members_of_its_struct() -> None:
+    text = (include_folder() / "cellgen_driver.h").read_text()
+    bodies = {
+        name: re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL) for body, name in STRUCT.findall(text)
+    }
+    members = {name: ", ".join(MEMBER.findall(body)) for name, body in bodies.items()}
+    columns = {kind: names.split(";")[0] for kind, names in COLUMNS.items()}
+    assert columns == {kind: members[kind] for kind in columns}
+
+
+@pytest.mark.parametrize("cell", [GRU, LSTM, LTC], ids=lambda cell: cell.definition.name)
+def test_every_table_of_a_plan_says_what_its_columns_are(cell: type[Cell]) -> None:
+    plan = generate(cell).text("_plan.inc.h")
+    lines = plan.splitlines()
+    tables = [
+        n for n, line in enumerate(lines) if re.match(r"static const (cellgen|int16_t)", line)
+    ]
+    of_values = [n for n in tables if re.search(r" \w+_(values|dims)\[", lines[n])]
+    assert len(tables) - len(of_values) > 20
+    for number in set(tables) - set(of_values):
+        assert lines[number - 1].startswith("/* "), lines[number]
+    stages = plan.count("CELLGEN_IS_")
+    assert plan.count("/* kind, barrier */") == stages
+    members = cell.definition.with_role(Role.WEIGHT)
+    assert all(re.search(rf"\}}, /\* \d+ {value.name} \*/", plan) for value in members)
+
+
+def test_the_c_of_a_cell_is_what_a_person_reads() -> None:
+    """Equations, each beside its loop; tables stand in a file of their own."""
+    body = generate(GRU).text(".c")
+    assert body.count("\n") <= 600
+    assert "static const cellgen_" not in body
+    assert '#include "gru_plan.inc.h"' in body
 
 
 def test_a_cell_beyond_the_limits_of_the_driver_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,8 +111,8 @@ typedef struct {
     int16_t slots, units, widest, heads;  /* of panels and products */
 } cellgen_memory;
 #define CELLGEN_ARRAY(rows, when, width) {CELLGEN_##rows, CELLGEN_##when, width, 0, 0, CELLGEN_NONE, 0, CELLGEN_NONE}
-#define CELLGEN_PANEL(depth, slots, units, widest, heads) \
-    {CELLGEN_PANELS, CELLGEN_ALWAYS, depth, 1, slots, units, widest, heads}
+#define CELLGEN_PANEL(width, slots, units, widest, heads) \
+    {CELLGEN_PANELS, CELLGEN_ALWAYS, width, 1, slots, units, widest, heads}
 
 /* Where the rows of an array are that a part of the step reads or writes. */
 enum {
@@ -292,6 +292,12 @@ typedef struct {
     const cellgen_right_row *right;
     const cellgen_outer_row *outer;
 } cg_stage;
+/* Members of a stage that is no group of products, and of one without weight gradients. */
+#undef CELLGEN_NO_GROUP
+#undef CELLGEN_NO_WEIGHT_GRADIENTS
+#define CELLGEN_NO_GROUP \
+    0, 0, CELLGEN_NONE, CELLGEN_NONE, CELLGEN_NONE, 0, CELLGEN_NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+#define CELLGEN_NO_WEIGHT_GRADIENTS 0, 0, 0, 0, 0, 0
 
 /* A part of a function: the steps, or what is deferred. */
 typedef struct {

@@ -19,6 +19,8 @@ DRIVER = "cellgen_driver"
 """The stem of the time driver's header and source."""
 LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
 """Sources that a cell is linked with where it includes a header."""
+PLAN = "_plan.inc.h"
+"""How the file ends that a cell's C includes beside its header: tables."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -73,7 +75,7 @@ class SourceFiles:
 
         Raises BuildError when the cell's files are missing.
         """
-        wanted = (f"{name}.c", f"{name}.h")
+        wanted = (f"{name}.c", f"{name}.h", f"{name}{PLAN}")
         missing = [file for file in wanted if not (folder / file).is_file()]
         if missing:
             raise BuildError(

@@ -5,12 +5,13 @@ Input: ``PartPlan``. Output: rows of the tables that the driver reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
     LoopPlan,
+    Operand,
     OutersPlan,
     PanelProduct,
     PartPlan,
@@ -22,10 +23,7 @@ from cellgen.schedule.lower.plan import (
 )
 from cellgen.schedule.schedule import Buffer
 from cellgen.targets.c.equations import numbered
-from cellgen.targets.c.tables import NONE, PlanTables, row
-
-_NO_GROUP = (0, 0, NONE, NONE, NONE, 0, NONE, *(0,) * 5, *(0,) * 6)
-_NO_OUTERS = (0,) * 6
+from cellgen.targets.c.tables import NONE, PlanTables, Table, row
 
 
 class PartTables:
@@ -38,18 +36,23 @@ class PartTables:
         """Spell one part, and add the tables of its places and stages."""
         places = numbered(part.places)
         numbers = {place.buffer: number for number, place in enumerate(places)}
-        stages = [self._stage_row(stage, numbers) for stage in part.stages]
+        stages = [line for stage in part.stages for line in self._stage_lines(stage, numbers)]
         return row(
             len(places),
-            len(stages),
+            len(part.stages),
             len(part.rows),
             int(part.can_split),
             self.tables.length(part.free_units),
             part.free_granularity,
             self.tables.table(
-                "cellgen_place", f"{part.name}_places", map(self.tables.place_row, places)
+                "cellgen_place",
+                f"{part.name}_places",
+                map(self.tables.place_row, places),
+                (place.buffer.name for place in places),
             ),
-            self.tables.table("cg_stage", f"{part.name}_stages", stages),
+            self.tables.add(
+                Table("cg_stage", f"{self.tables.stem}_{part.name}_stages", "", stages)
+            ),
             self.tables.table(
                 "cellgen_stage_rows",
                 f"{part.name}_rows",
@@ -57,64 +60,83 @@ class PartTables:
             ),
         )
 
-    def _stage_row(self, stage: StagePlan, numbers: dict[Buffer, int]) -> str:
+    def _stage_lines(self, stage: StagePlan, numbers: dict[Buffer, int]) -> list[str]:
+        """The row of a stage, a few members a line, their names behind them."""
         uses = [numbers[place.buffer] for place in numbered(stage.uses)]
-        used = self.tables.table("int16_t", f"{stage.name}_uses", map(str, uses))
-        if isinstance(stage, OutersPlan):
-            head = _row_head(
-                "CELLGEN_IS_PRODUCTS", stage, NONE, self.tables.length(stage.heads), 0, "0"
-            )
-            return row(*head, len(uses), used, 0, 0, 0, 0, *_NO_GROUP, *self._outers(stage))
+        used = self.tables.numbers(f"{stage.name}_uses", "places", uses)
         equations = f"CELLGEN_NAME({self.tables.stem}_{stage.name})"
-        if not isinstance(stage, GroupPlan):
+        if isinstance(stage, OutersPlan):
+            heads = self.tables.length(stage.heads)
+            kind, equations, extents = "PRODUCTS", "0", (NONE, heads, 0)
+        elif isinstance(stage, GroupPlan):
+            units, heads = self.tables.length(stage.units), self.tables.length(stage.heads)
+            kind, extents = "GROUP", (units, heads, stage.granularity)
+        else:
             units, granularity = self.tables.length(stage.units), getattr(stage, "granularity", 0)
-            head = _row_head("CELLGEN_IS_LOOP", stage, units, NONE, granularity, equations)
-            keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
-            return row(*head, len(uses), used, *keeps, *self._wants(stage), *_NO_GROUP, *_NO_OUTERS)
-        units, heads = self.tables.length(stage.units), self.tables.length(stage.heads)
-        head = _row_head("CELLGEN_IS_GROUP", stage, units, heads, stage.granularity, equations)
-        keeps = self._keeps(stage.name, stage.keeps)
-        return row(
-            *head, len(uses), used, *keeps, *self._wants(stage), *self._group(stage), *_NO_OUTERS
-        )
+            kind, extents = "LOOP", (units, NONE, granularity)
+        keeps = self._keeps(stage.name, getattr(stage, "keeps", ()))
+        wants = (0, "0") if isinstance(stage, OutersPlan) else self._wants(stage)
+        if isinstance(stage, OutersPlan):
+            products = self._outers(stage)
+        else:
+            group = self._group(stage) if isinstance(stage, GroupPlan) else ["CELLGEN_NO_GROUP,"]
+            products = [*group, "CELLGEN_NO_WEIGHT_GRADIENTS,"]
+        return [
+            f"{{ /* {stage.name} */",
+            *_named("kind, barrier", f"CELLGEN_IS_{kind}", int(stage.barrier)),
+            *_named("units, heads, granularity", *extents),
+            *_named("equations", equations),
+            *_named("uses, use", len(uses), used),
+            *_named("keeps, keep, wants, want", *keeps, *wants),
+            *(f"    {line}" for line in products),
+            "},",
+        ]
 
     def _keeps(self, name: str, keeps: Sequence[str]) -> tuple[int, str]:
-        members = (str(self.tables.member[c_name(member)]) for member in keeps)
-        return len(keeps), self.tables.table("int16_t", f"{name}_keeps", members)
+        members = (self.tables.member[c_name(member)] for member in keeps)
+        return len(keeps), self.tables.numbers(f"{name}_keeps", "members", members)
 
     def _wants(self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan) -> tuple[int, str]:
-        members = (str(self.tables.member[c_name(member)]) for member in stage.wants)
-        return len(stage.wants), self.tables.table("int16_t", f"{stage.name}_wants", members)
+        members = (self.tables.member[c_name(member)] for member in stage.wants)
+        return len(stage.wants), self.tables.numbers(f"{stage.name}_wants", "members", members)
 
-    def _group(self, stage: GroupPlan) -> list[object]:
+    def _group(self, stage: GroupPlan) -> list[str]:
         use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
-        weights: list[str] = []
+        weights: list[Weights] = []
         runs: list[str] = []
         for run in stage.runs:
             runs.append(self._run_row(run, use[run.operand], len(weights)))
-            weights += map(self._weight_row, run.weights)
-        prefetches = map(self._prefetch_row, stage.prefetch)
+            weights += run.weights
         in_place = [f"{use[b]}, {self.tables.length(column)}" for b, column in stage.in_place]
-        name = stage.name
+        name, length, table = stage.name, self.tables.length, self.tables.table
+        sizes = (
+            *(len(stage.group.slots), stage.widest, length(stage.depth)),
+            *(length(stage.group.units), self.tables.memory[stage.whole], int(stage.free)),
+            length(stage.fetching_depth),
+        )
+        counts = (len(runs), len(stage.chains), len(stage.prefetch), len(in_place))
+        rows = [
+            table("cellgen_run", f"{name}_runs", runs, (f"{r.operand.name}" for r in stage.runs)),
+            table(
+                "cellgen_weight",
+                f"{name}_weights",
+                map(self._weight_row, weights),
+                (weight.of for weight in weights),
+            ),
+            table("cellgen_chain", f"{name}_chains", (row(*c) for c in stage.chains)),
+            table(
+                "cellgen_prefetch_row",
+                f"{name}_prefetch",
+                map(self._prefetch_row, stage.prefetch),
+                (item.name for item in stage.prefetch),
+            ),
+            self.tables.numbers(f"{name}_in_place", "use, extent", in_place),
+            self.tables.numbers(f"{name}_zeroed", "slots", stage.zeroed),
+        ]
         return [
-            len(stage.group.slots),
-            stage.widest,
-            self.tables.length(stage.depth),
-            self.tables.length(stage.group.units),
-            self.tables.memory[stage.whole],
-            int(stage.free),
-            self.tables.length(stage.fetching_depth),
-            len(runs),
-            len(stage.chains),
-            len(stage.prefetch),
-            len(in_place),
-            len(stage.zeroed),
-            self.tables.table("cellgen_run", f"{name}_runs", runs),
-            self.tables.table("cellgen_weight", f"{name}_weights", weights),
-            self.tables.table("cellgen_chain", f"{name}_chains", (row(*c) for c in stage.chains)),
-            self.tables.table("cellgen_prefetch_row", f"{name}_prefetch", prefetches),
-            self.tables.table("int16_t", f"{name}_in_place", in_place),
-            self.tables.table("int16_t", f"{name}_zeroed", map(str, stage.zeroed)),
+            _line("slots, widest, depth, all_units, whole, is_free, fetching_depth", *sizes),
+            _line("runs, chains, prefetches, in_places, zeroed", *counts, len(stage.zeroed)),
+            *map(_line, ("run", "weight", "chain", "prefetched", "in_place", "zero"), rows),
         ]
 
     def _run_row(self, run: PanelProduct, operand: int, first_weight: int) -> str:
@@ -150,52 +172,52 @@ class PartTables:
             item.later,
         )
 
-    def _outers(self, stage: OutersPlan) -> list[object]:
+    def _outers(self, stage: OutersPlan) -> list[str]:
         use = {place.buffer: number for number, place in enumerate(numbered(stage.uses))}
+        length, table, name = self.tables.length, self.tables.table, stage.name
         lefts = [
             row(
-                use[o.buffer],
-                self.tables.length(o.offset),
-                self.tables.length(o.length),
-                self.tables.length(o.head_step),
-                self.tables.length(o.packed_after),
+                *(use[o.buffer], length(o.offset), length(o.length), length(o.head_step)),
+                length(o.packed_after),
             )
             for o in stage.lefts
         ]
         rights = [
-            row(
-                use[o.buffer],
-                self.tables.length(o.offset),
-                self.tables.length(o.length),
-                self.tables.length(o.head_step),
-            )
+            row(use[o.buffer], length(o.offset), length(o.length), length(o.head_step))
             for o in stage.rights
         ]
         outers = [
             row(
-                o.left,
-                o.right,
-                use[o.target],
-                self.tables.length(o.offset),
-                self.tables.length(o.stride),
-                self.tables.length(o.head_step),
-                int(o.begins),
+                *(o.left, o.right, use[o.target]),
+                *(length(o.offset), length(o.stride), length(o.head_step), int(o.begins)),
             )
             for o in stage.outers
         ]
-        name = stage.name
+        rows = [
+            table("cellgen_left_row", f"{name}_lefts", lefts, _names(stage.lefts)),
+            table("cellgen_right_row", f"{name}_rights", rights, _names(stage.rights)),
+            table(
+                "cellgen_outer_row",
+                f"{name}_outers",
+                outers,
+                (o.target.name for o in stage.outers),
+            ),
+        ]
         return [
-            len(lefts),
-            len(rights),
-            len(outers),
-            self.tables.table("cellgen_left_row", f"{name}_lefts", lefts),
-            self.tables.table("cellgen_right_row", f"{name}_rights", rights),
-            self.tables.table("cellgen_outer_row", f"{name}_outers", outers),
+            "CELLGEN_NO_GROUP,",
+            _line("lefts, rights, outers", len(lefts), len(rights), len(outers)),
+            *map(_line, ("left", "right", "outer"), rows),
         ]
 
 
-def _row_head(
-    kind: str, stage: StagePlan, units: int, heads: int, granularity: int, equations: str
-) -> tuple[object, ...]:
-    """What every stage's row begins with."""
-    return kind, int(stage.barrier), units, heads, granularity, equations
+def _names(operands: Iterable[Operand]) -> list[str]:
+    return [operand.buffer.name for operand in operands]
+
+
+def _line(names: str, *values: object) -> str:
+    """Members of a struct, their names behind them."""
+    return f"{', '.join(map(str, values))}, /* {names} */"
+
+
+def _named(names: str, *values: object) -> list[str]:
+    return [f"    {_line(names, *values)}"]

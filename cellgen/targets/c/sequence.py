@@ -13,12 +13,21 @@ from cellgen.errors import DerivationError
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member, c_name
-from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Series, TimePlan
+from cellgen.schedule.lower.plan import (
+    GroupPlan,
+    OutersPlan,
+    RowArray,
+    RowSum,
+    Series,
+    StepsTotal,
+    TimePlan,
+    Total,
+)
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables
 from cellgen.targets.c.step import LoopContext, ProductContext, StepWriter
-from cellgen.targets.c.tables import PlanTables, Table, filled, member_names
+from cellgen.targets.c.tables import PlanTables, Table, member_names
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,18 @@ def _function(
     ]
     counts = (plan.series, plan.states, plan.memory, plan.kept, plan.constants)
     sums = (plan.totals, plan.sums, plan.steps_totals)
+    sizes = (len(signature.dims), len(tables.length), int(plan.backward), len(plan.parts))
     return [
-        f"{len(signature.dims)}, {len(tables.length)}, {int(plan.backward)}, {len(plan.parts)},",
-        f"CELLGEN_NAME({tables.stem}_extents), {', '.join(once)}, {parts},",
-        f"{zeros}, {2 * len(strided)}, {int(plan.reads_before)}, {packed_rows},",
-        ", ".join(str(len(items)) for items in (tables.member, *counts, *sums)) + ",",
-        *filled(listed),
-        _made(plan, forward, tables) + ",",
+        f"{', '.join(map(str, sizes))}, /* dims, extents, is_backward, parts */",
+        f"CELLGEN_NAME({tables.stem}_extents), {', '.join(once)}, /* extent, prologue, epilogue */",
+        f"{parts}, /* part */",
+        f"{zeros}, {2 * len(strided)}, {int(plan.reads_before)}, {packed_rows}, "
+        f"/* zeros, flag_strides, reads_before, product_rows */",
+        f"{len(tables.member)}, /* members */",
+        ", ".join(str(len(items)) for items in (*counts, *sums))
+        + ", /* series, links, memories, kept, constants, totals, sums, steps_totals */",
+        *(f"{name}, /* {member} */" for member, name in listed.items()),
+        _made(plan, forward, tables) + ", /* mades, made, forward */",
     ]
 
 
@@ -159,25 +173,39 @@ def _made(plan: TimePlan, forward: Signature, tables: PlanTables) -> str:
     if not plan.runs_again:
         return "0, 0, 0"
     numbers = {c_name(name): number for number, name in enumerate(member_names(forward))}
-    rows = tables.table("cellgen_made", "made", (tables.made_row(n, numbers) for n in plan.made))
+    made = (tables.made_row(name, numbers) for name in plan.made)
+    rows = tables.table("cellgen_made", "made", made, plan.made)
     made_by = f"&CELLGEN_NAME({plan.cell}_{forward.name}_table)"
     return f"{len(plan.made)}, {rows}, {made_by}"
 
 
-def _listed(plan: TimePlan, strided: Sequence[Series], tables: PlanTables) -> list[str]:
-    """Names of the tables of what the function has, in the order of ``cellgen_function``."""
+def _listed(plan: TimePlan, strided: Sequence[Series], tables: PlanTables) -> dict[str, str]:
+    """Names of the tables of what the function has, by member of ``cellgen_function``, in order."""
     pairs = {item.name: 2 * number for number, item in enumerate(strided)}
     series = (tables.series_row(item, pairs.get(item.name, 0)) for item in plan.series)
+    constants = map(tables.kept_row, plan.constants)
+    steps = map(tables.steps_total_row, plan.steps_totals)
     # Rows are spelled in this order: it numbers the lengths that they name.
-    rows: tuple[tuple[str, str, Iterable[str]], ...] = (
-        ("cellgen_member", "members", tables.members()),
-        ("cellgen_series_row", "over_time", series),
-        ("cellgen_link", "states", map(tables.state_row, plan.states)),
-        ("cellgen_memory", "memory", map(tables.memory_row, plan.memory)),
-        ("cellgen_kept", "kept", map(tables.kept_row, plan.kept)),
-        ("cellgen_kept", "constants", map(tables.kept_row, plan.constants)),
-        ("cellgen_total", "totals", map(tables.total_row, plan.totals)),
-        ("cellgen_sum", "sums", map(tables.sum_row, plan.sums)),
-        ("cellgen_steps_total", "steps_totals", map(tables.steps_total_row, plan.steps_totals)),
+    rows = (
+        ("member", "cellgen_member", "members", tables.members(), tables.member),
+        ("over_time", "cellgen_series_row", "over_time", series, (s.name for s in plan.series)),
+        ("link", "cellgen_link", "states", map(tables.state_row, plan.states), tables.state),
+        ("memory", "cellgen_memory", "memory", map(tables.memory_row, plan.memory), tables.memory),
+        ("keep", "cellgen_kept", "kept", map(tables.kept_row, plan.kept), _kept(plan.kept)),
+        ("constant", "cellgen_kept", "constants", constants, _kept(plan.constants)),
+        ("total", "cellgen_total", "totals", map(tables.total_row, plan.totals), _of(plan.totals)),
+        ("sum", "cellgen_sum", "sums", map(tables.sum_row, plan.sums), _of(plan.sums)),
+        ("steps_total", "cellgen_steps_total", "steps_totals", steps, _of(plan.steps_totals)),
     )
-    return [tables.table(*of) for of in rows]
+    return {
+        member: tables.table(kind, name, texts, labels)
+        for member, kind, name, texts, labels in rows
+    }
+
+
+def _kept(items: Iterable[RowArray]) -> list[str]:
+    return [item.memory for item in items]
+
+
+def _of(items: Iterable[Total | RowSum | StepsTotal]) -> list[str]:
+    return [item.of for item in items]

@@ -1,6 +1,7 @@
 """Put the C of a cell together: its header and its body.
 
-Input: ``PlannedCell``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
+Input: ``PlannedCell``. Output: the texts of ``<cell>.h``, ``<cell>.c``, which a person reads,
+and ``<cell>_plan.inc.h``, which it includes: what the driver and callers read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cellgen.runtime.abi import (
     struct_lines,
 )
 from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.build.sources import PLAN
 from cellgen.schedule.lower import TimePlan, lower
 from cellgen.schedule.lower.strips import with_strips
 from cellgen.schedule.over_time import SequenceSchedule
@@ -33,10 +35,10 @@ class CTarget:
     """The C of the CPU's kernels."""
 
     name: str = "c"
-    suffixes: tuple[str, ...] = (".h", ".c")
+    suffixes: tuple[str, ...] = (".h", ".c", PLAN)
 
     def render(self, cell: PlannedCell) -> Files | NotYet:
-        """Spell ``<cell>.h`` and ``<cell>.c``; there is no cell that C cannot have."""
+        """Spell a cell in C; there is no cell that C cannot have."""
         head, interface, spelled = cell.head, cell.interface, cell.in_c
         signatures = spelled.signatures
         steps = [
@@ -51,10 +53,12 @@ class CTarget:
             head, _structs(interface), interface.has_team, interface.descriptor_symbol
         )
         strips = any(item.strip for sequence in sequences for item in sequence.equations)
-        body = BodyContext(head, steps, sequences, descriptor(interface), strips)
+        body = BodyContext(head, steps, sequences, strips)
+        plan = PlanContext(head, sequences, descriptor(interface))
         return {
             ".h": fill("c/cell.h.j2", header),
             ".c": fill("c/cell.c.j2", body),
+            PLAN: fill("c/plan.inc.h.j2", plan),
         }
 
     def explain(self, cell: PlannedCell) -> list[str]:
@@ -109,8 +113,16 @@ class BodyContext:
     head: Head
     functions: list[FunctionContext]
     sequences: list[SequenceContext]
-    descriptor: DescriptorContext
     has_strips: bool
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """Of ``plan.inc.h.j2``."""
+
+    head: Head
+    sequences: list[SequenceContext]
+    descriptor: DescriptorContext
 
 
 def _structs(interface: Interface) -> list[StructContext]:

@@ -68,12 +68,44 @@ _HOW = {
 }
 
 
+COLUMNS = {
+    "cellgen_member": "flags, width",
+    "cellgen_series_row": "member, width, strides, flags, stage, later, only, rows",
+    "cellgen_link": (
+        "width, flags, series, initial, last, passed, upstream, saved, pair, now, rows, start"
+    ),
+    "cellgen_memory": (
+        "rows, when, width, is_packed, slots, units, widest, heads; "
+        "CELLGEN_PANEL: width, slots, units, widest, heads"
+    ),
+    "cellgen_place": "how, of, width, other, is_optional",
+    "cellgen_weight": "member, memory, offset, stride, head_step, transposed, slot, begins",
+    "cellgen_run": (
+        "use, offset, inner, by_head, slots, first_slot, panel, ahead, weights, first_weight"
+    ),
+    "cellgen_chain": "first, runs",
+    "cellgen_prefetch_row": "series, member, width, later",
+    "cellgen_left_row": "use, offset, rows, head_step, packed_after",
+    "cellgen_right_row": "use, offset, columns, head_step",
+    "cellgen_outer_row": "left, right, use, offset, stride, head_step, begins",
+    "cellgen_total": "member, memory, count, begun, is_batched, own",
+    "cellgen_sum": "member, memory, count, groups",
+    "cellgen_steps_total": "member, memory, summand, width",
+    "cellgen_kept": "memory, width, member",
+    "cellgen_made": "member, by",
+    "cellgen_stage_rows": "first, stages, by_rows",
+    "cg_part": ("places, stages, runs, can_split, free_units, free_granularity, place, stage, run"),
+}
+"""Members of the structs of ``cellgen_driver.h``, in their order: what stands above each table."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """One table: its C type, its name after the function's stem, its rows, several a line."""
+    """One table: its C type, its name after the function's stem, what its columns are, its rows."""
 
     kind: str
     name: str
+    columns: str
     lines: list[str]
 
 
@@ -114,6 +146,12 @@ def filled(rows: Iterable[str]) -> list[str]:
     return joined((f"{item}," for item in rows), " ")
 
 
+def labelled(rows: Iterable[str], labels: Iterable[object]) -> list[str]:
+    """Rows of a table, a line each: its number, and what it is of."""
+    pairs = enumerate(zip(rows, labels, strict=True))
+    return [f"{text}, /* {number} {label} */" for number, (text, label) in pairs]
+
+
 def joined(texts: Iterable[str], between: str) -> list[str]:
     """Texts in lines, as many a line as fit."""
     lines: list[str] = []
@@ -150,13 +188,27 @@ class PlanTables:
         self.series = {item.name: number for number, item in enumerate(plan.series)}
         self.state = {item.previous: number for number, item in enumerate(plan.states)}
 
-    def table(self, kind: str, name: str, rows: Iterable[str]) -> str:
-        """Add a table; returns its C name, or 0 where it has no rows."""
-        lines = filled(rows)
-        if not lines:
+    def table(
+        self, kind: str, name: str, rows: Iterable[str], labels: Iterable[object] = ()
+    ) -> str:
+        """Add a table, a line a row where rows have labels; its C name, or 0 where it has no rows.
+
+        A label says what the row is of, beside the number that other tables call it by.
+        """
+        names = list(labels)
+        lines = labelled(rows, names) if names else filled(rows)
+        return self.add(Table(kind, f"{self.stem}_{name}", COLUMNS[kind], lines))
+
+    def numbers(self, name: str, columns: str, numbers: Iterable[object]) -> str:
+        """Add a table of numbers alone; its C name, or 0 where there are none."""
+        return self.add(Table("int16_t", f"{self.stem}_{name}", columns, filled(map(str, numbers))))
+
+    def add(self, table: Table) -> str:
+        """Add a table; its C name, or 0 where it has no rows."""
+        if not table.lines:
             return "0"
-        self.found.append(Table(kind, f"{self.stem}_{name}", lines))
-        return f"CELLGEN_NAME({self.stem}_{name})"
+        self.found.append(table)
+        return f"CELLGEN_NAME({table.name})"
 
     def memory_of(self, name: str) -> int:
         """The number of an array of the workspace, or NONE."""
