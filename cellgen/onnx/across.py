@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from sympy import Integer
+from sympy import Expr, Integer
 
+from cellgen import accept
 from cellgen.errors import UsageError
 from cellgen.language.value import B, format_shape
 from cellgen.onnx.calls import NodeCall, Row, axis_text
@@ -26,6 +27,9 @@ REDUCED = {
     "ReduceLogSumExp": "logsumexp({0}{1})",
 }
 """Reductions: an operand, and which axes."""
+
+MOST_ROWS = 2**31 - 1
+"""The end of a slice that takes every row."""
 
 SOFTMAX_ALONG_AN_AXIS = 13
 """The opset from which on Softmax and LogSoftmax go along one axis, not all from one on."""
@@ -80,7 +84,9 @@ def _einsum(call: NodeCall) -> list[BodyTerm]:
         c if c in ",->" else letters.setdefault(c, "abcdefgh"[len(letters) % 8]) for c in equation
     )
     if plain not in ("abc,bcd->abd", "ab,bc->ac"):
-        raise UsageError(f"the equation {equation!r}; expected bkd,kde->bke or bk,kn->bn")
+        raise UsageError(
+            f"the equation {accept.shown(equation)}; expected bkd,kde->bke or bk,kn->bn"
+        )
     a, w = (call.units(k) for k in (0, 1))
     return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
 
@@ -135,21 +141,36 @@ def _slice(call: NodeCall) -> list[BodyTerm]:
     )
     if starts is None or ends is None:
         raise UsageError("a slice without bounds")
-    rank = len(x.shape)
     axes = list(range(len(starts))) if axes is None else axes
-    if len(starts) != 1 or int(axes[0]) % rank != rank - 1 or rank != 2:
+    steps = [1] * len(starts) if steps is None else steps
+    rank = len(x.shape)
+    every = [slice(*bounds) for bounds in zip(starts, ends, steps, strict=True)]
+    parts = [
+        (int(axis) % rank, one)
+        for axis, one in zip(axes, every, strict=True)
+        if not _is_whole(x.shape[int(axis) % rank], one)
+    ]
+    if not parts:
+        return [call.made(call.step.number(x))]
+    (axis, one), *others = parts
+    if others or axis != rank - 1 or rank != 2:
         raise UsageError(
             f"a slice of {format_shape(x.shape)}; expected one of units, the last axis"
         )
-    if steps is not None and int(steps[0]) != 1:
-        raise UsageError(f"a slice with step {int(steps[0])}; expected 1")
+    if one.step != 1:
+        raise UsageError(f"a slice with step {one.step}; expected 1")
     total = int(x.shape[-1])
-    start, end, _ = slice(int(starts[0]), int(ends[0])).indices(total)
+    start, end, _ = one.indices(total)
     sizes = [n for n in (start, end - start, total - end) if n]
-    if len(sizes) == 1:
-        return [call.made(call.step.number(x))]
-    parts = f"({', '.join(map(str, sizes))})"
-    return [call.made(f"split({call.step.number(x)}, {parts})[{int(start > 0)}]")]
+    text = f"({', '.join(map(str, sizes))})"
+    return [call.made(f"split({call.step.number(x)}, {text})[{int(start > 0)}]")]
+
+
+def _is_whole(length: Expr, part: slice) -> bool:
+    """Whether a slice takes all of an axis; of rows where it takes as many as there can be."""
+    if length == B:
+        return bool(part.start == 0 and part.stop >= MOST_ROWS and part.step == 1)
+    return bool(part.indices(int(length)) == (0, int(length), 1))
 
 
 def _reshape(call: NodeCall) -> list[BodyTerm]:
@@ -163,7 +184,9 @@ def _reshape(call: NodeCall) -> list[BodyTerm]:
         rest = int(np.prod([n for n in known if n != -1]))
         known[known.index(-1)] = units // rest
     if not wanted or (wanted[0] == -1 and wanted.count(-1) > 1) or int(np.prod(known)) != units:
-        raise UsageError(f"{format_shape(before)} as {wanted}; expected rows of the same length")
+        raise UsageError(
+            f"{format_shape(before)} as {accept.shown(wanted)}; expected rows of the same length"
+        )
     return [call.along(x, (B, *map(Integer, known)))]
 
 
@@ -199,7 +222,9 @@ def _expand(call: NodeCall) -> list[BodyTerm]:
     wanted = call.constant(1, "the shape") or []
     behind = [1 if n == B else int(n) for n in x.shape]
     if any(n not in (1, own) for n, own in zip(wanted[::-1], behind[::-1], strict=False)):
-        raise UsageError(f"{format_shape(x.shape)} as {wanted}; what reads it broadcasts by itself")
+        raise UsageError(
+            f"{format_shape(x.shape)} as {accept.shown(wanted)}; what reads it broadcasts by itself"
+        )
     return [call.made(call.step.number(x))]
 
 

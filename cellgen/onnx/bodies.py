@@ -36,7 +36,8 @@ from cellgen.onnx.terms import LONGEST, BodyTerm, StepText, named_as
 class Port:
     """A state, a sequence or an output: its name in the cell, and the node's axis of steps.
 
-    ``flat`` tells that it has no axis of units in the model, ``single`` that it has none of rows.
+    ``flat`` tells that it has no axis of units in the model, ``single`` that it has none of rows. A
+    sequence that the body does not read has no name.
     """
 
     name: str
@@ -86,6 +87,8 @@ class Body:
             )
         found: dict[str, Array] = {}
         for given, port in zip(inputs[len(self.states) :], self.inputs, strict=True):
+            if not port.name:
+                continue
             array = self._array(port.name, given)
             if not -array.ndim <= port.axis < array.ndim:
                 raise UsageError(
@@ -130,10 +133,26 @@ class Body:
         return tuple(every)
 
 
-def read_body(graph: ModelGraph, node: NodeProto) -> Body:
-    """Read a ``Scan``. Raises UsageError, which names the node."""
+def read_body(graph: ModelGraph, node: NodeProto, name: str) -> Body:
+    """Read a ``Scan``. Raises UsageError, which has the node's ``name``."""
     require_opset(graph, node)
-    return _Reader(graph, node).body()
+    return _Reader(graph, node, f"{graph.where}: {name}").body()
+
+
+def _starts(
+    graph: ModelGraph, node: NodeProto, states: Sequence[Port]
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Initial states that stand in the model, and names of those that its inputs make."""
+    starts: dict[str, Array] = {}
+    asked: dict[str, str] = {}
+    for port, around in zip(states, node.input, strict=False):
+        find = graph.constant if port.single else partial(graph.start, rows=0)
+        array = find(around, node)
+        if array is None:
+            asked[f"{port.name}_prev"] = around
+        else:
+            starts[f"{port.name}_prev"] = port.widened(array, 0)
+    return starts, asked
 
 
 def _unknown(where: str, node: NodeProto) -> str:
@@ -150,10 +169,10 @@ def _unknown(where: str, node: NodeProto) -> str:
 class _Reader:
     """Goes through the nodes of a body, in order."""
 
-    def __init__(self, graph: ModelGraph, node: NodeProto) -> None:
+    def __init__(self, graph: ModelGraph, node: NodeProto, where: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = f"{graph.where}: {called(node)}"
+        self.where = where
         self.options = attributes(graph.where, node, graph.opset)
         self.proto = self.options["body"]
         count = int(self.options["num_scan_inputs"])
@@ -164,7 +183,7 @@ class _Reader:
         self.step = StepText(self.dtype)
         self.terms: dict[str, BodyTerm] = {}
         self.statics: dict[str, str] = {}
-        self.constants = BodyConstants(graph, node, self.proto)
+        self.constants = BodyConstants(graph, node, self.proto, where)
         self.targets: dict[str, str] = {}
         self.single = False
 
@@ -181,25 +200,12 @@ class _Reader:
         shown = dict.fromkeys((*(port.name for port in given), *(port.name for port in states)))
         lines = [*self._declarations(), "", *self.step.lines, ""]
         lines.append(f"outputs = {', '.join(shown)}{',' * (len(shown) == 1)}")
-        starts, asked = self._starts(states)
+        starts, asked = _starts(self.graph, self.node, states)
         reverse = goes_back(self.where, self.options)
         return Body(
             self.where, tuple(lines), self.step.weights, reverse, self.dtype, tuple(states),
             tuple(inputs), tuple(given), self.statics, starts, asked,
         )  # fmt: skip
-
-    def _starts(self, states: Sequence[Port]) -> tuple[dict[str, Array], dict[str, str]]:
-        """Initial states that stand in the model, and names of those that its inputs make."""
-        starts: dict[str, Array] = {}
-        asked: dict[str, str] = {}
-        for port, (_, around) in zip(states, self._started, strict=True):
-            find = self.graph.constant if port.single else partial(self.graph.start, rows=0)
-            array = find(around, self.node)
-            if array is None:
-                asked[f"{port.name}_prev"] = around
-            else:
-                starts[f"{port.name}_prev"] = port.widened(array, 0)
-        return starts, asked
 
     def _declarations(self) -> list[str]:
         """Lines of declarations: what moves, then what is the same at every step."""
@@ -231,7 +237,7 @@ class _Reader:
 
     def _shape(self, name: str, axes: Axes) -> tuple[Shape, bool]:
         """The shape of a value with rows, and whether it has no other axis."""
-        if self.single:
+        if self.single and all(isinstance(n, int) for n in axes):
             return (B, *(Integer(n) for n in axes or (1,))), not axes
         if not axes:
             raise UsageError(f"{self.where}: {name!r} has no axes; expected one of rows, the first")
@@ -270,6 +276,9 @@ class _Reader:
         axes_of_steps = self.options.get("scan_input_axes") or [0] * len(self.sequences)
         names = list(self.node.input)[len(self.states) :]
         for value, around, axis in zip(self.sequences, names, axes_of_steps, strict=True):
+            if not self.constants.uses[value.name]:
+                ports.append(Port("", int(axis)))
+                continue
             axes = self._axes(value.type, value.name, around, int(axis))
             _require_axis(f"{self.where}: scan_input_axes", value.name, int(axis), len(axes) + 1)
             shape, flat = self._shape(value.name, axes)
@@ -280,6 +289,8 @@ class _Reader:
             own = self.step.declare(name, kind, shape, Role.INPUT)
             self.terms[value.name] = BodyTerm(value.name, name, own, flat=flat)
             ports.append(Port(name, int(axis), flat, self.single))
+        if not any(port.name for port in ports):
+            raise UsageError(f"{self.where}: its body reads none of its sequences")
         return ports
 
     def _named_outputs(self, states: Sequence[Port]) -> list[tuple[str, int]]:

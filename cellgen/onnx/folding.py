@@ -28,18 +28,29 @@ INTEGERS = (TensorProto.INT64, TensorProto.INT32, TensorProto.INT16, TensorProto
 """Types of elements that are whole numbers with a sign."""
 
 
+def needed(proto: GraphProto) -> list[NodeProto]:
+    """The nodes of a body that its results are made by, in order."""
+    names = {value.name for value in proto.output}
+    nodes = []
+    for node in reversed(proto.node):
+        if not names.isdisjoint(node.output):
+            nodes.append(node)
+            names.update(node.input)
+    return nodes[::-1]
+
+
 class BodyConstants:
     """Values of a body that are arrays; each is computed once."""
 
-    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto) -> None:
+    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto, where: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = f"{graph.where}: {called(node)}"
+        self.where = where
         inner = graph.within(proto)
         self.own = {n: array_of(self.where, t) for n, t in inner.initializers.items()}
         self.makers = inner.producers
         self.given = inner.inputs
-        self.uses = Counter(name for n in proto.node for name in n.input)
+        self.uses = Counter(name for n in needed(proto) for name in n.input)
         self.uses.update(value.name for value in proto.output)
         self.folded: dict[str, Array] = {}
         kinds = {v.name: v.type.tensor_type.elem_type for v in proto.input}

@@ -19,6 +19,8 @@ from cellgen.errors import UsageError
 
 DOMAINS = ("", "ai.onnx")
 """Names of the standard operators' domain."""
+RUNTIME = "com.microsoft"
+"""The domain of onnxruntime's operators."""
 SAME_FORM = {"DynamicQuantizeLSTM": "LSTM"}
 """Operators of onnxruntime, and the standard ones whose attributes they have."""
 LONGEST_NAME = 80

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto
 
 from cellgen import accept
 from cellgen.api import shipped_names
@@ -20,14 +19,15 @@ from cellgen.errors import ArgumentError, CellgenError, DeclarationError, UsageE
 from cellgen.language.cell import Cell
 from cellgen.onnx import operators
 from cellgen.onnx.bodies import Body, read_body
-from cellgen.onnx.forms import called, short
+from cellgen.onnx.finding import OtherLoop, RecurrentNode, recurrent
+from cellgen.onnx.forms import short
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import ModelGraph, opened, recurrent, stem
+from cellgen.onnx.reading import opened, stem
 from cellgen.onnx.running import Run, step_by_step, through_kernel
 from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
 from cellgen.runtime.npz import write_npz
 
-KINDS = "LSTM, GRU, RNN, Scan or DynamicQuantizeLSTM"
+KINDS = "LSTM, GRU, RNN, Scan, DynamicQuantizeLSTM, or Loop over a sequence"
 UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"
 
 
@@ -155,7 +155,10 @@ class OperatorLayer:
 
 @dataclass(frozen=True)
 class ScanLayer:
-    """A ``Scan`` node."""
+    """A ``Scan`` node, or a ``Loop`` over sequences.
+
+    Of a loop, what counts its steps and what stays the same is left out of states and results.
+    """
 
     body: Body
     directions: tuple[Imported, ...]
@@ -185,22 +188,36 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
     graph = opened(source)
     taken = CellNames(shipped_names())
     layers: list[OperatorLayer | ScanLayer] = []
-    for around, node in recurrent(graph):
-        name = taken.like(node.name or node.op_type)
+    others: list[str] = []
+    for one in recurrent(graph):
+        if isinstance(one, OtherLoop):
+            others.append(one.why)
+            continue
+        name = taken.like(one.node.name or one.node.op_type)
+        read_one = _scan if one.node.op_type == "Scan" else _operator
         try:
-            if node.op_type == "Scan":
-                layers.append(_scan(around, node, name))
-            else:
-                layers.append(_operator(around, node, name, taken))
-        except CellgenError:
-            raise
-        except Exception as error:  # of a node that is broken in a way that nothing looks for
-            raise UsageError(
-                f"{graph.where}: {called(node)} cannot be read: {accept.reason(error)}"
-            ) from error
+            layers.append(read_one(one, name, taken))
+        except Exception as error:
+            raise _refusal(one, error) from error
     if not layers:
-        raise UsageError(f"{graph.where} has no node {KINDS}; expected one at least")
+        raise UsageError(
+            f"{graph.where} has no node {KINDS}; expected one at least"
+            + (f"; {others[0]}" if others else "")
+        )
     return layers
+
+
+def _refusal(node: RecurrentNode, error: Exception) -> CellgenError:
+    """The one error for a node that is no cell, or is broken in whatever way: it names the node."""
+    where = node.graph.where
+    if not isinstance(error, CellgenError):
+        return UsageError(f"{where}: {node.name} cannot be read: {accept.reason(error)}")
+    said = Exception.__str__(error)
+    if isinstance(error, UsageError) and "node '" in said:
+        return error
+    first, *rest = said.removeprefix(f"{where}: ").splitlines()
+    line = f" (in {rest[-1].strip()})" if rest else ""
+    return UsageError(f"{where}: {node.name}: {first}{line}")
 
 
 def load(source: object) -> list[Imported]:
@@ -211,13 +228,14 @@ def load(source: object) -> list[Imported]:
     return [direction for layer in read(source) for direction in layer.directions]
 
 
-def _operator(graph: ModelGraph, node: NodeProto, name: str, taken: CellNames) -> OperatorLayer:
+def _operator(one: RecurrentNode, name: str, taken: CellNames) -> OperatorLayer:
+    graph, node = one.graph, one.node
     found = operators.read_node(graph, node)
     directions: list[Imported] = []
     for place, reverse in enumerate(found.reversed_in):
         own = name if not place else taken.fresh(f"{name}_reverse")
         lines = operators.lines(found, place)
-        text = ClassText(class_name(own), own, f"{_said(graph, node)}.", lines)
+        text = ClassText(class_name(own), own, f"{_said(one)}.", lines)
         weights, rest = operators.weights(found, place), _rest(found, place)
         if place and lines == directions[0].text.lines:  # the same cell in the other direction
             other = replace(directions[0], name=own, weights=weights, reverse=reverse)
@@ -247,9 +265,10 @@ def _nonzero(starts: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array for name, array in starts.items() if np.any(array)}
 
 
-def _scan(graph: ModelGraph, node: NodeProto, name: str) -> ScanLayer:
-    body = read_body(graph, node)
-    text = ClassText(class_name(name), name, f"{_said(graph, node)}.", body.lines)
+def _scan(one: RecurrentNode, name: str, taken: CellNames) -> ScanLayer:
+    graph, node = one.graph, one.node
+    body = read_body(graph, node, one.name)
+    text = ClassText(class_name(name), name, f"{_said(one)}.", body.lines)
     try:
         cell = defined(text, graph.where)
     except DeclarationError as error:
@@ -264,9 +283,9 @@ def _scan(graph: ModelGraph, node: NodeProto, name: str) -> ScanLayer:
     return ScanLayer(body, (only,))
 
 
-def _said(graph: ModelGraph, node: NodeProto) -> str:
+def _said(one: RecurrentNode) -> str:
     """What a declaration says of itself."""
-    return f"The {called(node)} of {graph.where}"
+    return f"The {one.name} of {one.graph.where}"
 
 
 def declared_text(source: object) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 from onnx import NodeProto
 
 from cellgen.errors import UsageError
-from cellgen.onnx.forms import called
+from cellgen.onnx.forms import RUNTIME, called
 from cellgen.onnx.graph import Array
-from cellgen.onnx.reading import RUNTIME, ModelGraph
+from cellgen.onnx.reading import ModelGraph
 
 SCALES = {"W": (8, 9), "R": (10, 11)}
 """Places of a weight's scale and of its number for zero among the operands."""

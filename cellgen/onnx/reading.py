@@ -7,7 +7,7 @@ naming file and node, for what cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,10 +26,6 @@ from cellgen.onnx.graph import Array
 
 LEAST = {"LSTM": 7, "GRU": 7, "RNN": 7, "Scan": 9}
 """The opsets from which on these operators mean what they mean today."""
-RUNTIME = "com.microsoft"
-"""The domain of onnxruntime's operators."""
-DEEPEST = 32
-"""Bodies within bodies that are looked into."""
 MOST = 1000
 """Nodes that a constant may be made by."""
 FREE = (2, 3)
@@ -100,6 +96,13 @@ class ModelGraph:
         """
         return _Constant(self, 0).value(name, node)
 
+    def counted(self, name: str, node: NodeProto, free: int) -> Array | None:
+        """A value that ``node`` reads, where free axes of what inputs make have that length.
+
+        None where it depends on more than lengths. Raises as ``constant``.
+        """
+        return _Constant(self, free).value(name, node)
+
     def start(self, name: str, node: NodeProto, rows: int) -> Array | None:
         """An initial state that ``node`` reads, where inputs give at most its number of rows.
 
@@ -109,7 +112,7 @@ class ModelGraph:
         fixed = self.constant(name, node)
         if fixed is not None:
             return fixed
-        starts = [_Constant(self, length).value(name, node) for length in FREE]
+        starts = [self.counted(name, node, length) for length in FREE]
         return _alike([array for array in starts if array is not None], rows)
 
 
@@ -200,7 +203,8 @@ class _Constant:
 def opened(source: object) -> ModelGraph:
     """Read a model. Raises UsageError for a file that is none."""
     if isinstance(source, ModelProto):
-        return _graph(short(source.graph.name) or "model", source)
+        name = "".join(c if c.isprintable() else "?" for c in short(source.graph.name))
+        return _graph(name or "model", source)
     path = accept.path("cellgen.onnx.load", "model", source, error=UsageError)
     try:
         model = onnx.load(str(path))
@@ -260,28 +264,6 @@ def require_opset(graph: ModelGraph, node: NodeProto) -> None:
             f"{graph.where}: {called(node)} is of opset {graph.opset}, expected {least} or newer; "
             f"convert the model with onnx.version_converter.convert_version(model, 17)"
         )
-
-
-def is_recurrent(node: NodeProto) -> bool:
-    """Whether a node is a cell over time."""
-    operator = str(node.op_type)
-    if node.domain == RUNTIME:
-        return operator == "DynamicQuantizeLSTM"
-    return operator in LEAST and node.domain in DOMAINS
-
-
-def recurrent(graph: ModelGraph, depth: int = 0) -> Iterator[tuple[ModelGraph, NodeProto]]:
-    """The nodes that are recurrent, with the graphs that they stand in, in order."""
-    for node in graph.proto.node:
-        if is_recurrent(node):
-            yield graph, node
-            continue
-        for attribute in node.attribute:
-            if not attribute.HasField("g"):
-                continue
-            if depth == DEEPEST:
-                raise UsageError(f"{graph.where}: {called(node)}: over {DEEPEST} bodies within")
-            yield from recurrent(graph.within(attribute.g), depth + 1)
 
 
 def stem(path: object) -> str:

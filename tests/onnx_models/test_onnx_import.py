@@ -444,7 +444,7 @@ def as_input(name):
                          scan_output_axes=[-4], outputs=("y",)),
          r"scan_output_axes is -4 for 'y', which has 3 axes with that of steps; expected -3 to 2"),
         (lambda: of_nodes([helper.make_node("Tanh", ["x"], ["y"])], {"x": [2]}, ["y"], {}),
-         "by_hand has no node LSTM, GRU, RNN, Scan or DynamicQuantizeLSTM"),
+         "by_hand has no node LSTM, GRU, RNN, Scan, DynamicQuantizeLSTM, or Loop over"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_one_clear_message(model, said):
