@@ -15,7 +15,8 @@ static uint32_t draw(void)
     return (uint32_t)(state >> 16);
 }
 
-enum { ABOUT_ONE, ANY_BITS, ALL_EXPONENTS, NEAR_SMALLEST, BELOW_ONE, OVERFLOWING, SPECIAL, KINDS };
+/* BYTES: what is drawn as any bits, multiplied as bytes. */
+enum { ABOUT_ONE, ANY_BITS, ALL_EXPONENTS, NEAR_SMALLEST, BELOW_ONE, OVERFLOWING, SPECIAL, BYTES, KINDS };
 
 /* Bits of a bfloat16. */
 static uint32_t draw_half(int kind)
@@ -27,7 +28,7 @@ static uint32_t draw_half(int kind)
                               : kind == BELOW_ONE     ? 1 + r % 130
                               : kind == OVERFLOWING   ? 190 + r % 3
                                                       : 255 * (r >> 3 & 1);
-    if (kind == ANY_BITS) return r & 0xffffu;
+    if (kind == ANY_BITS || kind == BYTES) return r & 0xffffu;
     return sign | exponent << 7 | (kind == SPECIAL && draw() % 3 ? 0 : part);
 }
 /* Bits of a float. */
@@ -61,7 +62,10 @@ static void instructions(int kind)
         cellgen_amx_load(0, c, 64);
         cellgen_amx_load(1, a, 64);
         cellgen_amx_load(2, b, 64);
-        cellgen_amx_dot_bf16(0, 1, 2);
+        if (kind == BYTES)
+            cellgen_amx_dot_bytes(0, 1, 2);
+        else
+            cellgen_amx_dot_bf16(0, 1, 2);
         cellgen_amx_store(0, c, 64);
         cellgen_amx_release();
         of = digest(of, c, sizeof c);

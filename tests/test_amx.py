@@ -20,7 +20,7 @@ from cellgen.cells import SHIPPED
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE, compiler
 from cellgen.runtime.build.half import VARIABLE, half_products
 from cellgen.runtime.kernel import Kernel
-from cellgen.runtime.options import BF16
+from cellgen.runtime.options import BF16, INT8
 from cellgen.runtime.paths import include_folder
 from tests.test_half_precision import Arrays, drawn, upstream
 
@@ -69,7 +69,7 @@ def said(made: Path) -> str:
 
 def test_a_product_is_the_chain_that_is_described(emulated_program: Path) -> None:
     """For any rows, columns and depth; nothing beside a result is written."""
-    assert said(emulated_program).count("\n") == 8  # seven kinds of operands, and products
+    assert said(emulated_program).count("\n") == 9  # eight kinds of operands, and products
 
 
 def test_hardware_gives_the_bits_of_the_emulation(emulated_program: Path, tmp_path: Path) -> None:
@@ -203,3 +203,29 @@ def test_emulated_results_are_as_near_as_those_in_order(monkeypatch: pytest.Monk
     for name, array in tiles.items():
         # a state near half-way between two bfloat16 may be rounded to either
         np.testing.assert_allclose(array, floats[name], rtol=0, atol=2e-3 * np.abs(array).max())
+
+
+def test_weights_in_int8_have_the_bits_of_rows_in_fixed_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sums of bytes are exact, on AMX as without it."""
+    sizes = (*SIZES, (2, 70, 130, 30), (3, 4, 64, 128))
+    found: dict[str, list[str]] = {}
+    for way, flags in (("", EMULATED), ("float32", f"{EMULATED} -DWITHOUT_TILES")):
+        monkeypatch.setenv(VARIABLE, way)
+        kernel = built(monkeypatch, "lstm", flags)
+        found[way] = [
+            digest(
+                kernel.sequence_forward(**drawn("lstm", *of), products=INT8, threads=t)._asdict()
+            )
+            for of in sizes
+            for t in (1, 2)
+        ]
+    assert found[""] == found["float32"]
+    assert found[""][::2] == found[""][1::2]
+    if has_amx():
+        monkeypatch.delenv(VARIABLE)
+        kernel = built(monkeypatch, "lstm", "")
+        for of, expected in zip(sizes, found[""][::2], strict=True):
+            run = kernel.sequence_forward(**drawn("lstm", *of), products=INT8)
+            assert digest(run._asdict()) == expected, of

@@ -54,6 +54,9 @@ typedef struct {
 #define cellgen_amx_dot_bf16(c, a, b)                                                         \
     __asm__ volatile("{tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c                          \
                      "|tdpbf16ps %%tmm" #c ", %%tmm" #a ", %%tmm" #b "}" : :)
+#define cellgen_amx_dot_bytes(c, a, b)                                                        \
+    __asm__ volatile("{tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c                            \
+                     "|tdpbusd %%tmm" #c ", %%tmm" #a ", %%tmm" #b "}" : :)
 #endif
 
 /* Let the thread have tiles of so many upper and lower rows, left and right columns, 1 to 16 each. */
@@ -68,6 +71,21 @@ CELLGEN_INLINE void cellgen_amx_shape(cellgen_amx *amx, int64_t upper, int64_t l
         const int is_lower = t == 2 || t == 3 || t == 5, is_right = t == 1 || t == 3 || t == 7;
         config.rows[t] = (uint8_t)(t > 5 ? 16 : is_lower ? lower : upper);
         config.bytes[t] = (uint16_t)(t == 4 || t == 5 ? 64 : 4 * (is_right ? right : left));
+    }
+    cellgen_amx_configure(&config);
+    amx->shape = shape;
+}
+/* The same for sums of bytes: up to 16 rows in tiles 0 to 5, of rows in 6 and a panel in 7. */
+CELLGEN_INLINE void cellgen_amx_shape_bytes(cellgen_amx *amx, int64_t rows)
+{
+    const uint32_t shape = (uint32_t)rows | 0x80000000u;
+    cellgen_amx_config config;
+    if (amx->shape == shape) return;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int t = 0; t < 8; ++t) {
+        config.rows[t] = (uint8_t)(t == 7 ? 16 : rows);
+        config.bytes[t] = 64;
     }
     cellgen_amx_configure(&config);
     amx->shape = shape;

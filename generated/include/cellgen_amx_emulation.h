@@ -150,4 +150,18 @@ CELLGEN_STATIC void cellgen_amx_dot_bf16(int c, int a, int b)
         }
 }
 
+/* Exact sums of four products of a byte without sign, of A, and one with sign, of B; in 32 bits. */
+CELLGEN_STATIC void cellgen_amx_dot_bytes(int c, int a, int b)
+{
+    cellgen_amx_require_fit(c, a, b);
+    for (int m = 0; m < cellgen_amx_set.rows[c]; ++m)
+        for (int n = 0; n < cellgen_amx_set.bytes[c]; n += 4) {
+            uint8_t *const at = cellgen_amx_tiles[c][m] + n;
+            uint32_t sum = cellgen_amx_word(at);
+            for (int k = 0; k < 4 * cellgen_amx_set.rows[b]; ++k)
+                sum += (uint32_t)((int)cellgen_amx_tiles[a][m][k] * (int8_t)cellgen_amx_tiles[b][k / 4][n + k % 4]);
+            memcpy(at, &sum, sizeof sum);
+        }
+}
+
 #endif

@@ -5,15 +5,22 @@
  * which the largest |x| lies from 2^22 on and below 2^23. Sums of X and q are exact, in three parts that are
  * converted to float and added, the last one first. A row with an infinity or a number that is none gives such sums.
  *
- * X + 2^23 has three bytes, the first of which have weight 2^16. They lie by sixteen numbers: four words of first
- * bytes, of second ones, of third ones; panels have four k of a column side by side. */
+ * X + 2^23 has three bytes, the first of which have weight 2^16. They lie by 64 numbers, 16 words of first
+ * bytes, of second ones, of third ones; panels have four k of a column side by side. On AMX tiles of 16 rows and 64
+ * numbers are multiplied at once: the same exact sums. */
 #ifndef CELLGEN_FIXED_INT8_H
 #define CELLGEN_FIXED_INT8_H
 
 #include "cellgen_gemm_bf16.h"
 
 #define CELLGEN_FOURS(K) (((K) + 3) / 4)
-enum { CELLGEN_FIXED_HEAD = 4, CELLGEN_FIXED_MOST = 1 << 16 }; /* words before a row; k whose sums 32 bits hold */
+enum { CELLGEN_FIXED_HEAD = 16, CELLGEN_FIXED_MOST = 1 << 16 }; /* words before a row; k whose sums 32 bits hold */
+
+#if CELLGEN_FIXED_ROWS && CELLGEN_AMX && (defined(__AMX_INT8__) || defined(CELLGEN_AMX_EMULATED))
+#define CELLGEN_AMX_INT8 1
+#else
+#define CELLGEN_AMX_INT8 0
+#endif
 
 CELLGEN_INLINE int cellgen_is_fixed(int64_t K)
 {
@@ -22,7 +29,18 @@ CELLGEN_INLINE int cellgen_is_fixed(int64_t K)
 /* Words of a row. */
 CELLGEN_INLINE int64_t cellgen_fixed_words(int64_t K)
 {
-    return cellgen_is_fixed(K) ? CELLGEN_FIXED_HEAD + (K + 15) / 16 * 12 : 0;
+    return cellgen_is_fixed(K) ? CELLGEN_FIXED_HEAD + (K + 63) / 64 * 48 : 0;
+}
+/* Rows of four k of a panel: whole tiles. */
+CELLGEN_INLINE int64_t cellgen_fixed_fours(int64_t K)
+{
+    return CELLGEN_AMX_INT8 ? (K + 63) / 64 * 16 : CELLGEN_FOURS(K);
+}
+enum { CELLGEN_FIXED_ROWS_ON_AMX = 4 }; /* fewer take as long without it: they wait for weights */
+/* Whether tiles of AMX add bytes in this process. */
+CELLGEN_INLINE int cellgen_int8_on_amx(void)
+{
+    return CELLGEN_AMX_INT8 && cellgen_bf16_way() == CELLGEN_BF16_TILES;
 }
 
 #if CELLGEN_FIXED_ROWS
@@ -49,7 +67,7 @@ CELLGEN_STATIC void cellgen_fix_row(const float *from, int64_t K, cellgen_pair *
     const uint32_t largest = _mm512_reduce_max_epu32(most);
     const int is_number = largest < 0x7f800000u, s = largest ? 149 - (int)(largest >> 23) : 0;
     const int first = is_number ? s / 2 : 0, second = is_number ? s - first : 0;
-    float down[CELLGEN_FIXED_HEAD] = {cellgen_power_of_two(-first), cellgen_power_of_two(-second), 0, 0};
+    float down[2] = {cellgen_power_of_two(-first), cellgen_power_of_two(-second)};
     const __m512 up = _mm512_set1_ps(cellgen_power_of_two(first)), more = _mm512_set1_ps(cellgen_power_of_two(second));
     if (!is_number) {
         memcpy(down, &largest, sizeof *down);
@@ -57,33 +75,43 @@ CELLGEN_STATIC void cellgen_fix_row(const float *from, int64_t K, cellgen_pair *
     }
     memcpy(to, down, sizeof down);
     to += CELLGEN_FIXED_HEAD;
-    for (k = 0; k < K; k += 16, to += 12) {
-        const __mmask16 part = (__mmask16)(is_number ? K - k < 16 ? (1u << (K - k)) - 1u : 0xffffu : 0u);
+    for (k = 0; k < (K + 63) / 64 * 64; k += 16, to += k % 64 ? 4 : 36) {
+        const int64_t left = k < K && is_number ? K - k : 0;
+        const __mmask16 part = (__mmask16)(left < 16 ? (1u << left) - 1u : 0xffffu);
         const __m512 x = _mm512_maskz_loadu_ps(part, from + k);
         const __m512i nearest = _mm512_maskz_cvtps_epi32((__mmask16)-1, _mm512_mul_ps(_mm512_mul_ps(x, up), more));
         const __m512i below = _mm512_maskz_min_epi32((__mmask16)-1, nearest, _mm512_set1_epi32((1 << 23) - 1));
         const __m512i shifted = _mm512_add_epi32(below, _mm512_set1_epi32(1 << 23));
         _mm_storeu_si128((__m128i *)(void *)to, _mm512_maskz_cvtepi32_epi8((__mmask16)-1, _mm512_maskz_srli_epi32((__mmask16)-1, shifted, 16)));
-        _mm_storeu_si128((__m128i *)(void *)(to + 4), _mm512_maskz_cvtepi32_epi8((__mmask16)-1, _mm512_maskz_srli_epi32((__mmask16)-1, shifted, 8)));
-        _mm_storeu_si128((__m128i *)(void *)(to + 8), _mm512_maskz_cvtepi32_epi8((__mmask16)-1, shifted));
+        _mm_storeu_si128((__m128i *)(void *)(to + 16), _mm512_maskz_cvtepi32_epi8((__mmask16)-1, _mm512_maskz_srli_epi32((__mmask16)-1, shifted, 8)));
+        _mm_storeu_si128((__m128i *)(void *)(to + 32), _mm512_maskz_cvtepi32_epi8((__mmask16)-1, shifted));
     }
 }
 
-/* One vector of results of sums in three parts. */
-CELLGEN_INLINE void cellgen_fixed_sum(__m512i first_bytes, __m512i second_bytes, __m512i third_bytes, const cellgen_pair *row,
-                                      const int8_t *sums, const int8_t *scale, float *out, int accumulate)
+/* One vector of results of sums in three parts; `zero`: the first one where X = 0. */
+CELLGEN_INLINE void cellgen_fixed_result(__m512i first_bytes, __m512i second_bytes, __m512i third_bytes, const cellgen_pair *row,
+                                         __m512i zero, __m512 scale, float *out, int accumulate)
 {
     float down[2];
     memcpy(down, row, sizeof down);
     const __mmask16 all = (__mmask16)-1;
-    const __m512i zero = _mm512_maskz_slli_epi32(all, _mm512_loadu_si512(sums), 7); /* of X = 0 */
     const __m512 first = _mm512_maskz_cvtepi32_ps(all, _mm512_sub_epi32(first_bytes, zero));
     const __m512 second = _mm512_maskz_cvtepi32_ps(all, second_bytes), third = _mm512_maskz_cvtepi32_ps(all, third_bytes);
     const __m512 low = _mm512_fmadd_ps(second, _mm512_set1_ps(256.0f), third);
     const __m512 sum = _mm512_fmadd_ps(first, _mm512_set1_ps(65536.0f), low);
     const __m512 product = _mm512_mul_ps(_mm512_mul_ps(sum, _mm512_set1_ps(down[0])), _mm512_set1_ps(down[1]));
     const __m512 before = accumulate ? _mm512_loadu_ps(out) : _mm512_setzero_ps();
-    _mm512_storeu_ps(out, _mm512_fmadd_ps(product, _mm512_loadu_ps((const float *)(const void *)scale), before));
+    _mm512_storeu_ps(out, _mm512_fmadd_ps(product, scale, before));
+}
+CELLGEN_INLINE __m512i cellgen_fixed_zero(const int8_t *sums)
+{
+    return _mm512_maskz_slli_epi32((__mmask16)-1, _mm512_loadu_si512(sums), 7);
+}
+CELLGEN_INLINE void cellgen_fixed_sum(__m512i first_bytes, __m512i second_bytes, __m512i third_bytes, const cellgen_pair *row,
+                                      const int8_t *sums, const int8_t *scale, float *out, int accumulate)
+{
+    cellgen_fixed_result(first_bytes, second_bytes, third_bytes, row, cellgen_fixed_zero(sums),
+                         _mm512_loadu_ps((const float *)(const void *)scale), out, accumulate);
 }
 
 /* t += four products of bytes of a, without sign, and of b. GCC would copy the sums of a tile at every turn. */
@@ -102,9 +130,9 @@ CELLGEN_INLINE void cellgen_fixed_sum(__m512i first_bytes, __m512i second_bytes,
 #define CELLGEN_FIXED_ROW(R, NV)                                  \
     __m512i a_##R = _mm512_set1_epi32((int)x[R * stride]);        \
     CELLGEN_COLUMNS_##NV(CELLGEN_FIXED_FIRST, R, NV)              \
-    a_##R = _mm512_set1_epi32((int)x[R * stride + 4]);            \
+    a_##R = _mm512_set1_epi32((int)x[R * stride + 16]);            \
     CELLGEN_COLUMNS_##NV(CELLGEN_FIXED_SECOND, R, NV)             \
-    a_##R = _mm512_set1_epi32((int)x[R * stride + 8]);            \
+    a_##R = _mm512_set1_epi32((int)x[R * stride + 32]);            \
     CELLGEN_COLUMNS_##NV(CELLGEN_FIXED_THIRD, R, NV)
 #define CELLGEN_FIXED_END(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_FIXED_OUT, R, NV)
 #define CELLGEN_FIXED_OUT(R, J, NV)                                                                       \
@@ -119,13 +147,13 @@ CELLGEN_INLINE void cellgen_fixed_sum(__m512i first_bytes, __m512i second_bytes,
                                                         int64_t ldc, int accumulate)                      \
     {                                                                                                     \
         const int64_t fours = CELLGEN_FOURS(K);                                                           \
-        const int8_t *const ends = block + 4 * fours * columns, *b = block;                               \
+        const int8_t *const ends = block + 4 * cellgen_fixed_fours(K) * columns, *b = block;              \
         const cellgen_pair *x = rows + CELLGEN_FIXED_HEAD;                                                \
         CELLGEN_ROWS_##MR(CELLGEN_FIXED_BEGIN, NV)                                                        \
         for (int64_t four = 1; four <= fours; ++four, b += 4 * columns) {                                 \
             CELLGEN_ROWS_##NV(CELLGEN_FIXED_LOAD, NV)                                                     \
             CELLGEN_ROWS_##MR(CELLGEN_FIXED_ROW, NV)                                                      \
-            x += four % 4 ? 1 : 9;                                                                        \
+            x += four % 16 ? 1 : 33;                                                                      \
         }                                                                                                 \
         CELLGEN_ROWS_##MR(CELLGEN_FIXED_END, NV)                                                          \
     }
@@ -151,6 +179,72 @@ CELLGEN_END_LIGHT
         cellgen_fixed_tile_##ROWS##x4(K, from, stride, block + 4 * left, columns, out + row * ldc + left, ldc, accumulate);    \
         break;                                                                                                             \
     }
+
+#if CELLGEN_AMX_INT8
+/* Up to 16 rows by one vector, or two, on AMX. */
+CELLGEN_INLINE void cellgen_fixed_tile_amx(int has_two, int64_t count, int64_t K, const cellgen_pair *rows, int64_t stride,
+                                           const int8_t *block, int64_t columns, float *out, int64_t ldc, int accumulate)
+{
+    CELLGEN_ALIGNED int32_t parts[6][16][16];
+    const int8_t *const ends = block + 4 * cellgen_fixed_fours(K) * columns, *b = block;
+    const cellgen_pair *a = rows + CELLGEN_FIXED_HEAD;
+    cellgen_amx_zero(0);
+    cellgen_amx_zero(1);
+    cellgen_amx_zero(2);
+    if (has_two) {
+        cellgen_amx_zero(3);
+        cellgen_amx_zero(4);
+        cellgen_amx_zero(5);
+    }
+    for (int64_t k = 0; k < K; k += 64, a += 48, b += 64 * columns) {
+        cellgen_amx_load(7, b, 4 * columns);
+        cellgen_amx_load(6, a, 4 * stride);
+        cellgen_amx_dot_bytes(0, 6, 7);
+        cellgen_amx_load(6, a + 16, 4 * stride);
+        cellgen_amx_dot_bytes(1, 6, 7);
+        cellgen_amx_load(6, a + 32, 4 * stride);
+        cellgen_amx_dot_bytes(2, 6, 7);
+        if (!has_two) continue;
+        cellgen_amx_load(7, b + 64, 4 * columns);
+        cellgen_amx_dot_bytes(5, 6, 7);
+        cellgen_amx_load(6, a + 16, 4 * stride);
+        cellgen_amx_dot_bytes(4, 6, 7);
+        cellgen_amx_load(6, a, 4 * stride);
+        cellgen_amx_dot_bytes(3, 6, 7);
+    }
+    cellgen_amx_store(0, parts[0], 64);
+    cellgen_amx_store(1, parts[1], 64);
+    cellgen_amx_store(2, parts[2], 64);
+    if (has_two) {
+        cellgen_amx_store(3, parts[3], 64);
+        cellgen_amx_store(4, parts[4], 64);
+        cellgen_amx_store(5, parts[5], 64);
+    }
+    for (int64_t v = 0; v <= has_two; ++v) {
+        const __m512i zero = cellgen_fixed_zero(ends + 64 * v);
+        const __m512 scale = _mm512_loadu_ps((const float *)(const void *)(ends + 64 * v + 4 * columns));
+        for (int64_t r = 0; r < count; ++r)
+            cellgen_fixed_result(_mm512_load_si512(parts[3 * v][r]), _mm512_load_si512(parts[3 * v + 1][r]), _mm512_load_si512(parts[3 * v + 2][r]),
+                                 rows + r * stride, zero, scale, out + r * ldc + 16 * v, accumulate);
+    }
+}
+
+/* Any number of rows and vectors. */
+CELLGEN_OUTLINE void cellgen_fixed_product_amx(cellgen_amx *amx, int64_t count, int64_t vectors, int64_t K, const cellgen_pair *rows, int64_t stride,
+                                               const int8_t *block, float *out, int64_t ldc, int accumulate)
+{
+    const int64_t columns = vectors * CELLGEN_LANES_F32;
+    for (int64_t row = 0; row < count; row += 16) {
+        const int64_t here = count - row < 16 ? count - row : 16;
+        const cellgen_pair *const from = rows + row * stride;
+        float *const to = out + row * ldc;
+        int64_t left = 0;
+        cellgen_amx_shape_bytes(amx, here);
+        for (; left + 32 <= columns; left += 32) cellgen_fixed_tile_amx(1, here, K, from, stride, block + 4 * left, columns, to + left, ldc, accumulate);
+        if (left < columns) cellgen_fixed_tile_amx(0, here, K, from, stride, block + 4 * left, columns, to + left, ldc, accumulate);
+    }
+}
+#endif
 
 /* The same of any number of rows and vectors: four vectors at a time, two rows. */
 CELLGEN_STATIC void cellgen_fixed_product(int64_t count, int64_t vectors, int64_t K, const cellgen_pair *rows, int64_t stride,

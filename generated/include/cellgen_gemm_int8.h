@@ -108,7 +108,7 @@ CELLGEN_INLINE void cellgen_scale_int8(int64_t rows, int64_t vectors, const floa
  * the scales of these. */
 CELLGEN_INLINE int64_t cellgen_block_bytes_int8(int64_t K, int64_t columns)
 {
-    const int64_t of_column = cellgen_is_fixed(K) ? 4 * CELLGEN_FOURS(K) + (int64_t)sizeof(int32_t) : K;
+    const int64_t of_column = cellgen_is_fixed(K) ? 4 * cellgen_fixed_fours(K) + (int64_t)sizeof(int32_t) : K;
     return (columns * (of_column + (int64_t)sizeof(float)) + 63) / 64 * 64;
 }
 /* Bytes of all panels. */
@@ -148,7 +148,7 @@ CELLGEN_STATIC void cellgen_pack_int8(int64_t K, int64_t width, int64_t columns,
                                       int8_t *block, int64_t first, int64_t step)
 {
     const int fixed = cellgen_is_fixed(K);
-    const int64_t deep = fixed ? 4 * CELLGEN_FOURS(K) : K, next = fixed ? 4 : 1;
+    const int64_t deep = fixed ? 4 * cellgen_fixed_fours(K) : K, next = fixed ? 4 : 1;
     int32_t *const sums = (int32_t *)(void *)(block + deep * step) + first;
     float *const scale = (float *)(void *)(block + (deep + (fixed ? (int64_t)sizeof *sums : 0)) * step) + first;
     uint32_t largest[4 * CELLGEN_LANES_F32] = {0};

@@ -205,7 +205,7 @@ CELLGEN_INLINE void cg_terms_int8(const cg_tiles *tiles, const cg_block *at, int
                                         tiles->prefetch};
         const cellgen_rounded *const of = tiles->rounded;
         const cellgen_pair *const fixed = of ? cg_rounded_row(b, tiles->stage, of, (int)(own - tiles->stage->run), top, at->head) : 0;
-        cg_product_int8(rows, own->slots * vectors, &term, fixed, of ? of->stride : 0, out, slots * width, accumulate);
+        cg_product_int8(tiles->amx, rows, own->slots * vectors, &term, fixed, of ? of->stride : 0, out, slots * width, accumulate);
     }
 }
 #endif
@@ -307,7 +307,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
     cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0, &amx};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
-    tiles.deep = b->in_bf16 == CELLGEN_BF16_TILES || (!b->in_int8 && cellgen_is_deep(cg_panel_rows(b, stage->depth), vectors));
+    tiles.deep = b->in_bf16 == CELLGEN_BF16_TILES || (b->in_int8 && cellgen_int8_on_amx()) || (!b->in_int8 && cellgen_is_deep(cg_panel_rows(b, stage->depth), vectors));
     const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
     const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
     const int64_t high = most < room ? most : room;
@@ -382,7 +382,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
         if (b->in_int8) {
             const int8_t *const panel = cg_block_int8(b, run, block, columns);
             const cellgen_term_int8 term = {inner, cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
-            cg_product_int8(rows, vectors, &term, row, rounded.stride, out, columns, 0);
+            cg_product_int8(&amx, rows, vectors, &term, row, rounded.stride, out, columns, 0);
         } else {
             const real *const panel = b->memory[run->panel] + block * words * columns; /* of words, which are as long */
             const real *const next = block + 1 < own->end ? panel + words * columns : panel;

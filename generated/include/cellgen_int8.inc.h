@@ -13,16 +13,22 @@ CELLGEN_INLINE const int8_t *cg_block_int8(const cg_row_block *b, const cellgen_
 
 /* The product of one operand for a tile, or for any number of rows where nothing is there yet; `fixed`: its rows in
  * fixed point, `stride` words apart, where they are. */
-CELLGEN_OUTLINE void cg_product_int8(int64_t rows, int64_t vectors, const cellgen_term_int8 *term, const cellgen_pair *fixed,
+CELLGEN_OUTLINE void cg_product_int8(cellgen_amx *amx, int64_t rows, int64_t vectors, const cellgen_term_int8 *term, const cellgen_pair *fixed,
                                      int64_t stride, float *out, int64_t ldc, int accumulate)
 {
+#if CELLGEN_AMX_INT8
+    if (rows >= CELLGEN_FIXED_ROWS_ON_AMX && cellgen_is_fixed(term->K) && cellgen_int8_on_amx()) {
+        cellgen_fixed_product_amx(amx, rows, vectors, term->K, fixed, stride, term->b, out, ldc, accumulate);
+        return;
+    }
+#endif
 #if CELLGEN_FIXED_ROWS
     if (cellgen_is_fixed(term->K)) {
         cellgen_fixed_product(rows, vectors, term->K, fixed, stride, term->b, out, ldc, accumulate);
         return;
     }
 #endif
-    (void)fixed, (void)stride;
+    (void)amx, (void)fixed, (void)stride;
     CELLGEN_ALIGNED float sums[CELLGEN_TILE_BYTES / sizeof(float)];
     const float *const scale = (const float *)(const void *)(term->b + term->K * term->b_step);
     float *const to = accumulate ? sums : out;

@@ -2,27 +2,50 @@
  * cellgen_gemm_outers of operands that are rounded when they are packed, in pairs or in floats; `packed` holds
  * words of either. Part of cellgen_gemm_bf16.h. */
 
-/* Rows of A^T in tiles of equal height, each [word][row]. */
-CELLGEN_STATIC void cellgen_pack_tiles_bf16(int way, int64_t rows, int64_t tiles, int64_t K, const float *a,
-                                            int64_t a_step, cellgen_pair *out)
+/* Rows of A^T in tiles of equal height, each [pair][row]. */
+CELLGEN_STATIC void cellgen_pack_pairs_in_tiles(int64_t rows, int64_t tiles, int64_t K, const float *a, int64_t a_step, cellgen_pair *out)
 {
-    const int64_t each = way == CELLGEN_BF16_FLOATS ? 1 : 2;
     for (int64_t height; rows > 0; --tiles, rows -= height, a += height) {
         height = (rows + tiles - 1) / tiles;
         const float *from = a;
 #if CELLGEN_HAVE_PART
         const cellgen_part_f32 part = cellgen_part_make_f32(height);
-        for (int64_t k = 0; k < K; k += each, from += each * a_step, out += height) {
-            const cellgen_vec_f32 first = cellgen_load_part_f32(from, part);
-            const cellgen_vec_f32 second = each == 2 && k + 1 < K ? cellgen_load_part_f32(from + a_step, part) : cellgen_zero_f32();
-            cellgen_store_part_pairs(out, part, each == 2 ? cellgen_pair_vectors(first, second) : cellgen_as_pairs(cellgen_round_vector(first)));
-        }
+        for (int64_t k = 0; k < K; k += 2, from += 2 * a_step, out += height)
+            cellgen_store_part_pairs(out, part,
+                                     cellgen_pair_vectors(cellgen_load_part_f32(from, part),
+                                                          k + 1 < K ? cellgen_load_part_f32(from + a_step, part)
+                                                                    : cellgen_zero_f32()));
 #else
-        for (int64_t k = 0; k < K; k += each, from += each * a_step)
+        for (int64_t k = 0; k < K; k += 2, from += 2 * a_step)
             for (int64_t row = 0; row < height; ++row)
-                *out++ = cellgen_pair_of(from[row], each == 2 && k + 1 < K ? from[a_step + row] : 0.0f);
+                *out++ = cellgen_pair_of(from[row], k + 1 < K ? from[a_step + row] : 0.0f);
 #endif
     }
+}
+
+/* The same in floats: rows of A are rounded in whole vectors, a few tiles wide. */
+CELLGEN_STATIC void cellgen_pack_floats_in_tiles(int64_t rows, int64_t tiles, int64_t K, const float *a, int64_t a_step, float *out)
+{
+    enum { TILES = 8, WIDTH = TILES * CELLGEN_PANEL_ROWS };
+    CELLGEN_ALIGNED float rounded[CELLGEN_DEPTH * WIDTH];
+    for (int64_t width, here; rows > 0; tiles -= here, rows -= width, a += width, out += width * K) {
+        here = tiles < TILES ? tiles : (int64_t)TILES;
+        width = 0;
+        for (int64_t tile = 0; tile < here; ++tile) width += (rows - width + tiles - tile - 1) / (tiles - tile);
+        for (int64_t k = 0; k < K; ++k)
+            cellgen_round_row(CELLGEN_BF16_FLOATS, a + k * a_step, width, (cellgen_pair *)(void *)(rounded + k * WIDTH));
+        cellgen_pack_tiles_f32(width, here, K, rounded, WIDTH, out);
+    }
+}
+
+/* Either of both. */
+CELLGEN_INLINE void cellgen_pack_tiles_bf16(int way, int64_t rows, int64_t tiles, int64_t K, const float *a,
+                                            int64_t a_step, cellgen_pair *out)
+{
+    if (way == CELLGEN_BF16_FLOATS)
+        cellgen_pack_floats_in_tiles(rows, tiles, K, a, a_step, (float *)(void *)out);
+    else
+        cellgen_pack_pairs_in_tiles(rows, tiles, K, a, a_step, out);
 }
 
 /* Where the words of an operand are packed. */
