@@ -38,7 +38,7 @@ void Py_IncRef(Object) WEAK;
 void Py_DecRef(Object) WEAK;
 
 enum { FAST_CALL = 0x0080 }; /* METH_FASTCALL */
-enum { SAVES = 1, REVERSE = 2, OF_LAYER = 4, DETACHED = 8 };
+enum { SAVES = 1, REVERSE = 2, OF_LAYER = 4, DETACHED = 8, OF_STEP = 16 };
 
 /* What a call asks of Python, given once: torch's functions, types, a name, and its constants. */
 static struct {
@@ -80,43 +80,55 @@ static int is_dense_kind(Tensor tensor)
     return !aoti_torch_get_layout(tensor, &layout) && layout == aoti_torch_layout_strided() && is_in_memory(tensor);
 }
 
-/* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
-static int take_given(Run *run, Object theta, int may_learn)
+/* Turn the tensors of a list into handles, which the call owns, NULL for None; their number, below 0: declined. */
+static int take_handles(Run *run, Object list, Tensor *into, int may_learn)
 {
-    const intptr_t count = PyList_Size(theta);
-    int there = 0;
-    if (count != run->cell->theta)
+    const intptr_t count = PyList_Size(list);
+    int there = 0, next = 0;
+    if (count < 0 || count > 2 * MOST)
         return -1;
     for (intptr_t k = 0; k < count; ++k) {
-        Object given = PyList_GetItem(theta, k);
-        const cellgen_value *value = run->cell->shape[k];
-        if (given == python.none ? value == NULL || value->role != CELLGEN_ROLE_STATE : !is_plain(given, may_learn))
+        Object given = PyList_GetItem(list, k);
+        if (given != python.none && !is_plain(given, may_learn))
             return -1;
-        run->theta[k] = given == python.none ? NULL : given;
+        into[k] = given == python.none ? NULL : given;
         there += given != python.none;
     }
-    Object named = theta;
+    Object named = list;
     if (there < count) {
-        int next = 0;
         named = PyList_New(there);
         for (intptr_t k = 0; k < count && named != NULL; ++k)
-            if (run->theta[k] != NULL)
-                Py_IncRef(run->theta[k]), PyList_SetItem(named, next++, run->theta[k]);
+            if (into[k] != NULL)
+                Py_IncRef(into[k]), PyList_SetItem(named, next++, into[k]);
     }
     Object handles = named == NULL ? NULL : PyObject_CallFunctionObjArgs(python.handles, named, NULL);
-    if (named != NULL && named != theta)
+    if (named != NULL && named != list)
         Py_DecRef(named);
     if (handles == NULL)
         return -1;
-    int next = 0;
+    next = 0;
     for (intptr_t k = 0; k < count; ++k)
-        if (run->theta[k] != NULL) {
-            own(run, run->theta[k] = PyCapsule_GetPointer(PyList_GetItem(handles, next++), NULL));
-            if (!is_dense_kind(run->theta[k]))
+        if (into[k] != NULL) {
+            own(run, into[k] = PyCapsule_GetPointer(PyList_GetItem(handles, next++), NULL));
+            if (!is_dense_kind(into[k]))
                 fail(run, "cellgen: a tensor is sparse, nested or without memory");
         }
     Py_DecRef(handles);
     return (int)count;
+}
+
+/* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
+static int take_given(Run *run, Object theta, int may_learn)
+{
+    if (PyList_Size(theta) != run->cell->theta)
+        return -1;
+    const int count = take_handles(run, theta, run->theta, may_learn);
+    for (int k = 0; k < count; ++k) {
+        const cellgen_value *value = run->cell->shape[k];
+        if (run->theta[k] == NULL && (value == NULL || value->role != CELLGEN_ROLE_STATE))
+            fail(run, "cellgen: a tensor is missing");
+    }
+    return count;
 }
 
 static void take_numbers_of_cell(Run *run, Object scalars)
@@ -131,17 +143,50 @@ static void take_numbers_of_cell(Run *run, Object scalars)
 /* Tensors of Python from the results of a call, which it gives up. */
 static Object take_results(Run *run)
 {
-    int count = 0, next = 0;
+    int count = run->checkpoints, next = 0;
     for (int k = 0; k < run->function->results; ++k)
         count += run->result[k] != NULL;
     Object list = PyList_New(count);
     for (int k = 0; k < run->function->results && list != NULL; ++k)
         if (run->result[k] != NULL)
             PyList_SetItem(list, next++, PyCapsule_New(run->result[k], NULL, NULL));
+    for (int k = 0; k < run->checkpoints && list != NULL; ++k)
+        PyList_SetItem(list, next++, PyCapsule_New(run->checkpoint[k], NULL, NULL));
     Object found = list == NULL ? NULL : PyObject_CallFunctionObjArgs(python.tensors, list, NULL);
     if (list != NULL)
         Py_DecRef(list);
     return found;
+}
+
+/* Where everything lies that a step keeps, in one tensor, 16 numbers aligned; how many numbers it has. */
+static int64_t place_kept(Run *run)
+{
+    int64_t numbers = 0;
+    for (int m = 0; m < run->cell->forward.members; ++m) {
+        const Member *member = &run->cell->forward.member[m];
+        const cellgen_value *value = member->value;
+        int64_t count = 1;
+        if (member->source != RESULT)
+            continue;
+        run->kept_offset[member->number] = value->role == CELLGEN_ROLE_FINAL ? -1 : numbers * (run->is_double ? 8 : 4);
+        for (int64_t k = 0; k < value->axes; ++k)
+            count *= length(value->axis[k], run->dims);
+        numbers += value->role == CELLGEN_ROLE_FINAL ? 0 : (count + 15) / 16 * 16;
+    }
+    return numbers;
+}
+
+/* Make the tensor of all that a step keeps. */
+static void make_kept(Run *run)
+{
+    const int64_t numbers = place_kept(run);
+    void *found = NULL;
+    Tensor made = make(run, 1, &numbers, run->dtype);
+    if (made == NULL)
+        return;
+    run->checkpoint[run->checkpoints++] = made;
+    aoti_torch_get_data_ptr(made, &found);
+    run->kept_at = found;
 }
 
 static void run_directly(Run *run, int flags, int count)
@@ -152,15 +197,75 @@ static void run_directly(Run *run, int flags, int count)
         look_at_theta(run, count);
     if (run->fault == NULL && run->is_layer && (run->dims[0] == 0 || run->dims[1] == 0))
         fail(run, "cellgen: torch's layers refuse sequences without steps or rows");
+    if (run->is_step && run->narrow)
+        fail(run, "cellgen: a step is of float32 or float64");
     options.products = run->in_bf16;
+    options.partial = run->is_step && !(flags & SAVES);
+    if (run->fault == NULL && run->is_step && (flags & SAVES))
+        make_kept(run);
     if (run->fault == NULL)
         fill(run, flags & SAVES);
     if (run->fault == NULL)
-        call(run, &options, !options.reverse && !options.products);
+        call(run, &options, !options.reverse && !options.products && !options.partial);
+}
+
+/* The backward pass of a step, of what is kept of it and gradients of its final states. */
+static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
+{
+    cellgen_options options = {.hold = 1, .every = 1};
+    int64_t rank = 0, *sizes = NULL;
+    int32_t dtype = -1;
+    void *found = NULL;
+    none(run->result, run->function->results);
+    run->wanted = wanted;
+    if (run->fault == NULL)
+        look_at_theta(run, count);
+    if (run->fault != NULL)
+        return;
+    aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
+    if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run)) {
+        fail(run, "cellgen: what is kept is of another call");
+        return;
+    }
+    aoti_torch_get_data_ptr(kept, &found);
+    run->kept_at = found;
+    for (int m = 0; m < run->function->members; ++m)
+        if (run->function->member[m].source == KEPT && run->kept_offset[run->function->member[m].number] < 0)
+            fail(run, "cellgen: a backward pass reads final states");
+    fill(run, 1);
+    if (run->fault == NULL)
+        call(run, &options, 1);
+}
+
+/* A call that begins, of a cell by its number; NULL: no memory. */
+static Run *begin_directly(Object number, int is_backward, int flags)
+{
+    Run *run = malloc(sizeof *run);
+    if (run == NULL)
+        return NULL;
+    start(run);
+    run->cell = PyLong_AsVoidPtr(number);
+    run->function = is_backward ? &run->cell->backward : &run->cell->forward;
+    run->is_layer = (flags & OF_LAYER) != 0;
+    run->is_step = (flags & OF_STEP) != 0;
+    return run;
+}
+
+/* Give up what the call owns, and its results if it has a fault. */
+static void end_directly(Run *run)
+{
+    for (int k = 0; k < run->owns; ++k)
+        aoti_torch_delete_tensor_object(run->owned[k]);
+    for (int k = 0; k < run->function->results && run->fault != NULL; ++k)
+        if (run->result[k] != NULL)
+            aoti_torch_delete_tensor_object(run->result[k]);
+    for (int k = 0; k < run->checkpoints && run->fault != NULL; ++k)
+        aoti_torch_delete_tensor_object(run->checkpoint[k]);
 }
 
 /* direct(cell, flags, theta, scalars): a list of tensors, or None. `flags`: whether the call saves, runs in
- * reverse, is of a layer, whose states are (1, B, ...), and takes tensors that require gradients, too. */
+ * reverse, is of a layer, whose states are (1, B, ...), takes tensors that require gradients, too, and is of one
+ * step, whose input is (B, ...): it gives final states, and where it saves one tensor of all that is kept. */
 static Object direct(Object self, Object const *given, intptr_t arguments)
 {
     (void)self;
@@ -168,22 +273,16 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
     if (arguments != 4)
         return declined();
     const int flags = (int)PyLong_AsLong(given[1]);
-    Run *run = malloc(sizeof *run);
+    Run *run = begin_directly(given[0], 0, flags);
     if (run == NULL)
         return declined();
-    start(run);
-    run->cell = PyLong_AsVoidPtr(given[0]), run->function = &run->cell->forward;
-    run->is_layer = (flags & OF_LAYER) != 0;
+    none(run->result, run->function->results);
     const int count = take_given(run, given[2], (flags & DETACHED) != 0);
     if (count >= 0) {
         take_numbers_of_cell(run, given[3]);
         void *thread = PyEval_SaveThread();
         run_directly(run, flags, count);
-        for (int k = 0; k < run->owns; ++k)
-            aoti_torch_delete_tensor_object(run->owned[k]);
-        for (int k = 0; k < run->function->results && run->fault != NULL; ++k)
-            if (run->result[k] != NULL)
-                aoti_torch_delete_tensor_object(run->result[k]);
+        end_directly(run);
         PyEval_RestoreThread(thread);
         found = run->fault == NULL ? take_results(run) : NULL;
     }
@@ -191,17 +290,53 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
     return found == NULL ? declined() : found;
 }
 
-/* Give Python the function; NULL where this process has no Python. `given`: what `python` holds, in order. */
+/* back(cell, tensors, scalars, wanted): the gradients of a step, or None. `tensors`: theta, what is kept, and
+ * the upstream gradients of the cell in order, None for those that are not there. */
+static Object back(Object self, Object const *given, intptr_t arguments)
+{
+    (void)self;
+    Object found = NULL;
+    if (arguments != 4)
+        return declined();
+    Run *run = begin_directly(given[0], 1, OF_STEP);
+    if (run == NULL)
+        return declined();
+    const int theta = run->cell->theta, upstream = run->cell->upstream;
+    Tensor tensors[2 * MOST];
+    none(run->result, run->function->results);
+    const intptr_t size = PyList_Size(given[1]);
+    if (size == theta + 1 + upstream && take_handles(run, given[1], tensors, 1) >= 0) {
+        for (int k = 0; k <= theta; ++k)
+            if (tensors[k] == NULL)
+                fail(run, "cellgen: a tensor is missing");
+        memcpy(run->theta, tensors, (size_t)theta * sizeof *tensors);
+        memcpy(run->upstream, tensors + theta + 1, (size_t)upstream * sizeof *tensors);
+        take_numbers_of_cell(run, given[2]);
+        const int64_t wanted = (int64_t)PyLong_AsLong(given[3]);
+        void *thread = PyEval_SaveThread();
+        run_back(run, theta, tensors[theta], wanted);
+        end_directly(run);
+        PyEval_RestoreThread(thread);
+        found = run->fault == NULL ? take_results(run) : NULL;
+    }
+    free(run);
+    return found == NULL ? declined() : found;
+}
+
+/* Give Python both functions; NULL where this process has no Python. `given`: what `python` holds, in order. */
 Object cellgen_torch_direct(Object given)
 {
-    static Method method = {"cellgen_direct", direct, FAST_CALL, NULL};
+    static Method methods[] = {{"cellgen_direct", direct, FAST_CALL, NULL}, {"cellgen_back", back, FAST_CALL, NULL}};
     Object *const places[] = {&python.handles, &python.tensors, &python.is_negative, &python.requires_grad,
                               &python.tensor, &python.parameter, &python.none, &python.no};
     for (int k = 0; k < (int)(sizeof places / sizeof *places); ++k) {
         *places[k] = PyTuple_GetItem(given, k);
         Py_IncRef(*places[k]);
     }
-    return PyCFunction_NewEx(&method, NULL, NULL);
+    Object pair = PyList_New(2);
+    for (int k = 0; k < 2 && pair != NULL; ++k)
+        PyList_SetItem(pair, k, PyCFunction_NewEx(&methods[k], NULL, NULL));
+    return pair;
 }
 
 /* A cell by its text; NULL where there is no such. */

@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 from cellgen.torch import native
 from cellgen.torch.devices import CPU, PLACES
 
-SAVES, REVERSE, OF_LAYER, DETACHED = 1, 2, 4, 8
+SAVES, REVERSE, OF_LAYER, DETACHED, OF_STEP = 1, 2, 4, 8, 16
 """Flags of a call: it keeps what a gradient reads; steps run in reverse; states have a first axis
 of one layer, (1, B, ...); tensors that require gradients are taken, too, since nothing is
-tracked."""
+tracked; arrays over time are those of one step, (B, ...), and final states alone are results."""
 
 
 def is_quiet() -> bool:

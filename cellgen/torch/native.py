@@ -72,6 +72,18 @@ _loaded: list[ctypes.CDLL] = []
 @functools.cache
 def direct() -> Callable[..., Any] | None:
     """Return the function of ``direct.c`` that runs a forward pass, None where it cannot be had."""
+    return _both()[0]
+
+
+@functools.cache
+def back() -> Callable[..., Any] | None:
+    """Return the one that runs the backward pass of a step, None where it cannot be had."""
+    return _both()[1]
+
+
+@functools.cache
+def _both() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    """The functions of ``direct.c``."""
     handles: Any = getattr(torch._C, "_aoti", None)
     try:
         given = (
@@ -81,11 +93,11 @@ def direct() -> Callable[..., Any] | None:
         )
         make = ctypes.PyDLL(_loaded[0]._name).cellgen_torch_direct
         make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
-        found: Callable[..., Any] = make(given)
+        forward, backward = make(given)
     except (AttributeError, IndexError, OSError, ValueError) as error:
         log.debug("calls go through torch's dispatcher: %s", error)
-        return None
-    return found
+        return None, None
+    return forward, backward
 
 
 def number_of(text: str) -> int:

@@ -24,6 +24,7 @@ from cellgen.torch.devices import PLACES
 from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, dropped_rows_first, run_layers
+from cellgen.torch.steps import CellStep, step_of
 from cellgen.torch.usual import Stack, stack_of
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
@@ -44,6 +45,16 @@ def _cell(mode: str) -> CellFunction:
 
         found = _cells[mode] = function(BY_MODE[mode])
     return found
+
+
+_steps: dict[str, CellStep | None] = {}
+
+
+def _step_of(mode: str) -> CellStep | None:
+    """The step of the cell of a mode, made when it is first needed."""
+    if mode not in _steps:
+        _steps[mode] = step_of(_cell(mode))
+    return _steps[mode]
 
 
 class _Recurrent(torch.nn.RNNBase):
@@ -275,6 +286,15 @@ class _Step:
     def _mode(self) -> str:
         return self.mode
 
+    def _usual(self, input: Any, states: tuple[Any, ...] | None) -> Sequence[Tensor] | None:
+        """Compute a usual call; None for others."""
+        if states is None or torch.compiler.is_compiling():
+            return None
+        step = _step_of(self._mode())
+        if step is None:
+            return None
+        return step.run(input, states, self._parameters)  # type: ignore[attr-defined]
+
     def _step(self, input: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
         cell = _cell(self._mode())
         named = {name: getattr(self, name) for name in WEIGHTS[:4]}
@@ -311,6 +331,9 @@ class GRUCell(_Step, torch.nn.GRUCell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """One step: the new state."""
         states = () if hx is None else (hx,)
+        found = self._usual(input, states)
+        if found is not None:
+            return found[0]
         if not self._is_mine(input, states):
             return super().forward(input, hx)
         return self._step(input, states)[0]
@@ -325,6 +348,9 @@ class RNNCell(_Step, torch.nn.RNNCell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """One step: the new state."""
         states = () if hx is None else (hx,)
+        found = self._usual(input, states) if self.nonlinearity in MODES else None
+        if found is not None:
+            return found[0]
         if not self._is_mine(input, states) or self.nonlinearity not in MODES:
             return super().forward(input, hx)
         return self._step(input, states)[0]
@@ -338,6 +364,9 @@ class LSTMCell(_Step, torch.nn.LSTMCell):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         """One step: the new states h and c."""
         states = _given(hx, 2)
+        found = self._usual(input, states)
+        if found is not None:
+            return found[0], found[1]
         if states is None or not self._is_mine(input, states):
             return super().forward(input, hx)
         return self._step(input, states)

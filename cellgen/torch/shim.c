@@ -35,11 +35,14 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     const int is_saved = (value->flags & CELLGEN_VALUE_SAVED) != 0;
     const int is_output = run->function == &run->cell->forward && !is_saved;
     void *word = NULL;
+    if (run->is_step && run->function == &run->cell->forward && value->role != CELLGEN_ROLE_FINAL)
+        return saves ? run->kept_at + run->kept_offset[member->number] : NULL;
     if (is_output && (run->hidden >> member->number & 1))
         return NULL;
     if (is_wanted ? is_saved && (!saves || run->segment) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
         return NULL;
-    const int64_t first = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    const int is_last = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    const int64_t first = is_last || (run->is_step && (value->flags & CELLGEN_VALUE_OVER_TIME));
     const int64_t before = run->is_layer && value->role == CELLGEN_ROLE_FINAL;
     const int is_timed = has_steps(run, value) && !first;
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
@@ -50,7 +53,7 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     if (made == NULL)
         return NULL;
     aoti_torch_get_data_ptr(made, &word);
-    if (first && count > 0)
+    if (is_last && count > 0)
         memset(word, 0, (size_t)count);
     if (!is_wanted)
         own(run, made);
@@ -112,7 +115,10 @@ static void fill(Run *run, int saves)
         run->stored[m] = CELLGEN_STORED_REAL;
         switch (member->source) {
         case THETA: tensor = run->theta[member->number]; break;
-        case KEPT: tensor = run->segment ? NULL : run->kept[member->number]; break;
+        case KEPT:
+            tensor = run->segment || run->is_step ? NULL : run->kept[member->number];
+            word = run->is_step ? run->kept_at + run->kept_offset[member->number] : NULL;
+            break;
         case UPSTREAM: tensor = run->upstream[member->number]; break;
         case SCALAR: memcpy(&word, &run->scalar[member->number], sizeof word); break;
         case RESULT: word = make_result(run, member, saves, &run->stored[m]); break;
@@ -338,9 +344,10 @@ static void run_on(Run *run, const Value *rest, cellgen_options *options, Value 
 
 static void start(Run *run)
 {
+    run->kept_at = NULL;
     run->cell = NULL, run->function = NULL, run->fault = NULL;
     run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
-    run->products = run->hidden = run->segment = run->last = run->skips = run->is_layer = 0;
+    run->products = run->hidden = run->segment = run->last = run->skips = run->is_layer = run->is_step = 0;
     run->every = 1;
     run->strides = run->own_strides;
     run->wanted = -1;

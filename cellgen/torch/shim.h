@@ -119,6 +119,9 @@ typedef struct {
     int64_t every, hidden, segment;
     int last, skips;
     int is_layer; /* states are (1, B, ...), those of one layer */
+    int is_step;  /* arrays over time are (B, ...), those of one step; what is kept lies in one tensor */
+    char *kept_at; /* the memory of that tensor */
+    int64_t kept_offset[MOST]; /* in it, of each that is kept; -1: final states, which are results */
 } Run;
 
 /* What a backward pass with checkpoints runs forward once more. */

@@ -112,13 +112,15 @@ static void look_at_theta(Run *run, int count)
             fail(run, "cellgen: a state is left out that alone tells a dimension");
             return;
         }
+        const int64_t before = run->is_step && (shape->flags & CELLGEN_VALUE_OVER_TIME);
         aoti_torch_get_dim(run->theta[tells.tensor], &rank);
-        if (rank != shape->axes) {
+        if (rank != shape->axes - before) {
             fail(run, "cellgen: a tensor has another rank");
             return;
         }
         aoti_torch_get_sizes(run->theta[tells.tensor], &sizes);
-        run->dims[tells.dim] = told(shape->axis[tells.axis], tells.dim, sizes[tells.axis], run->dims);
+        const int64_t size = tells.axis < before ? 1 : sizes[tells.axis - before];
+        run->dims[tells.dim] = told(shape->axis[tells.axis], tells.dim, size, run->dims);
         if (run->dims[tells.dim] < 0)
             fail(run, "cellgen: shapes do not agree");
     }

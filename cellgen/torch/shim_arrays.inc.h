@@ -109,11 +109,11 @@ static int is_in_memory(Tensor tensor)
     return data != NULL && (last + 1) * (int64_t)aoti_torch_dtype_element_size(dtype) <= bytes;
 }
 
-/* Whether units lie side by side, whatever lies between steps and rows. */
-static int has_dense_units(int64_t rank, const int64_t *sizes, const int64_t *strides)
+/* Whether units, the axes from `first` on, lie side by side, whatever lies between steps and rows. */
+static int has_dense_units(int64_t rank, int64_t first, const int64_t *sizes, const int64_t *strides)
 {
     int64_t dense = 1;
-    for (int64_t k = rank; k-- > 2;) {
+    for (int64_t k = rank; k-- > first;) {
         if (sizes[k] > 1 && strides[k] != dense)
             return 0;
         dense *= sizes[k];
@@ -195,25 +195,26 @@ static void *address(Run *run, Tensor tensor, const Member *member)
     int first = 0;
     aoti_torch_get_dim(tensor, &rank), aoti_torch_get_sizes(tensor, &sizes);
     aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
+    const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
+    const int64_t before = run->is_step && timed;
     if (run->is_layer && value->role == CELLGEN_ROLE_STATE)
         first = rank > 0 && sizes[0] == 1, sizes += first, rank = first ? rank - 1 : -1;
-    if (rank != value->axes || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
+    if (rank != value->axes - before || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: a tensor has another rank, dtype or device");
         return NULL;
     }
     for (int64_t k = 0; k < rank; ++k)
-        if (sizes[k] != shown_length(run, value, k, is_shown)) {
+        if (sizes[k] != shown_length(run, value, k + before, is_shown)) {
             fail(run, "cellgen: shapes do not agree");
             return NULL;
         }
-    const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
     const int is_widened = run->narrow && dtype == run->dtype && !has_steps(run, value) && !is_raw(run, member);
     aoti_torch_is_contiguous(tensor, &dense);
     if (!dense || is_widened) {
         aoti_torch_get_strides(tensor, &strides);
-        if (timed && has_dense_units(rank, sizes, strides)) {
+        if (timed && has_dense_units(rank, 2 - before, sizes, strides)) {
             run->is_apart = 1;
-            span(run, strides[0], strides[1]);
+            span(run, strides[0], strides[1 - before]);
             aoti_torch_get_data_ptr(tensor, &found);
             return found;
         }

@@ -1,0 +1,219 @@
+"""Drop-in cells take the direct way: the same numbers, and only where nothing would come of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+from torch.nn.utils import parametrizations  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+from cellgen.torch import native  # noqa: E402
+
+pytestmark = [
+    pytest.mark.skipif(native.direct() is None, reason="operators here are Python"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of its trace
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
+]
+KINDS = ("LSTMCell", "GRUCell", "RNNCell")
+STEPS, ROWS, I, H = 4, 3, 5, 7
+
+
+def pair(kind: str, **options: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
+    torch.manual_seed(0)
+    peer = getattr(torch.nn, kind)(I, H, **options)
+    mine = getattr(cellgen.torch, kind)(I, H, **options)
+    mine.load_state_dict(peer.state_dict())
+    return peer, mine
+
+
+def rollout(cell: torch.nn.Module, steps: Tensor, state: Any = None) -> Tensor:
+    """Outputs of all steps, and the last state."""
+    found = []
+    for x in steps:
+        state = cell(x, state)
+        found.append(state[0] if isinstance(state, tuple) else state)
+    return torch.stack([*found, *(state if isinstance(state, tuple) else (state,))])
+
+
+@contextmanager
+def counted(name: str) -> Iterator[list[bool]]:
+    """Whether each call of a function in C within the body was taken."""
+    found, run = [], getattr(native, name)()
+
+    def counting(*given: Any) -> Any:
+        made = run(*given)
+        found.append(made is not None)
+        return made
+
+    with mock.patch.object(native, name, return_value=counting):
+        yield found
+
+
+@contextmanager
+def declined() -> Iterator[None]:
+    """All calls go the long way."""
+    no = mock.Mock(return_value=lambda *_: None)
+    with mock.patch.object(native, "direct", no), mock.patch.object(native, "back", no):
+        yield
+
+
+def gradients(cell: torch.nn.Module, steps: Tensor, state: Any = None) -> list[Tensor]:
+    given = steps.detach().requires_grad_()
+    learning = [given, *(p for p in cell.parameters() if p.requires_grad)]
+    return [*torch.autograd.grad(rollout(cell, given, state).sin().sum(), learning)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_have_the_bits_of_operators(kind: str, dtype: torch.dtype) -> None:
+    _, cell = pair(kind, dtype=dtype)
+    steps, state = torch.randn(STEPS, ROWS, I, dtype=dtype), torch.randn(ROWS, H, dtype=dtype)
+    for start in (None, (state, 2 * state) if kind == "LSTMCell" else state):
+        with torch.no_grad(), counted("direct") as taken:
+            found = rollout(cell, steps, start)
+        assert taken == [True] * STEPS
+        with counted("direct") as taken, counted("back") as back:
+            own = gradients(cell, steps, start)
+        assert taken == back == [True] * STEPS
+        with declined():
+            with torch.no_grad():
+                assert torch.equal(rollout(cell, steps, start), found)
+            assert all(map(torch.equal, own, gradients(cell, steps, start)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_are_those_of_torch(kind: str) -> None:
+    peer, mine = pair(kind)
+    steps = torch.randn(STEPS, ROWS, I)
+    torch.testing.assert_close(rollout(mine, steps), rollout(peer, steps))
+    for own, other in zip(gradients(mine, steps), gradients(peer, steps), strict=True):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-5)
+
+
+def apart(x: Tensor) -> Tensor:
+    """The same rows, every second of more memory."""
+    return torch.stack([x, x], 1)[:, 0]
+
+
+def across(x: Tensor) -> Tensor:
+    """The same rows, their units far apart."""
+    return x.T.contiguous().T
+
+
+@pytest.mark.parametrize("lie", [apart, across])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_may_lie_anywhere(kind: str, lie: Callable[[Tensor], Tensor]) -> None:
+    _, cell = pair(kind)
+    x = torch.randn(ROWS, I)
+    state = torch.randn(ROWS, H)
+    plain, other = ((s, s) if kind == "LSTMCell" else s for s in (state, lie(state)))
+    for learns in (True, False):
+        with torch.set_grad_enabled(learns), counted("direct") as taken:
+            one, two = rollout(cell, [x], plain), rollout(cell, [lie(x)], other)
+            assert taken == [True] * 2
+            assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_that_nobody_wants_are_not_formed(kind: str) -> None:
+    _, cell = pair(kind)
+    steps = torch.randn(STEPS, ROWS, I)
+    every = gradients(cell, steps)
+    names = [name for name, _ in cell.named_parameters()]
+    for frozen in names:
+        own = copy.deepcopy(cell)
+        getattr(own, frozen).requires_grad_(False)
+        with counted("back") as taken:
+            found = gradients(own, steps)
+        assert taken == [True] * STEPS
+        kept = [g for g, name in zip(every[1:], names, strict=True) if name != frozen]
+        assert all(map(torch.equal, found, [every[0], *kept]))
+    own.requires_grad_(False)
+    with counted("direct") as taken:
+        assert not rollout(own, steps).requires_grad
+    assert taken == [True] * STEPS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_derivatives_of_derivatives(kind: str) -> None:
+    _, cell = pair(kind, dtype=torch.float64)
+    steps = torch.randn(2, 2, I, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: rollout(cell, x), (steps,))
+    assert torch.autograd.gradgradcheck(lambda x: rollout(cell, x), (steps,))
+
+
+def test_tools_around_a_step() -> None:
+    """Hooks of saved tensors, checkpoints, copies, and results that are changed in place."""
+    peer, cell = pair("LSTMCell")
+    steps = torch.randn(STEPS, ROWS, I)
+    wanted = gradients(cell, steps)
+    with torch.autograd.graph.save_on_cpu():
+        assert all(map(torch.equal, gradients(cell, steps), wanted))
+    again = pickle.loads(pickle.dumps(copy.deepcopy(cell)))
+    assert all(map(torch.equal, gradients(again, steps), wanted))
+    given = steps.detach().requires_grad_()
+    checkpoint = torch.utils.checkpoint.checkpoint
+    found = checkpoint(lambda x: rollout(cell, x), given, use_reentrant=False).sin().sum()
+    assert torch.equal(torch.autograd.grad(found, given)[0], wanted[0])
+    h, _ = cell(steps[0])
+    h.relu_()
+    other, _ = peer(steps[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(h.sum(), cell.weight_ih),
+        torch.autograd.grad(other.relu().sum(), peer.weight_ih),
+    )
+
+
+def test_the_mode_of_an_rnn_may_change() -> None:
+    peer, mine = pair("RNNCell")
+    x = torch.randn(ROWS, I)
+    for nonlinearity in ("relu", "tanh"):
+        peer.nonlinearity = mine.nonlinearity = nonlinearity
+        torch.testing.assert_close(mine(x), peer(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_usual_goes_the_long_way(kind: str) -> None:
+    peer, mine = pair(kind)
+    x = torch.randn(ROWS, I)
+
+    def first(found: Any) -> Tensor:
+        return found[0] if isinstance(found, tuple) else found
+
+    def same(run: Callable[[torch.nn.Module], Any]) -> None:
+        with counted("direct") as taken:
+            own = first(run(mine))
+        assert True not in taken[:1]
+        torch.testing.assert_close(own, first(run(peer)), atol=2e-2, rtol=2e-2)
+
+    with torch.no_grad():
+        rows = torch.vmap(lambda row: first(mine(row)))(x)
+        torch.testing.assert_close(rows, first(mine(x)))
+        same(lambda c: torch.jit.trace(c, (x,), check_trace=False)(x))
+        same(lambda c: copy.deepcopy(c).bfloat16()(x.bfloat16()))
+        same(lambda c: parametrizations.weight_norm(copy.deepcopy(c), "weight_hh")(x))
+    for fault in (torch.randn(ROWS, I + 1), torch.randn(2, ROWS, I), x.double()):
+        with pytest.raises((RuntimeError, ValueError)):
+            mine(fault)
+    for fault in (torch.randn(ROWS, H + 1), torch.randn(ROWS + 1, H), torch.randn(H)):
+        with pytest.raises(RuntimeError):
+            mine(x, (fault, fault) if kind == "LSTMCell" else fault)
+
+
+def test_batches_without_rows() -> None:
+    peer, mine = pair("GRUCell")
+    x = torch.zeros(0, I)
+    assert mine(x).shape == (0, H)
+    mine(x).sum().backward()
+    peer(x).sum().backward()
+    assert torch.equal(mine.weight_ih.grad, peer.weight_ih.grad)
