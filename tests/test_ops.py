@@ -413,6 +413,15 @@ def test_a_derivative_that_cannot_be_formed_is_told_where_it_is_declared(derivat
 
 K, D, ONE = Dim("K"), Dim("D"), sympy.Integer(1)
 
+M, N, TWO = Dim("M"), Dim("N"), sympy.Integer(2)
+SOLVES: list[tuple[list[Shape], list[Expr], Shape]] = [
+    ([(B, M, M), (B, M, K)], [], (B, M, K)),
+    ([(B, TWO, TWO, N, M, M), (B, TWO, N, M, K)], [], (B, TWO, N, M, K)),
+]
+SCANS: list[tuple[list[Shape], list[Expr], Shape]] = [
+    ([(B, TWO, TWO, M, K), (B, TWO, M, K)], [], (B, TWO, M, K)),
+    ([(B, TWO, TWO, N, M, K), (B, TWO, N, M, K)], [], (B, TWO, N, M, K)),
+]
 EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
     "matmul": [
         ([(B, I), (I, H)], [], (B, H)),
@@ -488,6 +497,26 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
         ([(B, K, D)], [B, K * D], (B, K * D)),
         ([(B, 2 * D)], [B, sympy.Integer(2), D], (B, 2, D)),
     ],
+    "chunk_nn": [([(B, M, D), (B, D, K)], [], (B, M, K))],
+    "chunk_nt": [([(B, N, M, K), (B, N, D, K)], [], (B, N, M, D))],
+    "chunk_tn": [([(B, M, D), (B, M, K)], [], (B, D, K))],
+    "lower": [([(B, M, M)], [], (B, M, M))],
+    "strictly_lower": [([(B, N, M, M)], [], (B, N, M, M))],
+    "first_row": [([(B, M, K)], [], (B, ONE, K))],
+    "last_row": [([(B, M, K)], [], (B, ONE, K))],
+    "into_first_row": [([(B, ONE, K)], [M], (B, M, K))],
+    "into_last_row": [([(B, ONE, K)], [M], (B, M, K))],
+    "stack": [([(B, M, K)] * 2, [], (B, ONE + 1, M, K))],
+    "entry": [([(B, ONE + 1, M, K)], [ONE], (B, M, K))],
+    "into_entry": [([(B, M, K)], [ONE, ONE + 1], (B, ONE + 1, M, K))],
+    "unit_lower_solve": SOLVES,
+    "unit_lower_solve_transposed": SOLVES,
+    "coupled_scan": SCANS,
+    "coupled_scan_transposed": SCANS,
+    "max_scan": [([(B, M, K)] * 2, [ONE], (B, M, K)), ([(B, M, K)] * 2, [ONE - 1], (B, M, K))],
+    "decayed_nt": [([(B, M, K)] * 4, [n], (B, M, M)) for n in (ONE - 1, ONE)],
+    "decayed_nn": [([(B, M, M), *[(B, M, K)] * 3], [n], (B, M, K)) for n in (ONE - 1, ONE)],
+    "decayed_tn": [([(B, M, M), *[(B, M, K)] * 3], [n], (B, M, K)) for n in (ONE - 1, ONE)],
 }
 """Operand shapes, attributes and the shape of the result, for each operator of the table."""
 
@@ -520,6 +549,26 @@ WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
     "cummax": ([(B, H)], [sympy.Integer(2)]),
     "logcumsumexp": ([()], []),
     "reshape": ([(B, H)], [B, K, D]),
+    "chunk_nn": ([(B, M, D), (B, K, D)], []),
+    "chunk_nt": ([(B, N, M, K), (B, M, K)], []),
+    "chunk_tn": ([(B, M, D), (B, D, M)], []),
+    "lower": ([(B, M, K)], []),
+    "strictly_lower": ([(B, M, K)], []),
+    "first_row": ([(B, K)], []),
+    "last_row": ([(B, K)], []),
+    "into_first_row": ([(B, M, K)], [M]),
+    "into_last_row": ([(B, M, K)], [M]),
+    "stack": ([(B, M, K), (B, M, D)], []),
+    "entry": ([(B, TWO, M, K)], [TWO]),
+    "into_entry": ([(B, M, K)], [TWO, TWO]),
+    "unit_lower_solve": ([(B, M, K), (B, M, K)], []),
+    "unit_lower_solve_transposed": ([(B, M, M), (B, K, M)], []),
+    "coupled_scan": ([(B, M, K), (B, M, K)], []),
+    "coupled_scan_transposed": ([(B, TWO, M, M, K), (B, TWO, M, K)], []),
+    "max_scan": ([(B, M, K), (B, M, D)], []),
+    "decayed_nt": ([(B, M, K), (B, M, K), (B, M, D), (B, M, K)], [ONE]),
+    "decayed_nn": ([(B, M, K)] * 4, [ONE]),
+    "decayed_tn": ([(B, M, K)] * 4, [ONE]),
 }
 CASES = [
     pytest.param(op, *example, id=f"{op}-{k}")

@@ -18,6 +18,16 @@ ONE_CELL = "CELL|FILE.py[:NAME]"
 """How a cell is named."""
 
 
+FORMS = ("step", "chunk")
+"""Forms that a cell is shown and proved in."""
+
+
+def require_form(form: str) -> None:
+    """Refuse a --form that there is not. Raises UsageError."""
+    if form not in FORMS:
+        raise UsageError(f"--form {form}: expected one of {', '.join(FORMS)}")
+
+
 def backend_of(target: str) -> Backend:
     """The backend that --target names. Raises UsageError."""
     if target not in BACKENDS:

@@ -18,9 +18,11 @@ import typer
 
 import cellgen
 from cellgen.cli.asked import (
+    FORMS,
     ONE_CELL,
     backend_of,
     explained,
+    require_form,
     require_of_backend,
     require_of_shape,
     weighed,
@@ -54,6 +56,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machin
 
 TargetOption = Annotated[
     str, typer.Option("--target", metavar="|".join(BACKENDS), help="What it is compiled for.")
+]
+
+FormOption = Annotated[
+    str, typer.Option("--form", metavar="|".join(FORMS), help="A cell by steps, or by chunks.")
 ]
 
 OutOption = Annotated[
@@ -255,10 +261,15 @@ def check_cells(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Cells at a time.")
     ] = 2,
+    form: FormOption = FORMS[0],
     as_json: JsonOption = False,
 ) -> None:
-    """Prove cells: hand-written forward, exact gradients, C against the equations."""
+    """Prove cells: hand-written forward, exact gradients, C against the equations.
+
+    With --form chunk, programs of whole chunks against the steps.
+    """
     with ending():
+        require_form(form)
         from cellgen.cli import terminal
         from cellgen.proof.check import Report
         from cellgen.proof.check.several import check_each
@@ -266,7 +277,9 @@ def check_cells(
 
         found, failures = find_each(cells or ())
         with terminal.steps("checking", len(found)) as steps:
-            every = check_each(found, seed=seed, jobs=jobs, say=steps.say, done=steps.done)
+            every = check_each(
+                found, seed=seed, jobs=jobs, say=steps.say, done=steps.done, form=form
+            )
         reports = [one for one in every if isinstance(one, Report)]
         failures += [one for one in every if isinstance(one, Failure)]
         if as_json:

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from sympy import Basic, Expr
 
 from cellgen.errors import DeclarationError
+from cellgen.language.ops.chunk_scans import SCANS
+from cellgen.language.ops.chunks import CHUNKS
+from cellgen.language.ops.decayed import DECAYED
 from cellgen.language.ops.operator import Operator, broadcast
 from cellgen.language.ops.products import PRODUCTS
 from cellgen.language.ops.reductions import REDUCTIONS
@@ -20,7 +23,7 @@ from cellgen.language.value import (
 )
 
 OPERATORS: Mapping[str, Operator] = {
-    row.name: row for row in (*PRODUCTS, *VIEWS, *REDUCTIONS, *RUNNING)
+    row.name: row for row in (*PRODUCTS, *VIEWS, *REDUCTIONS, *RUNNING, *CHUNKS, *SCANS, *DECAYED)
 }
 
 

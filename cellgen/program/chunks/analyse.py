@@ -107,13 +107,13 @@ class _Analysis:
         base = Program(step.cell, "streams", arguments, ordered, step.results)
         memories = {v for one in formed if isinstance(one, Memory) for v in (one.state, one.next)}
         states = {*self.following, *self.following.values()} - memories
-        wanted = tuple(v for v in self.definition.outputs if v not in memories)
+        wanted = tuple(v for v in self.definition.outputs if v not in states | memories)
         pre = {}
         known: set[Value] = set()
         for layer in formed:
             pre[layer.states] = base.restrict("streams", layer.streams, known)
             known.update(v for s in layer.states for v in (s, self.following[s]))
-        post = base.restrict("outputs", wanted, states - set(wanted))
+        post = base.restrict("outputs", wanted, states)
         return FormOverTime(self.definition.name, step, layers, pre, post, stated)
 
 

@@ -100,7 +100,7 @@ class _Spelled:
     def _memory(self, layer: Memory) -> str:
         old = str(layer.state)
         kept = old if layer.decay is Decay.NONE else f"exp(g) * {old}"
-        updates = [self._update(update) for update in layer.updates]
+        updates = [self._update(update, layer.erasers) for update in layer.updates]
         parts = [" + ".join([f"{layer.next} = {kept}", *updates])]
         if layer.log_decay is not None:
             parts.append(self._decay(layer, layer.log_decay))
@@ -122,15 +122,16 @@ class _Spelled:
         limit = f"floored at {layer.bound:g}" if layer.floored else f"at least {layer.bound:.4g}"
         return f"g = {self._short(written, str(stream))}, {layer.decay.value}, {limit}"
 
-    def _update(self, update: Update) -> str:
+    def _update(self, update: Update, erasers: tuple[Value, ...]) -> str:
         terms = []
         if update.value is not None:
             factors = [v for v in (update.scale, update.value) if v is not None]
             terms.append(" * ".join(self._factor(v) for v in factors))
         for n, coefficient in update.erased.items():
             is_one = self.form.stated.get(coefficient) == 1
-            u = f"u{_index(n, tuple(update.erased))}"
-            terms.append(f"- {u}" if is_one else f"- {self._factor(coefficient)} * {u}")
+            u = f"u{_index(n, erasers)}"
+            minus = "- " if terms else "-"
+            terms.append(f"{minus}{u}" if is_one else f"{minus}{self._factor(coefficient)} * {u}")
         joined = " ".join(
             term if n == 0 or term.startswith("-") else f"+ {term}" for n, term in enumerate(terms)
         )
@@ -168,5 +169,5 @@ class _Spelled:
         return expression.xreplace(swap)
 
 
-def _index(number: int, of: tuple[object, ...]) -> str:
+def _index(number: int, of: tuple[Value, ...]) -> str:
     return str(number + 1) if len(of) > 1 else ""

@@ -178,9 +178,9 @@ class Refusal:
 class FormOverTime:
     """A cell's states in the order in which they can be computed, each for all steps.
 
-    ``pre`` forms the streams of each layer, row by row; ``post`` the outputs from what was read, so
-    far as they are not memories at every step. Both have no use for values where a layer is a
-    ``Refusal``: then there are none. ``stated`` says of a stream what it is.
+    ``pre`` forms the streams of each layer, row by row; ``post`` the outputs from what was read, as
+    far as they are no states. Where a layer is a ``Refusal`` there are none of either. ``stated``
+    says of a stream what it is.
     """
 
     cell: str

@@ -16,6 +16,7 @@ from cellgen.errors import BuildError
 from cellgen.language.cell import Cell, definition_of
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward as forward_program
+from cellgen.proof.check.chunks import prove_chunks
 from cellgen.proof.check.forward import prove_forward
 from cellgen.proof.check.gradients import prove_gradients
 from cellgen.proof.check.kernels import prove_kernels
@@ -30,13 +31,20 @@ from cellgen.runtime.progress import progress as call_progress
 Progress: TypeAlias = Callable[[str], None]
 
 
-def check(cell: type[Cell], *, seed: int = 0, progress: Progress | None = None) -> Report:
+def check(
+    cell: type[Cell], *, seed: int = 0, progress: Progress | None = None, form: str = "step"
+) -> Report:
     """Prove one cell; ``progress`` is told the name of each part before it starts.
+
+    With ``form="chunk"`` prove its programs of whole chunks, which no kernel takes part in.
 
     Raises:
         DeclarationError: what is given is no complete cell.
     """
     name = definition_of(cell).name
+    if form == "chunk":
+        rows_of_chunks = prove_chunks(definition_of(cell), np.random.default_rng(seed))
+        return Report(name, seed, tuple(rows_of_chunks))
     with call_progress(f"{name}: build", 1 + len(_PARTS)) as bar:
         say = progress or bar.say
         programs, plain = programs_of(cell), forward_program(definition_of(cell))

@@ -84,7 +84,7 @@ def draw_point(
     for attempt in range(TRIES):
         scale = factor if best or attempt < TRIES // 4 else 1.0
         positive = best is None and attempt >= TRIES // 2
-        arguments = _draw(subject.definition, sizes, rng, scale, positive)
+        arguments = draw_arguments(subject.definition, sizes, rng, scale, positive)
         values = interpret(watched, arguments, sizes, keep=True)
         outputs = (values[str(result.name)] for result in subject.plain.results)
         if not all(np.isfinite(array).all() for array in outputs):
@@ -112,7 +112,7 @@ def drawn_normal(rng: np.random.Generator, value: Value, sizes: Sizes, scale: fl
     return np.asarray(drawn, np.float32).astype(np.float64)
 
 
-def _draw(
+def draw_arguments(
     definition: Definition, sizes: Sizes, rng: np.random.Generator, factor: float, positive: bool
 ) -> Arguments:
     """Draw arguments of ordinary size: weights scaled by their fan-in, biases small."""

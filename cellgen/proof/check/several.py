@@ -32,31 +32,35 @@ def check_each(
     jobs: int = 1,
     say: Callable[[str], None],
     done: Done,
+    form: str = "step",
 ) -> list[Found]:
     """Prove cells, ``jobs`` at a time; return what was found, in their order.
 
-    ``say`` is told what goes on in this process. Cells of an author's own are proved in this
-    process, one after the other: another one would have to run their file again.
+    ``form`` is what ``check`` takes. ``say`` is told what goes on in this process. Cells of an
+    author's own are proved in this process, one after the other: another one would have to run
+    their file again.
     """
     found: dict[type[Cell], Found] = {}
     shipped = [cell for cell in cells if cell in SHIPPED] if jobs > 1 else []
     if len(shipped) > 1:
-        found |= _side_by_side(shipped, seed, jobs, done)
+        found |= _side_by_side(shipped, seed, jobs, done, form)
     for cell in cells:
         if cell not in found:
-            found[cell] = _one(cell, seed, say)
+            found[cell] = _one(cell, seed, say, form)
             done(_name(cell), _state(found[cell]))
     return [found[cell] for cell in cells]
 
 
 def _side_by_side(
-    cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done
+    cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done, form: str
 ) -> dict[type[Cell], Found]:
     found: dict[type[Cell], Found] = {}
     pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _begin_worker)
     try:
         with interrupts_wait():
-            waiting = {pool.submit(_of_number, SHIPPED.index(cell), seed): cell for cell in cells}
+            waiting = {
+                pool.submit(_of_number, SHIPPED.index(cell), seed, form): cell for cell in cells
+            }
         for future in as_completed(waiting):
             cell = waiting[future]
             found[cell] = _finished(cell, future)
@@ -99,13 +103,13 @@ def _begin_worker() -> None:
     turn_off()
 
 
-def _of_number(number: int, seed: int) -> Found:
-    return _one(SHIPPED[number], seed, None)
+def _of_number(number: int, seed: int, form: str) -> Found:
+    return _one(SHIPPED[number], seed, None, form)
 
 
-def _one(cell: type[Cell], seed: int, say: Callable[[str], None] | None) -> Found:
+def _one(cell: type[Cell], seed: int, say: Callable[[str], None] | None, form: str) -> Found:
     try:
-        return proof.check(cell, seed=seed, progress=say)
+        return proof.check(cell, seed=seed, progress=say, form=form)
     except CellgenError as error:
         return Failure(_name(cell), error)
 
