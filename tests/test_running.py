@@ -12,6 +12,7 @@ import pytest
 
 from cellgen import Bias, Cell, Dim, H, Input, State, Weight, api, cummax, cumprod, tanh
 from cellgen import logcumsumexp as log_sums
+from cellgen import tangent as tangent_cell
 from cellgen.errors import DeclarationError
 from cellgen.language.notation import text
 from cellgen.language.ops import OPERATORS
@@ -28,7 +29,6 @@ from tests.test_operator_rows import adjoint_error, tangent_error
 from tests.test_ops import program_of
 
 K, D = Dim("K"), Dim("D")
-CELLS = pytest.mark.parametrize("cell", [RunningUnits, RunningHeads])
 BESIDE = {
     "cells/on_lstm.py",
     "onnx/across.py",
@@ -123,7 +123,7 @@ def test_a_logarithm_of_sums_neither_overflows_nor_loses_what_is_infinite() -> N
 
 
 @pytest.mark.usefixtures("quickly_compiled")
-@CELLS
+@pytest.mark.parametrize("cell", [RunningUnits, RunningHeads, tangent_cell(RunningUnits)])
 def test_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
     judged = [row for row in report.rows if row.verdict != "skipped"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from test_sequences import STEP, draw, outputs_of, run_step_by_step
@@ -10,7 +12,11 @@ import cellgen
 from cellgen import Bias, Cell, H, I, Input, State, Static, Weight, sigmoid, tanh
 from cellgen.cells import SHIPPED
 from cellgen.language.ops import Pointwise
+from cellgen.language.value import Value
+from cellgen.program import differentiate as differentiation
+from cellgen.program.derive import adjoint
 from cellgen.program.over_time import unroll
+from cellgen.program.ssa import Program
 from cellgen.program.step import derive_functions
 from cellgen.views.find import find_one
 
@@ -174,3 +180,31 @@ def test_gradients_have_the_names_and_shapes_of_their_parameters(cell):
     expected = {f"d_{v.name}": tuple(map(str, v.shape)) for v in cell.definition.parameters}
     assert expected.items() <= found.items()
     test_every_gradient_agrees_with_the_complex_step(cell, 1)
+
+
+def test_the_functions_of_a_step_and_a_loop_come_of_one_adjoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derived: list[tuple[str, ...]] = []
+
+    def counting(program: Program, upstream: tuple[Value, ...], wanted: Iterable[Value]) -> object:
+        derived.append(tuple(str(value.name) for value in upstream))
+        return adjoint(program, upstream, wanted)
+
+    monkeypatch.setattr(differentiation, "adjoint", counting)
+
+    class Plain(Cell):
+        x, h_prev, w, u = Input(I), State(H), Weight(I, H), Weight(H, H)
+        h = tanh(x @ w + h_prev @ u)
+
+    class TwoOutputs(Cell):
+        x, h_prev, w, u = Input(I), State(H), Weight(I, H), Weight(H, H)
+        h = tanh(x @ w + h_prev @ u)
+        y = 2 * h
+        outputs = y, h
+
+    for cell, upstream in ((Plain, ("h",)), (TwoOutputs, ("y", "h"))):
+        derived.clear()
+        derive_functions(cell.definition)
+        unroll(cell.definition)
+        assert derived == [upstream]

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, Value
-from cellgen.program.derive import adjoint
-from cellgen.program.derive import forward as forward_program
-from cellgen.program.rewrites.exponentials import share_exponentials
-from cellgen.program.simplify import FORWARD, LOWER, simplify
+from cellgen.program.differentiate import differentiate, moving_values, parameters
+from cellgen.program.simplify import LOWER, simplify
 from cellgen.program.ssa import Program, digest
 from cellgen.runtime.notebook import ShownInNotebooks
 
@@ -60,21 +58,16 @@ def derive_functions(definition: Definition) -> CellPrograms:
     Raises:
         DerivationError: an equation that cannot be differentiated.
     """
-    forward = simplify(forward_program(definition), FORWARD)
-    read = set(forward.arguments)
-    moving = [v for v in definition.learning(Role.INPUT, Role.STATE) if v in read]
-    moving += [v for v in definition.requested if v in read]
-    parameters = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in read]
+    step = differentiate(definition)
+    forward, full, adjoints = step.plain, step.mathematics, step.adjoints
+    moving, learned = moving_values(definition, forward), parameters(definition, forward)
     chosen = definition.gradients
-    wanted = tuple(dict.fromkeys((*moving, *parameters, *(chosen or ()))))
-    full, adjoints = adjoint(forward, definition.outputs, wanted)
     if chosen is None:
-        chosen = (*moving, *_pre_activations(full, adjoints, moving, parameters))
-    cheaper = simplify(full, (share_exponentials,))
-    split = _split(cheaper, adjoints, definition.outputs, chosen, moving, parameters)
-    functions = tuple(simplify(program, LOWER) for program in (forward.taken_from(cheaper), *split))
+        chosen = (*moving, *_pre_activations(full, adjoints, moving, learned))
+    split = _split(step.full, adjoints, definition.outputs, chosen, moving, learned)
+    functions = tuple(simplify(program, LOWER) for program in (step.forward, *split))
     offered = (*forward.arguments, *definition.outputs, *full.optional)
-    given = tuple(adjoints[value] for value in (*chosen, *moving))
+    given = step.of((*chosen, *moving))
     return CellPrograms(
         definition,
         (forward, full),

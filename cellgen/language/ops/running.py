@@ -26,7 +26,7 @@ from cellgen.language.ops.operator import (
     TangentRule,
     mismatch,
 )
-from cellgen.language.ops.pointwise import absolute, choose, exp, ge, log1p, lt, maximum
+from cellgen.language.ops.pointwise import absolute, choose, exp, ge, le, log1p, lt, maximum
 from cellgen.language.value import Apply, Shape, Value, format_shape
 
 Attributes: TypeAlias = Sequence[Expr]
@@ -228,11 +228,15 @@ def _log_sum(total: Array, a: Array) -> tuple[Array, Array]:
 
 
 def _log_sum_slopes(y: Value, a: Value, attributes: Attributes) -> tuple[Expr, Expr]:
-    """Shares of what is carried and of the unit; of an infinite sum the last infinite unit's."""
-    is_infinite, stays = ge(absolute(y), sympy.oo), lt(a, y)  # of NaN neither is
+    """Shares of what is carried and of the unit; of an infinite sum the last infinite unit's.
+
+    Conditions compare with infinity alone: the first unit is always its own sum.
+    """
+    is_most, is_least = ge(y, sympy.oo), le(y, LEAST)  # of NaN neither is
     before = Apply("shifted_from_least", (y,), attributes)
-    carried = choose(is_infinite, stays, exp(before - y))
-    return carried, choose(is_infinite, 1 - stays, exp(a - y))
+    carried = choose(is_least, 0, exp(before - y))
+    own = choose(is_least, 1, exp(a - y))
+    return choose(is_most, lt(a, sympy.oo), carried), choose(is_most, ge(a, sympy.oo), own)
 
 
 def _log_of_both(before: Expr, after: Expr) -> Expr:

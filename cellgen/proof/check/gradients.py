@@ -11,7 +11,9 @@ import numpy as np
 
 from cellgen.language.names import Names
 from cellgen.language.value import Role, Value
+from cellgen.program.identity import once_for_each
 from cellgen.program.interpret import STEP, interpret, shape_sizes
+from cellgen.program.rewrites.unused import merge_equal
 from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
 from cellgen.proof.check.errors import FLOAT64_BAR, error_of, raise_to
@@ -38,6 +40,9 @@ sub-steps divide by small sums: up to 92 and 60 with eight seeds. A report says 
 
 DRAWS = 8
 """Points, all beyond ``CONDITION``, of which the one counts where a rounding spreads least."""
+
+
+_of_one_each = once_for_each(merge_equal)
 
 
 @lru_cache(maxsize=256)
@@ -167,9 +172,10 @@ def _stepped(subject: Subject, value: Value, point: Point) -> Array | None:
     """Form dL/d(value) entry by entry, L = sum of upstream gradients times outputs.
 
     An argument is stepped itself, a computed value through a bump, in the program before any
-    rewrite where it has the value; None where no program has it.
+    rewrite where it has the value (but that equal values are one, of which the gradient is); None
+    where no program has it.
     """
-    plain, rewritten = subject.plain, subject.programs.mathematics[0]
+    plain, rewritten = _of_one_each(subject.plain), subject.programs.mathematics[0]
     program = plain if value in plain.values else rewritten
     if value not in program.values:
         return None
