@@ -232,6 +232,14 @@ MISUSES = {
     "h = h_prev + (x and h_prev) @ w": "truth value of x; an equation has no value yet",
     "h = h_prev / len(x)": "an equation holds for all units at once: write H for them",
     "h = x @ w if 2 * x > 1 else h_prev": "so `if` cannot decide: write where(condition, a, b)",
+    "h = where(x > 0 and h_prev > 0, x, 0)": "`and` cannot decide: write (x > 0) & (h_prev > 0)",
+    "h = where(h_prev > 1 or x < 0, 1, 0)": "`or` cannot decide: write (h_prev > 1) | (x < 0)",
+    "h = where(0 < x < 1, x, h_prev)": "`and` cannot decide: write (0 < x) & (x < 1)",
+    "h = where(not h_prev > 0, 1, 0)": "`not` cannot decide: write ~(h_prev > 0)",
+    "h = min(h_prev, 1)": "`min` cannot decide: write minimum(h_prev, 1)",
+    "h = 1 * h_prev if 0 < h_prev < 1 else h_prev * 2": (
+        "`if` cannot decide: write where((0 < h_prev) & (h_prev < 1), a, b)"
+    ),
 }
 
 
@@ -243,7 +251,7 @@ def test_errors_of_python_in_a_class_body_are_explained_wherever_it_runs(
     path = tmp_path / "body.py"
     path.write_text(
         "import math\nimport numpy as np\n"
-        "from cellgen import Cell, H, I, Input, State, Weight, relu\n"
+        "from cellgen import Cell, H, I, Input, State, Weight, relu, where\n"
         f"class A(Cell):\n    x, h_prev, w = Input(I), State(H), Weight(I, H)\n    {equations}\n"
     )
     with pytest.raises(DeclarationError) as caught:
@@ -255,6 +263,56 @@ def test_errors_of_python_in_a_class_body_are_explained_wherever_it_runs(
     with pytest.raises(DeclarationError, match=r"\[declaration.python\]") as told:
         load_file(path)
     assert MISUSES[equations] in str(told.value)
+
+
+TOLD = {
+    "h = h_prev @ u.T": "AttributeError: 'Value' object has no attribute 'T'; write transpose(u)",
+    "h = h_prev.sum()": "write sum(h_prev)",
+    "h = (2 * h_prev).reshape(3)": "equations hold for all units at once; see split, heads",
+    "h = tanh(h_prv)": "name 'h_prv' is not defined; did you mean h_prev?",
+    "h = h_prev + half_gat": "name 'half_gat' is not defined; did you mean half_gate?",
+    "h = h_prev + noted": "`noted: ...` only annotates: write noted = ..., such as noted = Inp",
+    "h = dropout(h_prev, 0.5)": "cellgen.regularise.recurrent_dropout(MyCell) gives a cell one",
+    "v = Weight": "v is Weight itself, which lacks its brackets; write v = Weight(I, H)",
+    "y = Input": "y is Input itself, which lacks its brackets; write y = Input(I)",
+    "h = max(h_prev, 0)": "for the larger of two write maximum(a, 0)",
+    "h = softmax(h_prev, axis=1)": "softmax(..., axis=1): leave axis out",
+    "h = softmax(h_prev, dim=-1)": "it is softmax(a: ",
+    "v = Weight(I, H, init=0)": "it is Weight(*dims: ",
+}
+
+
+@pytest.mark.parametrize("equation", TOLD)
+def test_what_arrays_and_other_libraries_have_is_answered(equation: str, tmp_path: Path) -> None:
+    path = tmp_path / "body.py"
+    path.write_text(
+        "from cellgen import *\nclass A(Cell):\n"
+        "    x, h_prev, w, u = Input(I), State(H), Weight(I, H), Weight(H, H)\n"
+        f"    half_gate = x @ w\n    noted: H\n    {equation}\n"
+    )
+    with pytest.raises(DeclarationError) as told:
+        load_file(path)
+    assert TOLD[equation] in str(told.value)
+    assert str(told.value).endswith(f'File "{path}", line 6\n    {equation}')
+
+
+def test_expressions_have_no_attributes_of_arrays() -> None:
+    """Others ask for them by ``hasattr``, SymPy among them."""
+    x, y = Value("x", (H,), Role.INPUT), sympy.Symbol("y")
+    for expression in (x, 2 * x, x @ Value("w", (H, H), Role.WEIGHT), y, y + 1):
+        for name in ("T", "reshape", "sum", "dot"):
+            assert not hasattr(expression, name)
+    with pytest.raises(AttributeError, match="has no attribute 'T'") as caught:
+        _ = (y + 1).T
+    assert not isinstance(caught.value, DeclarationError)
+
+
+def test_equations_in_methods_are_told_where_they_stand() -> None:
+    with refused("state", "equations in the class body itself, not in methods such as", line=""):
+
+        class A(Cell):
+            def forward(self, x: object, h: object) -> object:
+                return tanh(x)
 
 
 def test_truth_beside_a_compound_expression_is_explained_on_the_command_line(

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
+import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from cellgen.errors import DeclarationError
-from cellgen.language.lines import SourceLine
+from cellgen.language.lines import SourceLine, caller
 
 
 class ExpressionError(DeclarationError, TypeError):
     """An expression was used as a number or a function; SymPy expects such errors as TypeError."""
+
+    code = "declaration.python"
+
+
+class UnknownAttributeError(DeclarationError, AttributeError):
+    """An expression was asked for what an array or a tensor has."""
 
     code = "declaration.python"
 
@@ -85,28 +93,105 @@ def _is_stored(node: ast.Name) -> bool:
 def _name_of_cellgen(error: BaseException, line: SourceLine | None, text: str) -> str:
     if not isinstance(error, NameError) or not error.name:
         return ""
+    return advice_on_name(error.name)
+
+
+def advice_on_name(name: str, own: Collection[str] = (), annotated: Collection[str] = ()) -> str:
+    """What to do about a name that nothing has: ``own`` are those of the class body so far."""
     module = sys.modules["cellgen"]
-    names = [name for name in dir(module) if name in module.EXPORTS]
-    if error.name in names:
-        return f"add it: from cellgen import {error.name}"
-    close = difflib.get_close_matches(error.name, names, n=1)
+    names = [known for known in dir(module) if known in module.EXPORTS]
+    if name in annotated:
+        return f"`{name}: ...` only annotates: write {name} = ..., such as {name} = Input(I)"
+    if name in names:
+        return f"add it: from cellgen import {name}"
+    if name in _OF_OTHERS:
+        return _OF_OTHERS[name]
+    close = difflib.get_close_matches(name, [*own, *names], n=1)
     return f"did you mean {close[0]}?" if close else ""
 
 
+def advice_on_attribute(name: str, value: str) -> str:
+    """What to write for an attribute of arrays and tensors; "" for what none of them has."""
+    return ATTRIBUTES.get(name, "").format(value)
+
+
+def _attribute(error: BaseException, line: SourceLine | None, text: str) -> str:
+    if not isinstance(error, AttributeError) or "object has no attribute" not in str(error):
+        return ""
+    return advice_on_attribute(error.name or "", "a")
+
+
 def _foreign_function(error: BaseException, line: SourceLine | None, text: str) -> str:
-    wanted = r"expression to float|float\(\) argument|loop of ufunc does not support|__array"
+    wanted = (
+        r"expression to float|float\(\) argument|loop of ufunc does not support|__array|"
+        r"must be Tensor, not|requires ndarray or scalar|Error interpreting argument to"
+    )
     if not (isinstance(error, TypeError) and re.search(wanted, str(error))):
         return ""
     return (
-        "functions of math and numpy take numbers; an equation uses cellgen's own: "
-        "from cellgen import tanh, exp, sqrt, ..."
+        "functions of math, numpy, torch and jax take numbers and arrays; an equation uses "
+        "cellgen's own: from cellgen import tanh, exp, sqrt, ..."
     )
+
+
+def _unknown_argument(error: BaseException, line: SourceLine | None, text: str) -> str:
+    wanted = r"(\w+)\(\) got an unexpected keyword argument '(\w+)'"
+    said = re.match(wanted, str(error)) if isinstance(error, TypeError) else None
+    function = getattr(sys.modules["cellgen"], said[1], None) if said else None
+    if said is None or not inspect.isroutine(function):
+        return ""
+    return f"it is {said[1]}{inspect.signature(function)}".partition(" -> ")[0]
 
 
 def _truth_value(error: BaseException, line: SourceLine | None, text: str) -> str:
     if not (isinstance(error, TypeError) and "truth value" in str(error)):
         return ""
-    return "an equation has no value yet, so `if` cannot decide: write where(condition, a, b)"
+    word, written = next(iter(_conditions(line or caller()[0])), ("if", "where(condition, a, b)"))
+    return f"an equation has no value yet, so `{word}` cannot decide: write {written}"
+
+
+def _conditions(line: SourceLine) -> list[tuple[str, str]]:
+    """What in a statement asks for a truth, and what to write instead, the outermost first."""
+    nodes = _nodes_at(line)
+    found = [(word, written) for node in nodes for word, written in _condition(node)]
+    decides = any(isinstance(node, ast.If | ast.IfExp | ast.While) for node in nodes)
+    return [("if", f"where({found[0][1]}, a, b)")] if decides and found else found
+
+
+def _condition(node: ast.AST) -> list[tuple[str, str]]:
+    match node:
+        case ast.BoolOp():
+            word, sign = ("and", " & ") if isinstance(node.op, ast.And) else ("or", " | ")
+            return [(word, sign.join(f"({ast.unparse(value)})" for value in node.values))]
+        case ast.Compare() if len(node.ops) > 1:
+            terms = [node.left, *node.comparators]
+            pairs = zip(terms, node.ops, terms[1:], strict=False)
+            parts = [ast.unparse(ast.Compare(a, [sign], [b])) for a, sign, b in pairs]
+            return [("and", " & ".join(f"({part})" for part in parts))]
+        case ast.UnaryOp(op=ast.Not()):
+            return [("not", f"~({ast.unparse(node.operand)})")]
+        case ast.Call(func=ast.Name(id="min"), args=[first, second]):
+            return [("min", f"minimum({ast.unparse(first)}, {ast.unparse(second)})")]
+    return []
+
+
+def _nodes_at(line: SourceLine) -> list[ast.AST]:
+    """What stands in the smallest statement at a line; nothing where the source is not there."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(line.file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        and node.lineno <= line.number <= (node.end_lineno or node.lineno)
+    ]
+    if not around:
+        return []
+    last = around[-1]  # the innermost: breadth comes first
+    inner = last.test if isinstance(last, ast.If | ast.While) else last
+    return [last, *ast.walk(inner)] if inner is not last else [*ast.walk(last)]
 
 
 def _truth_as_number(error: BaseException, line: SourceLine | None, text: str) -> str:
@@ -115,11 +200,43 @@ def _truth_as_number(error: BaseException, line: SourceLine | None, text: str) -
     return "True and False are no numbers beside an expression: write 1 and 0"
 
 
+_OF_OTHERS = {
+    "dropout": "a mask is an input: cellgen.regularise.recurrent_dropout(MyCell) gives a cell one",
+    "Parameter": "write Weight(I, H) or Bias(H)",
+    "Linear": "write x @ w + b with w = Weight(I, H) and b = Bias(H)",
+    "cat": "write concat(a, b)",
+    "stack": "write concat(a, b)",
+    "chunk": "write split(a, 2)",
+    "einsum": "write a @ w, or products and sum(a * b)",
+    "clamp": "write clip(a, low, high)",
+}
+"""Names of other libraries, and what to write instead."""
+
+_BY_UNITS = (
+    "equations hold for all units at once; see split, heads, flatten, expand_dims, transpose"
+)
+ATTRIBUTES = {
+    **{name: f"write {name}({{}})" for name in ("sigmoid", "relu", "softmax", "softplus", "sum")},
+    **{name: f"write {name}({{}})" for name in ("mean", "max", "norm", "cumsum", "logsumexp")},
+    **dict.fromkeys(("T", "mT", "t", "transpose"), "write transpose({})"),
+    **dict.fromkeys(("dot", "mm", "bmm", "matmul"), "write {} @ b"),
+    **dict.fromkeys(("clamp", "clip"), "write clip({}, low, high)"),
+    **dict.fromkeys(("reshape", "view", "squeeze", "unsqueeze", "permute", "size"), _BY_UNITS),
+    "min": "write -max(-{}), or minimum(a, b) of two",
+    "chunk": "write split({}, 2)",
+    "pow": "write {} ** b",
+    "detach": "write stop_gradient({})",
+}
+"""What arrays and tensors have, and what to write instead."""
+
+
 _CAUSES: tuple[Callable[[BaseException, SourceLine | None, str], str], ...] = (
     _matmul_of_expressions,
     _value_called,
     _name_in_comprehension,
     _name_of_cellgen,
+    _attribute,
+    _unknown_argument,
     _foreign_function,
     _truth_value,
     _truth_as_number,

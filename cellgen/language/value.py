@@ -27,7 +27,13 @@ from sympy.polys.polyerrors import PolynomialError
 from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
-from cellgen.language.misuse import ExpressionError, explanation
+from cellgen.language.misuse import (
+    ATTRIBUTES,
+    ExpressionError,
+    UnknownAttributeError,
+    advice_on_attribute,
+    explanation,
+)
 
 
 class Dim(Symbol):  # type: ignore[misc]
@@ -173,6 +179,12 @@ class _Matmul(Arithmetic):
         if not is_function and getattr(frame.f_locals, "is_class_body", False):
             _refuse_truth(self)
         return True
+
+    @classmethod
+    @located
+    def __torch_function__(cls, function: object, *_: object, **__: object) -> Expr:
+        name = getattr(function, "__name__", function)
+        raise ExpressionError(explanation(TypeError(f"torch.{name} takes arrays (__array__)")))
 
     def __matmul__(self, other: Expr) -> Apply:
         return Apply("matmul", (self, other))
@@ -360,6 +372,20 @@ def _foreign(name: str) -> Callable[[Expr], Expr]:
     return call
 
 
+def _attribute_of_arrays(name: str) -> property:
+    """An attribute that an expression lacks, told where it is one of a cell."""
+
+    @located
+    def get(self: Expr) -> object:
+        said = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if not _is_of_a_cell(self):
+            raise AttributeError(said)
+        shown = self.name if isinstance(self, Symbol) else "a"
+        raise UnknownAttributeError(f"AttributeError: {said}; {advice_on_attribute(name, shown)}")
+
+    return property(get)
+
+
 _NUMPYS_OWN = operator.attrgetter("_implementation")
 """What one of NumPy's functions does with arrays."""
 
@@ -402,6 +428,9 @@ if not hasattr(Expr, "__matmul__"):  # once in a process
     for _name in (*_ARITHMETIC, "__neg__"):
         if not hasattr(Relational, _name):
             setattr(Relational, _name, _condition_as_number)
+    for _name in ATTRIBUTES:
+        if not hasattr(Expr, _name):
+            setattr(Expr, _name, _attribute_of_arrays(_name))
     for _name in _NUMPY_FUNCTIONS:
         if not hasattr(Expr, _name):
             setattr(Expr, _name, _foreign(_name))

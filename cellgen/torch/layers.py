@@ -15,7 +15,7 @@ from cellgen.frameworks.shown import ASKED, is_last
 from cellgen.runtime.abi import axis_length
 from cellgen.torch.checks import check_given, check_shapes, check_tensors
 from cellgen.torch.derivatives import Call
-from cellgen.torch.devices import require_dtype
+from cellgen.torch.devices import known_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError
 from cellgen.torch.functional import CellFunction, function
@@ -52,7 +52,6 @@ class CellLayers(torch.nn.Module):
         dtype: Any,
     ) -> None:
         super().__init__()
-        require_dtype(f"module({cell.layout.cell})", dtype)
         self.cell, self.sizes, self.num_layers = cell, dict(sizes), num_layers
         self.roles: Roles = roles_of(cell.layout, cell.masks)
         self.batch_first, self.bidirectional = batch_first, bidirectional
@@ -398,5 +397,5 @@ def module(  # noqa: PLR0913 - one argument an option
         initial=check_rules(where, roles, initial),
         scalars=scalars,
         device=device,
-        dtype=dtype,
+        dtype=known_dtype(where, dtype),
     )

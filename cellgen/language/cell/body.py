@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from sympy.logic.boolalg import Boolean
 
 from cellgen import accept
 from cellgen.errors import DeclarationError
-from cellgen.language.cell.declaration import Declaration
+from cellgen.language.cell.declaration import DECLARATIONS, Declaration
 from cellgen.language.graph import symbols_in, values_in
 from cellgen.language.lines import SourceLine, caller
-from cellgen.language.misuse import UnknownNameError, explanation
+from cellgen.language.misuse import UnknownNameError, advice_on_name
 from cellgen.language.names import check_argument, check_name
 from cellgen.language.ops import from_sympy, shape_of
 from cellgen.language.value import Dim, Role, Value
@@ -70,6 +71,12 @@ class Namespace(dict[str, Any]):
             return self._selection(name, item, line)
         if isinstance(item, Declaration):
             return self._declare(name, item, line)
+        if isinstance(item, FunctionType) and item in DECLARATIONS:
+            raise DeclarationError(
+                f"{name} is {item.__name__} itself, which lacks its brackets; write "
+                f"{name} = {DECLARATIONS[item]}",
+                code="declaration.dims",
+            )
         if isinstance(item, Value) and f"{name}_prev" not in self.states:
             return self._alias(name, item, line)
         if isinstance(item, Expr | Boolean) and not _is_length(item):
@@ -94,9 +101,9 @@ class Namespace(dict[str, Any]):
         if not asked or any(name in names for names in known):
             raise KeyError(name)
         line, _ = caller()
-        error = NameError(f"name {name!r} is not defined", name=name)
-        message = f"{self.class_name}: {explanation(error)}\n  {line}"
-        raise UnknownNameError(message)
+        advice = advice_on_name(name, self.lines, self.get("__annotations__", ()))
+        message = f"{self.class_name}: NameError: name {name!r} is not defined"
+        raise UnknownNameError(f"{message}{f'; {advice}' if advice else ''}\n  {line}")
 
     def _new_name(self, name: str, what: str, line: SourceLine) -> None:
         check_name(name, what)

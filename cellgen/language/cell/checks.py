@@ -143,7 +143,9 @@ def check_states(
     """Refuse a cell without a state, and a state without a new value of its shape."""
     if not any(value.role is Role.STATE for value in declared):
         raise DeclarationError(
-            "a recurrent cell needs a state: h_prev = State(H)", code="declaration.state"
+            "a recurrent cell needs a state: h_prev = State(H), and equations in the class body "
+            "itself, not in methods such as __init__ or forward",
+            code="declaration.state",
         )
     for state in declared:
         if state.role is not Role.STATE:

@@ -183,3 +183,14 @@ def Scalar(default: float | Expr, *, gradient: bool = False) -> Declaration:  # 
             code="declaration.scalar",
         ) from None
     return Declaration(Role.SCALAR, (), nearest(exact, DOUBLE), gradient)
+
+
+DECLARATIONS: dict[object, str] = {
+    Input: "Input(I)",
+    State: "State(H)",
+    Static: "Static(H)",
+    Weight: "Weight(I, H)",
+    Bias: "Bias(H)",
+    Scalar: "Scalar(1.0)",
+}
+"""What declares a value, and how it is written."""

@@ -201,6 +201,7 @@ def units_mean(a: Expr, axis: object = None) -> Expr:
 @located
 def softmax(a: Expr, axis: object = None) -> Expr:
     """Exponentials of the units as shares of their sum, with no overflow; axes as ``sum``."""
+    axes_of("softmax", shape_of(sympify(a)), axis)
     powers = exp(sympify(a) - stop_gradient(units_max(a, axis)))
     return powers / units_sum(powers, axis)
 
@@ -211,6 +212,7 @@ def logsumexp(a: Expr, axis: object = None) -> Expr:
 
     Where the largest unit is infinite, it is that.
     """
+    axes_of("logsumexp", shape_of(sympify(a)), axis)
     largest = units_max(a, axis)
     is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
     most = stop_gradient(largest)
@@ -304,10 +306,11 @@ def _axis_of(what: str, shape: Shape, axis: object) -> int:
     if isinstance(axis, int) and -len(shape) <= axis < 0 and shape[axis] != B:
         return len(shape) + axis
     if not isinstance(axis, Expr):
+        of_two = f"; for the larger of two write maximum(a, {axis})" if what == "max" else ""
         raise DeclarationError(
             f"{what}(..., axis={axis!r}): leave axis out for the units of each head, name a "
             f"dimension of {format_shape(shape)} (there is {listed}), or write axis=all (the "
-            f"built-in) for all of a row",
+            f"built-in) for all of a row{of_two}",
             code="declaration.axis",
         )
     found = [n for n in own if shape[n] == axis]
