@@ -32,12 +32,12 @@ LONGEST = 2**20
 _TRUE = np.asarray(True)
 
 
-class NoSequenceError(UsageError):
+class LoopError(UsageError):
     """A loop that does not go over sequences: none of a cell."""
 
 
 def scan_of(graph: ModelGraph, node: NodeProto) -> NodeProto:
-    """The ``Scan`` that a ``Loop`` is. Raises NoSequenceError, which names the node."""
+    """The ``Scan`` that a ``Loop`` is. Raises LoopError, which names the node."""
     return _Loop(graph, node).scan()
 
 
@@ -80,8 +80,8 @@ class _Loop:
             c for c in self.carried if c.value.name not in self.same and _counts(c.value)
         ]
 
-    def _none(self, why: str) -> NoSequenceError:
-        return NoSequenceError(
+    def _none(self, why: str) -> LoopError:
+        return LoopError(
             f"{self.graph.where}: {called(self.node)} does not go over a sequence: {why}"
         )
 
@@ -118,7 +118,7 @@ class _Loop:
         return every
 
     def _goes_back(self, sequences: Mapping[str, tuple[NodeProto, str]]) -> bool:
-        """Whether it goes from the last entry to the first. Raises NoSequenceError for neither."""
+        """Whether it goes from the last entry to the first. Raises LoopError for neither."""
         ways = {self._tried(list(sequences.values()), free) for free in FREE}
         if len(ways) != 1:
             raise self._none("the order of its steps depends on their number")

@@ -69,8 +69,7 @@ class CellLayers(torch.nn.Module):
                 shape = tuple(axis_length(axis, own) for axis in item.shape)
                 learns = item.name not in self.roles.fixed
                 value = torch.empty(shape, device=device, dtype=dtype)
-                parameter = torch.nn.Parameter(value, requires_grad=learns)
-                self.register_parameter(item.name + suffix, parameter)
+                self.register_parameter(item.name + suffix, torch.nn.Parameter(value, learns))
         self.reset_parameters()
 
     def places(self) -> Iterator[tuple[int, str, bool]]:
