@@ -14,9 +14,21 @@ import cellgen
 from cellgen import Cell
 from cellgen.bench.problem import Mode, Problem, problem_of
 from cellgen.bench.shapes import NAMED
-from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, MinGRU
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    MLSTM,
+    SHIPPED,
+    Elman,
+    GRUBlockCell,
+    GRUResetBefore,
+    LayerNormLSTM,
+    MinGRU,
+)
+from cellgen.language.ops import Pointwise, shape_of
 from cellgen.language.value import Value
 from cellgen.pipeline import sequence_of
+from cellgen.program.over_time import unroll
 from cellgen.runtime.kernel import Kernel
 from cellgen.schedule.groups import Group
 from cellgen.schedule.lower import lower
@@ -24,6 +36,7 @@ from cellgen.schedule.lower.plan import GroupPlan, PanelProduct, TimePlan
 from cellgen.schedule.over_time import Part
 from cellgen.schedule.schedule import Product
 from cellgen.targets.interface import sequence_signatures
+from tests import budgets
 
 SHAPE = NAMED["W3"]
 LAYERS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM)
@@ -115,6 +128,26 @@ def test_products_of_inputs_read_no_state_and_can_be_hoisted(cell: type[Cell]) -
         if isinstance(stage, Group) and inputs & {t.operand.buffer.value for t in stage.terms}
     ]
     assert len(hoisted) == len(groups)
+
+
+# --- functions and arrays ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_loops_compute_as_many_functions_and_read_as_many_arrays_as_recorded(
+    cell: type[Cell],
+) -> None:
+    """An exponential of a head that is computed for each entry of its matrix is another shape."""
+    assert budgets.counts(cell) == budgets.recorded()[cell.definition.name]
+
+
+@pytest.mark.parametrize("cell", [LSTM, MLSTM, LayerNormLSTM], ids=lambda c: c.definition.name)
+def test_no_function_is_computed_for_more_entries_than_its_argument_has(cell: type[Cell]) -> None:
+    for program in unroll(cell.definition).all:
+        for statement in program.statements:
+            for node in statement.expression.atoms(Pointwise):
+                if node.row.transcendental:
+                    assert shape_of(node) == statement.target.shape, (program.function, statement)
 
 
 # --- packed weights ------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ from cellgen.proof.check import (
     Row,
     gradients,
     judged,
-    over_time,
     points,
+    roundings,
     several,
 )
 from cellgen.proof.check import cell as cell_proof
@@ -511,7 +511,7 @@ def dies() -> None:
     ("name", "errors", "is_proved"),
     [
         ("elman_relu", (1.0, 0.0), True),  # a kink that rounding crossed at the first point
-        ("elman_relu", (1.0,) * over_time.KINKED_POINTS, False),  # what is wrong is so everywhere
+        ("elman_relu", (1.0,) * roundings.KINKED_POINTS, False),  # what is wrong is so everywhere
         ("elman", (1.0, 0.0), False),  # nothing to cross: one point says it
     ],
 )
@@ -524,9 +524,9 @@ def test_products_in_bfloat16_of_kinked_cells_are_proved_at_the_best_of_some_poi
         error = next(drawn)
         return {way: {"h": error} for way in ("sequence_forward", "sequence_backward")}
 
-    monkeypatch.setattr(over_time, "bf16_errors", one)
+    monkeypatch.setattr(roundings, "bf16_errors", one)
     cell = {"elman": Elman, "elman_relu": ElmanRelu}[name]
     programs = programs_of(cell)
     subject = points.Subject(cell, programs, forward_program(programs.definition), None)
-    rows = over_time._prove_bf16(subject, None, np.random.default_rng(0))
+    rows = roundings._prove_bf16(subject, None, np.random.default_rng(0))
     assert [row.verdict == "ok" for row in rows] == [is_proved] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -26,6 +27,10 @@ from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS,
 VALUES = 2.0**-4
 """How far values on the way are nudged, in nudges of an argument. The bar over time has room for
 their rounding (64 units); where a sum cancels for every argument, they alone give it a scale."""
+
+ROUNDED, CONDITION = 1e-13, 32
+"""An error of a gradient that is larger is measured against rounding as well, which may spread so
+far within the bar's own room: an sLSTM divides by sums whose terms cancel."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,34 @@ def _in_order(steps: list[Array], options: Options) -> Array:
     return np.array(steps[::-1] if options.reverse else steps)
 
 
+@dataclass(frozen=True)
+class Truth:
+    """What the equations give, and what the error of each result is measured against."""
+
+    steps: Sequence
+    scales: Mapping[str, float]
+
+
+def truth_over_time(
+    definition: Definition,
+    arguments: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    options: Options = NONE,
+) -> Truth:
+    """Run the equations, and measure how far rounding spreads through all steps.
+
+    For arguments that float32 holds it is the truth of both precisions.
+    """
+    wide = {name: np.asarray(a, np.float64) for name, a in arguments.items()}
+    steps = run_steps(definition, wide, sizes, options)
+
+    def nudged(nudge: Nudge, inner: Nudge) -> Mapping[str, Array]:
+        moved = {name: nudge(a) for name, a in wide.items()}
+        return run_steps(definition, moved, sizes, options, inner).results
+
+    return Truth(steps, scales_of(steps.results, nudged, np.random.default_rng(0), VALUES))
+
+
 def forward_errors(
     kernel: Kernel,
     definition: Definition,
@@ -215,8 +248,9 @@ def forward_errors(
     sizes: Mapping[str, int],
     dtype: str,
     options: Options = NONE,
+    truth: Truth | None = None,
 ) -> dict[str, float]:
-    """Compare ``sequence_forward`` with the equations.
+    """Compare ``sequence_forward`` with the equations, whose ``truth`` may be known.
 
     With options that it has alone both with and without them.
 
@@ -233,27 +267,15 @@ def forward_errors(
     alone = (
         forward_function(out=None, **given, **chosen)._asdict() if len(chosen) > len(shared) else {}
     )
-    wide = {name: a.astype(np.float64) for name, a in call.items()}
-    steps = run_steps(definition, wide, sizes, options)
-    exact = steps.results
-    scales = scales_of(
-        exact,
-        lambda nudge, inner: (
-            run_steps(
-                definition, {n: nudge(a) for n, a in wide.items()}, sizes, options, inner
-            ).results
-        ),
-        np.random.default_rng(0),
-        VALUES,
-    )
+    truth = truth or truth_over_time(definition, call, sizes, options)
     errors: dict[str, float] = {}
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
-    for name, expected in exact.items():
+    for name, expected in truth.steps.results.items():
         pairs = [(every[name], expected)]
         if alone.get(name) is not None:
-            pairs.append((alone[name], {**steps.last, **steps.shown}[name]))
+            pairs.append((alone[name], {**truth.steps.last, **truth.steps.shown}[name]))
         for array, value in pairs:
-            error = largest(array.astype(np.float64) - value) / max(scales[name], least)
+            error = largest(array.astype(np.float64) - value) / max(truth.scales[name], least)
             errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
 
@@ -267,42 +289,74 @@ def gradient_errors(
     rng: np.random.Generator,
     options: Options = NONE,
     bp_lim: int | None = None,
+    *,
+    together: bool = False,
 ) -> dict[str, float]:
     """Compare every gradient of ``sequence_backward`` with the complex step, in float64.
 
-    Each gradient is compared along one random direction; errors are relative to the sum of the
-    sizes of the terms, since terms of either sign may cancel. Upstream gradients of outputs that
-    show nothing are NaN in the call. With ``bp_lim``, as many steps as there are, the gradients
-    that are truncated term by term are compared too. With ``checkpoint``, gradients from states at
-    some steps are to be the same to the bit.
+    Each gradient is compared along one random direction, or all of them along one of all arguments
+    (``together``); errors are relative to the sum of the sizes of the terms, since terms of either
+    sign may cancel, or to what rounding can do to it where that is more (``rounding``). Upstream
+    gradients of outputs that show nothing are NaN in the call. With ``bp_lim``, as many steps as
+    there are, the gradients that are truncated term by term are compared too. With ``checkpoint``,
+    gradients from states at some steps are to be the same to the bit.
     """
     arguments = {**_learned_scalars(definition), **arguments}
-    given = _given(kernel, arguments, options)
-    shared = shared_keywords(options)
-    forward_function = kernel.functions["sequence_forward"]
-    result = forward_function(out=None, **given, **shared, save=True)
-    kept = forward_function(out=None, **given, **shared, checkpoint=options.checkpoint, save=True)
-    given |= {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
     timed = [f"d_{v.name}" for v in definition.outputs]
-    poisoned = _poisoned(upstream, timed, options)
-    given |= _laid_out(kernel, _shown(poisoned, timed, options), options)
-    above, runs, errors = _shown(upstream, timed, options), [], dict[str, float]()
-    backward_function = kernel.functions["sequence_backward"]
-    chosen = _keywords(options, BACKWARD)
-    for limit in ({}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
-        found = backward_function(out=None, **given, **chosen, **limit, saved=result.saved)
-        again = backward_function(out=None, **given, **chosen, **limit, saved=kept.saved)
-        runs.append(_laid_out(kernel, found._asdict(), options))
-        errors |= {n: np.inf for n, a in found._asdict().items() if differs(a, getattr(again, n))}
-    for item in backward_function.function.results:
-        gradient, name = item.name, item.of
-        direction = rng.standard_normal(arguments[name].shape)
-        moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
-        results = run_steps(definition, moved, sizes, options).results
+    poisoned = _shown(_poisoned(upstream, timed, options), timed, options)
+    above, errors = _shown(upstream, timed, options), dict[str, float]()
+
+    def gradients(nudge: Nudge | None = None, **how: object) -> dict[str, Array]:
+        moved = {n: nudge(np.asarray(a)) if nudge else a for n, a in arguments.items()}
+        given = _given(kernel, moved, options)
+        upstreams = _laid_out(kernel, poisoned, options)
+        found = _gradients(kernel, definition, given, upstreams, options, how)
+        return _laid_out(kernel, found, options)
+
+    runs = [gradients(), *([gradients(bp_lim=bp_lim)] if bp_lim else [])]
+    if options.checkpoint:
+        again = gradients(checkpoint=options.checkpoint)
+        errors |= {name: np.inf for name, a in runs[0].items() if differs(a, again[name])}
+    items = {i.name: i.of for i in kernel.functions["sequence_backward"].function.results}
+    along = {name: rng.standard_normal(arguments[of].shape) for name, of in items.items()}
+
+    def sums(run: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: np.asarray(np.sum(run[name] * along[name])) for name in items}
+
+    @cache  # how far one rounding of each argument moves these derivatives
+    def spread() -> dict[str, float]:
+        return scales_of(sums(runs[0]), lambda nudge, _: sums(gradients(nudge)), rng)
+
+    for group in [list(items)] if together else [[name] for name in items]:
+        moved = {items[n]: arguments[items[n]] + 1j * STEP * along[n] for n in group}
+        results = run_steps(definition, {**arguments, **moved}, sizes, options).results
         loss = sum(np.sum(a * above[f"d_{n}"]) for n, a in results.items())
-        for run in runs:
-            terms = run[gradient] * direction
-            size = float(np.sum(np.abs(terms))) or 1.0
-            error = float(abs(np.sum(terms) - np.imag(loss) / STEP)) / size
-            errors[gradient] = max(errors.get(gradient, 0.0), error if error >= 0 else np.inf)
+        for run, derivatives in zip(runs, map(sums, runs), strict=True):
+            size = float(sum(np.sum(np.abs(run[n] * along[n])) for n in group)) or 1.0
+            error = float(abs(sum(derivatives[n] for n in group) - np.imag(loss) / STEP))
+            if error > ROUNDED * size:
+                size = max(size, sum(spread()[n] for n in group) / CONDITION)
+            for name in group:
+                found = error / size
+                errors[name] = max(errors.get(name, 0.0), found if found >= 0 else np.inf)
     return errors
+
+
+def _gradients(
+    kernel: Kernel,
+    definition: Definition,
+    given: Mapping[str, object],
+    upstream: Mapping[str, Array],
+    options: Options,
+    how: Mapping[str, object],
+) -> dict[str, Array]:
+    """Run forward and backward; ``how`` may have a ``checkpoint``, or ``bp_lim``."""
+    shared = shared_keywords(options)
+    kept = {**shared, "checkpoint": how["checkpoint"]} if "checkpoint" in how else shared
+    forward_function = kernel.functions["sequence_forward"]
+    result = forward_function(out=None, **given, **kept, save=True)
+    seen = result if kept is shared else forward_function(out=None, **given, **shared)
+    outputs = {str(v.name): getattr(seen, str(v.name)) for v in definition.outputs}
+    call = {**given, **outputs, **upstream, **_keywords(options, BACKWARD)}
+    call |= {name: value for name, value in how.items() if name != "checkpoint"}
+    return kernel.functions["sequence_backward"](out=None, **call, saved=result.saved)._asdict()

@@ -27,10 +27,13 @@ KINK_MARGIN = 1e-3
 interpreter stand on the same side."""
 
 TRIES = 40
-"""Draws before a point near a kink is accepted; a 17-unit layer needs one or two."""
+"""Draws before a point near a kink is accepted; a layer of 37 units needs a few."""
 
 GRADIENT_SIZES = (3, 2, 4, 5, *(2, 3) * 16)
 """Lengths of B, I, H and further dimensions where each entry is stepped on its own."""
+
+MOST_NUMBERS = 20_000
+"""Of a value at a point beyond two vectors: an interpreted step takes some milliseconds."""
 
 SCALAR_FACTORS = (1.0, 0.25, -1.0)
 """Run-time scalars are drawn as these multiples of their defaults: a smaller clip bites, a negative
@@ -106,9 +109,45 @@ def draw_point(
     return best
 
 
+def wide_lengths(definition: Definition) -> tuple[int, ...]:
+    """Lengths beyond two vectors, with a remainder in both precisions: 5 rows, 19, 37 and 41.
+
+    Where there are more dimensions, those between are 2, and where a value would have more than
+    ``MOST_NUMBERS`` numbers, as weights of heads do, the last one alone is as long.
+    """
+    count = len(definition.dims)
+    wide = (5, 19, *(2,) * (count - 4), 37, 41) if count > 3 else (5, *(19, 37)[3 - count :])
+    sizes = {str(dim): n for dim, n in zip(definition.dims, wide, strict=True)}
+    largest = max(math.prod(shape_sizes(value, sizes)) for value in definition.declared)
+    return wide if count < 4 or largest <= MOST_NUMBERS else (*wide[:-2], 2, wide[-1])
+
+
+def draw_sequence(
+    subject: Subject, lengths: Sequence[int], steps: int, rng: np.random.Generator
+) -> tuple[Sizes, Arguments]:
+    """Draw a point's arguments, its inputs anew at each of some steps; scalars are left out."""
+    definition = subject.definition
+    point = draw_point(subject, lengths, rng)
+    scalars = {str(value.name) for value in definition.with_role(Role.SCALAR)}
+    arrays = {name: a for name, a in point.arguments.items() if name not in scalars}
+    for value in definition.with_role(Role.INPUT):
+        stacked = [drawn_normal(rng, value, point.sizes) for _ in range(steps)]
+        arrays[str(value.name)] = np.array(stacked)
+    return {**point.sizes, "T": steps}, arrays
+
+
+def drawn_upstream(results: Arguments, rng: np.random.Generator) -> Arguments:
+    """Draw gradients of results over time, which float32 holds."""
+    return {f"d_{n}": _held(np.asarray(rng.standard_normal(a.shape))) for n, a in results.items()}
+
+
 def drawn_normal(rng: np.random.Generator, value: Value, sizes: Sizes, scale: float = 1.0) -> Array:
     """Draw normal numbers that float32 holds."""
-    drawn = scale * rng.standard_normal(shape_sizes(value, sizes))
+    return _held(np.asarray(scale * rng.standard_normal(shape_sizes(value, sizes))))
+
+
+def _held(drawn: Array) -> Array:
+    """Round numbers to those that float32 holds."""
     return np.asarray(drawn, np.float32).astype(np.float64)
 
 
@@ -133,8 +172,8 @@ def draw_arguments(
 
 
 def lengths_by_shape(definition: Definition, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Lengths of all dimensions, B first: ones, seventeens, odd mixtures, none, and random ones."""
+    """Lengths of all dimensions, B first: ones, wide ones, odd mixtures, none, and random ones."""
     count = len(definition.dims)
     mixed = [tuple(1 if i == axis else 17 for i in range(count)) for axis in range(count)]
     drawn = [tuple(int(n) for n in rng.integers(2, 14, count)) for _ in range(3)]
-    return [(1,) * count, (17,) * count, *mixed, *drawn, (0, *drawn[0][1:])]
+    return [(1,) * count, wide_lengths(definition), *mixed, *drawn, (0, *drawn[0][1:])]

@@ -17,11 +17,14 @@ from cellgen.program.derive import forward
 from cellgen.program.interpret import STEP, interpret
 from cellgen.program.step import CellPrograms
 from cellgen.program.transforms.tangent import directions_of, tangent
-from cellgen.proof.check.errors import FLOAT64_BAR, error_of
+from cellgen.proof.check.errors import FLOAT64_BAR, error_of, raise_to
 from cellgen.proof.check.gradients import CONDITION, run_all, tame_point
 from cellgen.proof.check.points import Arguments, Array, Point, Subject
 from cellgen.proof.check.report import Row, judged
 from cellgen.proof.rounding import largest
+
+UPSTREAM = ""
+"""The direction of upstream gradients, which is no argument's."""
 
 
 def prove_tangent(subject: Subject, rng: np.random.Generator) -> list[Row]:
@@ -32,29 +35,52 @@ def prove_tangent(subject: Subject, rng: np.random.Generator) -> list[Row]:
     both = Subject(made, programs, forward(made.definition), note)
     point, known, scales = tame_point(both, programs.functions, rng, 1.0)
 
-    def error(found: str, stepped: Array) -> float:
+    def error(found: Array, stepped: Array, scale: float) -> float:
         truth = np.imag(stepped) / STEP
-        return error_of(known[found], truth, max(largest(truth), scales[found] / CONDITION))
+        return error_of(found, truth, max(largest(truth), scale / CONDITION))
 
-    moved = _moved(point, names, [str(value.name) for value in subject.definition.outputs])
-    plain = interpret(subject.plain, moved.arguments, point.sizes)
-    first = {names[name]: error(names[name], array) for name, array in plain.items()}
-    gradients = run_all(subject.programs, moved)
+    outputs = [str(value.name) for value in subject.definition.outputs]
     own, others = _named(subject.programs), _named(programs)
-    second = {
-        others[name]: error(others[name], gradients[own[name]])
-        for name in own
-        if own[name] in gradients and others.get(name) in known
-    }
+    first, second = dict[str, float](), dict[str, float]()
+    directions = [dot for name, dot in names.items() if dot in point.arguments]
+    for alone in (None, *directions, UPSTREAM):
+        along = _along(point, directions, outputs, alone)
+        given = known if alone is None else run_all(programs, along)
+        moved = _moved(along, names, outputs)
+        for name, array in interpret(subject.plain, moved.arguments, point.sizes).items():
+            dot = names[name]
+            raise_to(first, dot, error(given[dot], array, scales[dot]))
+        gradients = run_all(subject.programs, moved)
+        for name in own:
+            if own[name] in gradients and others.get(name) in given:
+                found = others[name]
+                raise_to(second, found, error(given[found], gradients[own[name]], scales[found]))
+    said = "along all directions, and along each alone"
     return [
-        judged("tangent by complex step", first, FLOAT64_BAR, ", ".join(first)),
+        judged("tangent by complex step", first, FLOAT64_BAR, f"{', '.join(first)}; {said}"),
         judged(
             "second derivatives by complex step",
             second,
             FLOAT64_BAR,
-            f"the tangent's backward: {', '.join(second)}",
+            f"the tangent's backward: {', '.join(second)}; {said}",
         ),
     ]
+
+
+def _along(
+    point: Point, directions: Sequence[str], outputs: Sequence[str], alone: str | None
+) -> Point:
+    """The same point, its directions 0 but for one; None: as it is.
+
+    Upstream gradients move along one direction more (``UPSTREAM``).
+    """
+    if alone is None:
+        return point
+    still = {dot for dot in directions if dot != alone}
+    arguments = {n: 0 * a if n in still else a for n, a in point.arguments.items()}
+    moves = {f"d_{name}" for name in outputs if alone != UPSTREAM}
+    upstream = {n: 0 * a if n in moves else a for n, a in point.upstream.items()}
+    return Point(point.sizes, arguments, upstream, point.near_kinks)
 
 
 def _moved(point: Point, names: Mapping[str, str], outputs: Sequence[str]) -> Point:

@@ -1,0 +1,46 @@
+"""Compare gradients over time in float32 with those of the kernel in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cellgen.proof.half_precision import run_and_gradients
+from cellgen.proof.rounding import Array, largest, scales_of
+from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.options import BACKWARD, FULL
+
+
+def narrow_gradients(
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    upstream: Mapping[str, Array],
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """Return errors by gradient, relative to its largest entry or to what rounding can do to it.
+
+    ``arrays`` and ``upstream`` are numbers that float32 holds. What one rounding of each argument
+    does is measured with the kernel in float64, which is proved against complex steps.
+    """
+    wide = {n: np.asarray(a, np.float64) for n, a in arrays.items()}
+    above = {n: np.asarray(a, np.float64) for n, a in upstream.items()}
+
+    def gradients(given: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+        return run_and_gradients(kernel, given, others, FULL)[BACKWARD]
+
+    exact = gradients(wide, above)
+    scales = scales_of(
+        exact,
+        lambda nudge, _: gradients(
+            {n: nudge(a) for n, a in wide.items()}, {n: nudge(a) for n, a in above.items()}
+        ),
+        rng,
+    )
+    narrow = gradients(
+        {n: np.asarray(a, np.float32, order="C") for n, a in arrays.items()},
+        {n: np.asarray(a, np.float32, order="C") for n, a in upstream.items()},
+    )
+    least = float(np.finfo(np.float32).tiny)
+    errors = {n: largest(narrow[n] - a) / max(scales[n], least) for n, a in exact.items()}
+    return {name: error if error >= 0 else np.inf for name, error in errors.items()}

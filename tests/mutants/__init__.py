@@ -1,0 +1,203 @@
+"""Mutants: cellgen with one mistake planted, and who notices.
+
+A mutant is a place in a source and what stands there instead: four are named, for what only a
+certain proof sees; the others are drawn, by a seed, from rules such as ``+`` in place of ``-``.
+Each is made in a copy of the checkout, so that nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+COPIED = ("cellgen", "templates", "tests", "generated/include", "pyproject.toml")
+"""What a copy has: kernels are generated and compiled in it, nothing is read from ``generated``."""
+
+CELLS = ("gru", "qrnn", "delta_net", "layer_norm_gru")
+"""Whose proofs are asked: gates, an output that is no state, a matrix of a row, sums over units."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``old`` at a place of a file becomes ``new``. ``cells`` are those whose proofs are asked."""
+
+    file: str
+    place: int
+    old: str
+    new: str
+    cells: tuple[str, ...] = CELLS
+    name: str = ""
+
+    def __str__(self) -> str:
+        line = (ROOT / self.file).read_text(encoding="utf-8")[: self.place].count("\n") + 1
+        said = self.name or f"{' '.join(self.old.split())} -> {' '.join(self.new.split())}"
+        return f"{self.file}:{line} {said}"
+
+    def applied(self, text: str) -> str:
+        """The text of the file with the mistake. Raises ValueError where the place is another."""
+        if text[self.place : self.place + len(self.old)] != self.old:
+            raise ValueError(f"{self.file} has no {self.old!r} at {self.place}")
+        return text[: self.place] + self.new + text[self.place + len(self.old) :]
+
+
+def _named(
+    name: str, file: str, line: str, old: str, new: str, cells: tuple[str, ...] = CELLS
+) -> Mutant:
+    """A mutant of the one line of a file. Raises ValueError where it stands not once."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if text.count(line) != 1 or line.count(old) != 1:
+        raise ValueError(f"{name}: {file} has {line!r} {text.count(line)} times, expected once")
+    return Mutant(file, text.index(line) + line.index(old), old, new, cells, name)
+
+
+def named() -> tuple[Mutant, ...]:
+    """Mistakes that small sizes, options given together, or one thread hide; and wasted work."""
+    headers = "generated/include"
+    return (
+        _named(
+            "halves of a vector are subtracted",
+            f"{headers}/cellgen_vectors.h",
+            "for (int i = 0; i < width; ++i) part[i] += part[i + width];",
+            "+=",
+            "-=",
+            ("delta_net",),
+        ),
+        _named(
+            "threads do not meet after a stage",
+            f"{headers}/cellgen_steps.inc.h",
+            "if (barrier && (stage->barrier || (watched && i + 1 == part->stages)))",
+            "barrier && (stage",
+            "barrier && 0 && (stage",
+            ("gru_block_cell",),
+        ),
+        _named(
+            "a reverse run is not gathered",
+            f"{headers}/cellgen_place.inc.h",
+            "b->gather = b->validity || !evenly_strided || b->B < b->batch",
+            " || !evenly_strided",
+            "",
+            ("gru",),
+        ),
+        _named(
+            "an exponential of a head is computed for every entry of its matrix",
+            "cellgen/program/rewrites/inlined.py",
+            "and (len(target.shape) < 3 or target.shape == readers[0].target.shape)",
+            "len(target.shape) < 3",
+            "True",
+            ("mlstm",),
+        ),
+    )
+
+
+RULES = {
+    "c": (
+        (r"(?<=[\w\])] )\+(?= [\w(])", "-"),
+        (r"(?<=[\w\])] )-(?= [\w(])", "+"),
+        (r"(?<=[\w\])] )<(?= [\w(])", "<="),
+        (r"(?<=[\w\])] )>(?= [\w(])", ">="),
+        (r"(?<=[\w\])] )==(?= [\w(])", "!="),
+        (r"&&", "||"),
+        (r"\|\|", "&&"),
+        (r" \+ 1\b", ""),
+        (r" - 1\b", ""),
+        (r"\bcellgen_team_barrier\([^;]*\);", ";"),
+    ),
+    "py": (
+        (r"(?<=[\w\])] )\+(?= [\w(])", "-"),
+        (r"(?<=[\w\])] )-(?= [\w(])", "+"),
+        (r"(?<=[\w\])] )==(?= [\w(\"'])", "!="),
+        (r"(?<=[\w\])] )<(?= [\w(])", "<="),
+        (r"(?<=[\w\])] )and(?= [\w(])", "or"),
+        (r"(?<=[\w\])] )or(?= [\w(])", "and"),
+        (r"\bnot in\b", "in"),
+        (r"\bif not (?=\w)", "if "),
+        (r"\bTrue\b", "False"),
+        (r"\b1\b(?=[\])])", "0"),
+    ),
+    "j2": (
+        (r"(?<=[\w\])}] )\+(?= [\w({])", "-"),
+        (r"\bif not (?=\w)", "if "),
+        (r"(?<=[\w\])}] )==(?= [\w({])", "!="),
+        (r"(?<=[\w\])}] )<(?= [\w({])", "<="),
+        (r" \+ 1\b", ""),
+    ),
+}
+"""Patterns, and what stands there instead, by language."""
+
+PLACES = {
+    "driver": ("c", ("generated/include/*.h",), ("cuda", "alone", "compiler", "team.h", "int8")),
+    "templates": ("j2", ("templates/c/*.j2",), ()),
+    "compiler": (
+        "py",
+        (
+            "cellgen/program/**/*.py",
+            "cellgen/schedule/**/*.py",
+            "cellgen/targets/*.py",
+            "cellgen/targets/c/*.py",
+        ),
+        ("/online", "/traces", "/probes", "/regularise", "/head.py", "/chunks", "/recurrence"),
+    ),
+}
+"""Where mutants are drawn, in which language, and what is left out: what no proof of C runs."""
+
+SHARES = {"driver": 14, "templates": 4, "compiler": 22}
+
+
+def drawn(seed: int) -> Iterator[Mutant]:
+    """Draw mutants: so many of each kind of source, each of another line."""
+    for kind, count in SHARES.items():
+        rng = random.Random(f"{seed} {kind}")
+        every = list(_places(kind))
+        rng.shuffle(every)
+        lines: set[str] = set()
+        for mutant in every:
+            where = str(mutant).split()[0]
+            if len(lines) < count and where not in lines:
+                lines.add(where)
+                yield mutant
+
+
+def _places(kind: str) -> Iterator[Mutant]:
+    """One place for each rule and line that it fits, comments and texts apart."""
+    language, patterns, left_out = PLACES[kind]
+    files = sorted({p for pattern in patterns for p in ROOT.glob(pattern)})
+    for path in files:
+        file = path.relative_to(ROOT).as_posix()
+        if any(part in f"/{file}" for part in left_out):
+            continue
+        text = path.read_text(encoding="utf-8")
+        bare = _without_prose(text, language)
+        for pattern, new in RULES[language]:
+            for found in re.finditer(pattern, bare):
+                yield Mutant(file, found.start(), text[found.start() : found.end()], new)
+
+
+_PROSE = {
+    "c": r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|^[ \t]*#[^\n]*",
+    "py": r'""".*?"""|#[^\n]*|f?"(?:\\.|[^"\\\n])*"|^from [^\n]*|raise [^\n]*',
+    "j2": r"\{#.*?#\}|/\*.*?\*/",
+}
+
+
+def _without_prose(text: str, language: str) -> str:
+    """The text with blanks in place of comments, texts and directives."""
+    flags = re.DOTALL | re.MULTILINE
+    return re.sub(_PROSE[language], lambda f: re.sub(r"[^\n]", " ", f[0]), text, flags=flags)
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """Copy what a proof needs into an empty folder."""
+    for name in COPIED:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    return folder

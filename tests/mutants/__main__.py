@@ -1,0 +1,145 @@
+"""Plant mistakes and see who notices: ``python -m tests.mutants [--seed N] [--jobs N] [--suites]``.
+
+``cellgen check`` proves a few cells with each; ``--suites`` asks tests about those that it lets
+pass; ``--named`` leaves out those that are drawn, ``--list`` says what they are. Exit code 1 where
+a named one that changes numbers lives. Kernels are compiled at -O1; forty mutants take a quarter
+of an hour of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutants import Mutant, copy_of_checkout, drawn, named
+
+LONGEST = 600
+"""Seconds of a proof or a suite; one that takes longer has noticed: threads wait for each other."""
+
+SUITES = {
+    "generated/include": "test_sequences test_options test_row_blocks test_strips test_threads",
+    "templates": "test_render test_sequences",
+    "cellgen/program": "test_derive test_simplify test_unroll test_program test_budgets",
+    "cellgen/schedule": "test_schedule test_plans test_budgets test_row_blocks test_sequences",
+    "cellgen/targets": "test_targets test_render test_strips test_sequences",
+}
+"""Tests that are asked about mutants of a folder."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who noticed a mutant, in words; nobody where it is empty."""
+
+    mutant: Mutant
+    proof: str
+    suite: str
+
+
+class Workplace:
+    """A copy of the checkout in which one mutant at a time is planted."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder = copy_of_checkout(folder)
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(folder),
+            "CELLGEN_CACHE_DIR": str(cache),
+            "CELLGEN_CFLAGS": "-O1",
+        }
+
+    def verdict(self, mutant: Mutant, *, suites: bool) -> Verdict:
+        """Plant one, ask, and take it out again."""
+        path = self.folder / mutant.file
+        text = path.read_text(encoding="utf-8")
+        self._write(path, mutant.applied(text))
+        try:
+            proof = self._run("-m", "tests.mutants.prove", *mutant.cells)
+            suite = self._suite(mutant) if suites and not proof else ""
+        finally:
+            self._write(path, text)
+        return Verdict(mutant, proof, suite)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a source; byte code of one that is as long, from the same second, is stale."""
+        path.write_text(text, encoding="utf-8")
+        if path.suffix == ".py":
+            Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+    def _suite(self, mutant: Mutant) -> str:
+        names = next(v for folder, v in SUITES.items() if mutant.file.startswith(folder))
+        files = [f"tests/{name}.py" for name in names.split()]
+        return self._run("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)
+
+    def _run(self, *words: str) -> str:
+        """Run Python on the copy; return what it said where it failed, else nothing."""
+        try:
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=self.folder,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=LONGEST,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"takes longer than {LONGEST} s"
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        failed = [line for line in lines if line.startswith("FAILED")]
+        last = lines[-1] if lines else ""
+        return "" if done.returncode == 0 else (failed or [last or f"exit {done.returncode}"])[0]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--suites", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args(words)
+    mutants = [*named(), *(() if options.named else drawn(options.seed))]
+    if options.list:
+        print("\n".join(map(str, mutants)))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        verdicts = _judged(mutants, Path(folder), options.jobs, options.suites)
+    killed = sum(bool(v.proof) for v in verdicts)
+    seen = sum(bool(v.proof or v.suite) for v in verdicts)
+    print(f"{killed} of {len(verdicts)} noticed by cellgen check, {seen} by it or by tests")
+    return int(
+        any(v.mutant.name and v.mutant.file.endswith(".h") and not v.proof for v in verdicts)
+    )
+
+
+def _judged(mutants: Sequence[Mutant], folder: Path, jobs: int, suites: bool) -> list[Verdict]:
+    free: SimpleQueue[Workplace] = SimpleQueue()
+    for number in range(jobs):
+        free.put(Workplace(folder / str(number), folder / "cache"))
+
+    def judge(mutant: Mutant) -> Verdict:
+        place, began = free.get(), time.perf_counter()
+        try:
+            found = place.verdict(mutant, suites=suites)
+        finally:
+            free.put(place)
+        who = f"check: {found.proof}" if found.proof else f"tests: {found.suite or '-'}"
+        print(f"{time.perf_counter() - began:5.0f} s  {mutant}\n         {who}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(judge, mutants))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
