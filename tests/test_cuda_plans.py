@@ -174,7 +174,7 @@ def test_steps_that_count_are_those_of_each_call_and_go_to_its_backward_pass(
     for number, lengths in enumerate(([3, 3, 3, 3], [0, 1, 2, 3], [2, 0, 0, 1])):
         table = kernel.array(np.array(lengths))
         found = kernel.sequence_forward(**call, lengths=table, save=True)
-        assert found.saved.run.steps.lengths is table
+        assert found.saved.run.options.lengths is table
         brought = kernel.sequence_backward(**call, h=found.h, **above, saved=found.saved)
         assert checks.new() == (2 if number == 0 else 0)
         again = kernel.sequence_backward(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 import cellgen
 from cellgen.runtime.build.library import Types
-from cellgen.runtime.call.settings import numbers
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.names import OPTIONS, c_member
+from cellgen.runtime.numbers import NUMBERED, as_numbers, c_numbers, from_numbers, torch_arguments
 from cellgen.runtime.options import (
     BACKWARD,
+    BY_TYPE,
     FORWARD,
     NONE,
     OF_OPTIONS,
@@ -27,8 +28,9 @@ from cellgen.runtime.options import (
     device_members,
     taken_by,
 )
-from cellgen.runtime.paths import PACKAGE, templates_folder
+from cellgen.runtime.paths import PACKAGE, include_folder, templates_folder
 from cellgen.runtime.stacks import OPTIONS as OF_STACKS
+from cellgen.targets.c.options import NUMBERS_HEADER, numbers_header
 
 MOST_FILES = 4
 """Files of the package and its templates that may name an option: the table, and its meaning."""
@@ -82,18 +84,45 @@ def test_members_of_the_structs_are_those_of_the_table() -> None:
 
 
 def test_numbers_are_what_c_reads() -> None:
-    usual = numbers(NONE)
+    usual = c_numbers(NONE)
     names = (
-        *("reverse", "hold", "last", "every", "window", "per_row", "checkpoint", "products"),
-        "flush",
+        *("reverse", "hold", "last", "partial", "every", "window", "per_row", "products"),
+        *("checkpoint", "flush"),
     )
-    assert usual == dict(zip(names, (0, 1, 0, 1, 0, 0, 0, 0, 0), strict=True))
+    assert usual == dict(zip(names, (0, 1, 0, 0, 1, 0, 0, 0, 0, 0), strict=True))
     chosen = Options(reverse=True, zero_output_for_mask=True, window=7)
-    assert {n: v for n, v in numbers(chosen).items() if v != usual[n]} == {
+    assert {n: v for n, v in c_numbers(chosen).items() if v != usual[n]} == {
         "reverse": 1,
         "hold": 0,
         "window": 7,
     }
+
+
+def test_what_bridges_hand_on_is_what_the_call_said() -> None:
+    names = ("h", "c")
+    chosen = Options(
+        reverse=True,
+        zero_output_for_mask=True,
+        outputs=("c",),
+        every=3,
+        window=4,
+        products=BY_TYPE,
+        checkpoint=5,
+        flush_denormals=True,
+    )
+    numbers = as_numbers(chosen, 0b10)
+    assert len(numbers) == len(NUMBERED) == torch_arguments().count(",") + 1
+    assert from_numbers(numbers, names) == chosen
+    for products in ("full", "bf16", "int8"):
+        alone = replace(NONE, products=products)
+        assert from_numbers(as_numbers(alone), names) == alone
+
+
+def test_the_header_of_numbers_is_that_of_the_table() -> None:
+    header = (include_folder() / NUMBERS_HEADER).read_text(encoding="utf-8")
+    assert header == numbers_header()
+    members = re.findall(r"options->(\w+) = ", header)
+    assert members == [option.c[0].name for option in NUMBERED]
 
 
 def test_every_option_of_a_call_says_what_becomes_of_it() -> None:

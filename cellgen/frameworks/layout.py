@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import (
@@ -16,11 +16,13 @@ from cellgen.runtime.abi import (
     Function,
     Interface,
     axis_terms,
-    term_dims,
     terms_length,
 )
-from cellgen.runtime.call.arguments import dims_of, has_steps, shape_text
+from cellgen.runtime.call.arguments import has_steps
+from cellgen.runtime.call.dimensions import Binding, bindings, states_last
+from cellgen.runtime.call.faults import RANK, SHAPE, Fault, origin_text, sentence, shape_text
 from cellgen.runtime.call.stored import FLOAT16, STORED
+from cellgen.runtime.options import NONE, Options
 
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
@@ -42,21 +44,6 @@ class Shaped(Protocol):
         """Lengths of the axes."""
 
 
-@dataclass(frozen=True)
-class Tells:
-    """How one axis of one array tells a dimension: ``(length - rest) / factor``."""
-
-    dim: str
-    tensor: int
-    axis: int
-    factor: int
-    rest: tuple[tuple[int, str], ...]
-
-    def length(self, array: Shaped, sizes: Mapping[str, int]) -> int:
-        """The dimension, given those that were told before."""
-        return (array.shape[self.axis] - terms_length(self.rest, sizes)) // self.factor
-
-
 @dataclass(frozen=True, eq=False)
 class TensorLayout:
     """Names and shapes of a cell over time.
@@ -65,8 +52,7 @@ class TensorLayout:
     that learn; ``scalars`` other run-time scalars; ``outputs`` what the forward pass gives, over
     time first, then final states; ``saved`` what it keeps; ``upstream`` the gradients of outputs;
     ``gradients`` the results of the backward pass, one for each of ``learns``, places in theta;
-    ``terms`` the shapes of all of them by name. ``every`` and ``checkpoint`` are options of a call,
-    see ``shown``.
+    ``terms`` the shapes of all of them by name, for a call with these ``options``; see ``shown``.
     """
 
     cell: str
@@ -78,31 +64,42 @@ class TensorLayout:
     upstream: tuple[Argument, ...]
     gradients: tuple[Argument, ...]
     learns: tuple[int, ...]
-    told: tuple[Tells, ...]
+    bindings: tuple[Binding, ...]
     terms: Mapping[str, Terms]
     forward: Function
     backward: Function
-    every: int = 1
-    checkpoint: int = 0
+    options: Options = NONE
 
     @property
     def where(self) -> str:
         """How a message begins."""
         return f"{self.cell}.sequence_forward"
 
+    @property
+    def telling(self) -> tuple[Argument, ...]:
+        """The arguments that tell dimensions: states only what nothing else does."""
+        return tuple(self.theta[one.argument] for one in self.bindings)
+
     def shape(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of an array, by its name, for given dimensions."""
         return tuple([terms_length(axis, sizes) for axis in self.terms[name]])
 
+    def gradient_shape(
+        self, item: Argument, sizes: Mapping[str, int], per_row: object
+    ) -> tuple[int, ...]:
+        """The shape of a gradient; of a weight, row by row, (B, ...), where a call asks for it."""
+        shape = self.shape(item.name, sizes)
+        return (sizes["B"], *shape) if per_row and row_axis(item) is None else shape
+
     def sizes(self, theta: Sequence[Shaped]) -> dict[str, int]:
         """Tell the dimensions from arrays whose ranks are right."""
         sizes: dict[str, int] = {}
-        for told in self.told:
-            sizes[told.dim] = told.length(theta[told.tensor], sizes)
-        if self.every != 1:
-            sizes[STEPS_SHOWN] = sizes["T"] // self.every
-        if self.checkpoint:
-            sizes[CHECKPOINTS] = _checkpoints(sizes["T"], self.checkpoint)
+        for one in self.bindings:
+            sizes[one.dim] = one.size(theta[one.argument].shape[one.axis], sizes)
+        if self.options.every != 1:
+            sizes[STEPS_SHOWN] = sizes["T"] // self.options.every
+        if self.options.checkpoint:
+            sizes[CHECKPOINTS] = _checkpoints(sizes["T"], self.options.checkpoint)
         return sizes
 
     def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
@@ -112,17 +109,17 @@ class TensorLayout:
         number of axes.
         """
         sizes: dict[str, int] = {}
-        for told in self.told:
-            item = self.theta[told.tensor]
+        for one in self.bindings:
+            item = self.theta[one.argument]
             found = given.get(item.name)
             if found is not None and len(found.shape) != len(item.shape):
                 raise UntoldError(self.wrong_rank(item, found.shape))
             if found is None:
                 raise UntoldError(
                     f"{self.where}: states are left out, and nothing tells the dimension "
-                    f"{told.dim} of them; pass {item.name} {shape_text(item)}"
+                    f"{one.dim} of them; pass {item.name} {shape_text(item)}"
                 )
-            sizes[told.dim] = told.length(found, sizes)
+            sizes[one.dim] = one.size(found.shape[one.axis], sizes)
         return sizes
 
     def moved_outputs(
@@ -140,34 +137,31 @@ class TensorLayout:
                 moved[item.name] = finals[direction] if item.of else direction
         return moved
 
-    def hidden_in(self, hidden: int, tangent: TensorLayout, directions: Mapping[str, str]) -> int:
-        """The outputs of a tangent that are not formed where these of the cell are not, as bits."""
-        names = {item.name for k, item in enumerate(self.outputs) if hidden >> k & 1}
+    def outputs_in(
+        self, options: Options, tangent: TensorLayout, directions: Mapping[str, str]
+    ) -> tuple[str, ...] | None:
+        """The outputs of a tangent that are formed where ``options`` say which of the cell's are.
+
+        A direction is where its output is; None: all.
+        """
+        names = outputs_of(options)
+        if names is None:
+            return None
+        hidden = {i.name for i in self.outputs if not i.of} - {*names}
         moved = self.moved_outputs(tangent, directions)
-        names |= {moved[name] for name in names & moved.keys()}
-        return sum(1 << k for k, item in enumerate(tangent.outputs) if item.name in names)
+        hidden |= {moved[name] for name in hidden & moved.keys()}
+        return tuple(i.name for i in tangent.outputs if not i.of and i.name not in hidden)
 
     def wrong_rank(self, item: Argument, shape: Sequence[int]) -> str:
         """What is wrong of an array that has more or fewer axes."""
-        lacks_one = item.over_time and len(shape) + 1 == len(item.shape)
-        advice = f"pass {item.name}[:, None] for one row, {item.name}[None] for one step"
-        return (
-            f"{self.where}: {item.name} has {len(shape)} axes, shape {tuple(shape)}, expected "
-            f"{len(item.shape)}: {shape_text(item)}; {advice if lacks_one else 'reshape it'}"
-        )
+        return sentence(self.where, Fault(RANK, item, item.name, tuple(shape)))
 
     def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:
         """What is wrong of an array whose axes are of other lengths, and whence those expected."""
-        origin = {told.dim: self.theta[told.tensor] for told in self.told}
-        reasons = ", ".join(
-            f"{n} = {sizes[n]} from {origin[n].name} {shape_text(origin[n])}"
-            for n in dict.fromkeys(dims_of(item))
-        )
-        return (
-            f"{self.where}: {item.name} has shape {tuple(shape)}, expected "
-            f"{shape_text(item)} = {self.shape(item.name, sizes)} with {reasons}; make the two "
-            f"agree"
-        )
+        origin = {one.dim: self.theta[one.argument] for one in self.bindings}
+        origins = {dim: origin_text(told.name, told) for dim, told in origin.items()}
+        fault = Fault(SHAPE, item, item.name, tuple(shape), 0, sizes, origins)
+        return sentence(self.where, fault)
 
 
 def _checkpoints(steps: int, segment: int) -> int:
@@ -185,6 +179,11 @@ def kept_element(item: Argument, element: str, *, checkpoint: bool) -> str:
     if checkpoint or not has_steps(item):
         return "float32"
     return FLOAT16 if item.bounded else element
+
+
+def outputs_of(options: Options) -> tuple[str, ...] | None:
+    """The outputs over time that a call with checked options forms; None: all."""
+    return cast("tuple[str, ...] | None", options.outputs)
 
 
 def row_axis(item: Argument) -> int | None:
@@ -221,35 +220,20 @@ def _layout(kind: type[Kind], cell: str, forward: Function, backward: Function) 
         tuple(item for item in backward.arguments if item.optional),
         tuple(results[f"d_{theta[place].name}"] for place in learns),
         learns,
-        _told(cell, forward.dims, theta),
+        _bindings(cell, forward.dims, theta),
         {item.name: tuple(axis_terms(axis) for axis in item.shape) for item in every},
         forward,
         backward,
     )
 
 
-def _told(cell: str, dims: Sequence[str], theta: Sequence[Argument]) -> tuple[Tells, ...]:
+def _bindings(cell: str, dims: Sequence[str], theta: tuple[Argument, ...]) -> tuple[Binding, ...]:
     """Find for each dimension an axis that tells it: states and sums last. Raises BuildError."""
-    axes = [
-        (axis_terms(axis), number, place)
-        for number, item in enumerate(theta)
-        for place, axis in enumerate(item.shape)
-    ]
-    axes.sort(key=lambda axis: (theta[axis[1]].role == "state", len(axis[0]), axis[0][0][0]))
-    told: dict[str, Tells] = {}
-    while True:
-        before = len(told)
-        for terms, number, place in axes:
-            unknown = [term for term in terms if not {*term_dims(term[1])} <= {*told}]
-            if len(unknown) == 1 and len(term_dims(unknown[0][1])) == 1:
-                factor, dim = unknown[0]
-                rest = tuple(term for term in terms if term[1] != dim)
-                told[dim] = Tells(dim, number, place, factor, rest)
-        if len(told) == before:
-            break
-    untold = [name for name in dims if name not in told]
-    if untold:
+    found = bindings(theta, states_last)
+    bound = {one.dim for one in found}
+    unbound = [name for name in dims if name not in bound]
+    if unbound:
         raise BuildError(
-            f"{cell}: no argument tells the dimension {untold[0]}; add one to the cell that has it"
+            f"{cell}: no argument tells the dimension {unbound[0]}; add one to the cell that has it"
         )
-    return tuple(told.values())
+    return found

@@ -1,7 +1,9 @@
 """Which outputs a call forms and what it keeps: the layout of a call with options.
 
-Input: the layout of a cell and ``Shown``. Output: the same layout with the outputs that such a call
-gives, the gradients that its backward pass takes, and checkpoints in place of saved arrays.
+Input: the layout of a cell and the ``Options`` of a call. Output: the same layout with the outputs
+that such a call gives, the gradients that its backward pass takes, and checkpoints in place of
+saved arrays. ``outputs`` of these options names those over time that are formed: of the last step
+alone no states, whose final ones tell the same.
 """
 
 from __future__ import annotations
@@ -9,69 +11,124 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.frameworks.layout import CHECKPOINTS, STEPS_SHOWN, TensorLayout
+from cellgen.frameworks.layout import CHECKPOINTS, STEPS_SHOWN, TensorLayout, outputs_of
 from cellgen.runtime.abi import Argument, axis_terms
 from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
 from cellgen.runtime.call.stored import BFLOAT16
-from cellgen.runtime.options import BF16, FULL, INT8, ROWS, Options
+from cellgen.runtime.numbers import ALL
+from cellgen.runtime.options import BF16, BY_TYPE, FULL, INT8, ROWS, Options
 
 Kind = TypeVar("Kind", bound=TensorLayout)
 
-PRODUCTS = ("", FULL, BF16)
-"""What a call says of its products, by number; the first: nothing, so that the type of its arrays
-tells."""
-AS_ARRAYS, IN_FULL, IN_BF16 = range(len(PRODUCTS))
-
-
-def is_in_bf16(products: int, element: str) -> bool:
-    """Whether products over time have operands in bfloat16, of arrays of a type."""
-    return products == IN_BF16 or (products == AS_ARRAYS and element == BFLOAT16)
-
-
+ON_TENSORS = Options(products=BY_TYPE)
+"""A call of a framework without options: the type of its arrays says how products are formed."""
 AT_CHECKPOINTS = " at checkpoints"
 """What follows a name where checkpoints hold the value."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Options that say which outputs come out of a call, and what it keeps.
-
-    ``every``: steps; ``hidden``: bit k says that the k-th output is not formed; ``last``:
-    outputs over time that are not hidden are (B, ...), of the last step; ``checkpoint``: steps, 0
-    for what every step saves; ``skips``: whether there are steps that may be masked.
-    """
-
-    every: int = 1
-    hidden: int = 0
-    last: bool = False
-    checkpoint: int = 0
-    skips: bool = False
-
-
-USUAL = (Shown(), Shown(skips=True))
 FLOAT_BYTES = 4
 """Of an element of checkpoints, and of what runs from one to the next, where arrays have 16 bits.
 """
 
 
-def showing(layout: Kind, shown: Shown) -> Kind:
-    """Give the layout that a call with options has; without any, the same."""
-    if shown in USUAL:
+def is_in_bf16(products: str, element: str) -> bool:
+    """Whether products over time have operands in bfloat16, of arrays of a type."""
+    return products == BF16 or (products == BY_TYPE and element == BFLOAT16)
+
+
+def with_products(options: Options, element: str) -> Options:
+    """The same options with products as they are for arrays of a type."""
+    return replace(options, products=BF16 if is_in_bf16(options.products, element) else FULL)
+
+
+# --- what options show ------------------------------------------------------------------------
+
+
+def is_whole(options: Options) -> bool:
+    """Whether a call gives all outputs of all steps, and keeps what every step saves."""
+    usual = options.every == 1 and options.outputs is None
+    return usual and not (options.checkpoint or options.last_only)
+
+
+def is_last(options: Options) -> bool:
+    """Whether outputs over time are (B, ...), of the last step."""
+    return options.last_only
+
+
+def hidden(layout: TensorLayout, options: Options) -> int:
+    """Outputs that are not formed, as bits: bit k stands for the k-th of the cell."""
+    names = outputs_of(options)
+    if names is None:
+        return 0
+    numbered = enumerate(layout.outputs)
+    return sum(1 << k for k, item in numbered if not item.of and item.name not in names)
+
+
+def formed(layout: TensorLayout, options: Options) -> int:
+    """The others, as bits; final states always are."""
+    unformed = hidden(layout, options)
+    return (1 << len(layout.outputs)) - 1 - unformed if unformed else ALL
+
+
+def names_over_time(layout: TensorLayout) -> tuple[str, ...]:
+    """The outputs over time of a cell."""
+    return tuple(item.name for item in layout.outputs if item.over_time)
+
+
+def joined(options: Options, wanted: Options) -> Options:
+    """The options of a call, and what is ``wanted`` of its outputs, of products and of memory."""
+    return replace(
+        options,
+        last_only=wanted.last_only,
+        outputs=wanted.outputs,
+        every=wanted.every,
+        products=wanted.products,
+        checkpoint=wanted.checkpoint,
+    )
+
+
+def when_plain(options: Options) -> Options:
+    """The options of the same call where it does not save."""
+    return replace(options, checkpoint=0) if options.checkpoint else options
+
+
+def when_saving(options: Options) -> Options:
+    """The options of the same call where it saves: all outputs are formed, which gradients read.
+
+    With a checkpoint, those that are shown, of all steps in place of the last.
+    """
+    if options.checkpoint:
+        return replace(options, last_only=False)
+    return replace(options, every=1, outputs=None, last_only=False)
+
+
+def showing(layout: Kind, options: Options, *, skips: bool) -> Kind:
+    """Give the layout that a call with options has; without any, the same.
+
+    ``skips``: whether there are steps that may be masked.
+    """
+    if is_whole(options):
         return layout
+    shown = Options(
+        mask=skips or None,
+        last_only=options.last_only,
+        outputs=options.outputs,
+        every=options.every,
+        checkpoint=options.checkpoint,
+    )
     made: Kind = _showing(layout, shown)
     return made
 
 
 @functools.lru_cache(maxsize=1024)
-def _showing(layout: Kind, shown: Shown) -> Kind:
+def _showing(layout: Kind, options: Options) -> Kind:
+    unformed = hidden(layout, options)
     outputs = tuple(
-        _shown(item, shown) for k, item in enumerate(layout.outputs) if not shown.hidden >> k & 1
+        _shown(item, options) for k, item in enumerate(layout.outputs) if not unformed >> k & 1
     )
     named = {f"d_{item.name}": item for item in outputs}
     upstream = tuple(
@@ -80,11 +137,10 @@ def _showing(layout: Kind, shown: Shown) -> Kind:
         if item.name in named
     )
     saved = layout.saved
-    if shown.checkpoint:
-        kept = kept_items(layout.forward, Options(mask=True if shown.skips else None))
+    if options.checkpoint:
         saved = tuple(
             replace(a, name=name + AT_CHECKPOINTS, shape=(CHECKPOINTS, *a.shape), of="")
-            for name, a in kept
+            for name, a in kept_items(layout.forward, options)
         )
     changed = {item.name: item for item in (*outputs, *upstream, *saved)}
     terms = {name: tuple(map(axis_terms, item.shape)) for name, item in changed.items()}
@@ -94,85 +150,86 @@ def _showing(layout: Kind, shown: Shown) -> Kind:
         upstream=upstream,
         saved=saved,
         terms={**layout.terms, **terms},
-        every=shown.every,
-        checkpoint=shown.checkpoint,
+        options=options,
     )
 
 
-def _shown(item: Argument, shown: Shown) -> Argument:
-    if not item.over_time or (shown.every == 1 and not shown.last):
+def _shown(item: Argument, options: Options) -> Argument:
+    if not item.over_time or (options.every == 1 and not options.last_only):
         return item
     units = item.shape[1:]
-    return replace(item, shape=units if shown.last else (STEPS_SHOWN, *units))
+    return replace(item, shape=units if options.last_only else (STEPS_SHOWN, *units))
 
 
 # --- options as a caller states them ----------------------------------------------------------
 
+OUTPUT_OPTIONS = ("every", "last_only", "outputs", "checkpoint", "memory_limit", "products")
+"""The options that ``options_of`` looks at."""
 
-@dataclass(frozen=True)
-class Request:
-    """What a caller asks to be shown and kept, looked at; ``limit`` is of memory, None: none.
 
-    ``names`` are the outputs over time that are wanted. ``hidden`` has a bit for each output that
-    is not formed: those, and of the last step alone states, whose final ones tell the same.
-    ``products`` is a number of ``PRODUCTS``.
+def options_of(
+    layout: TensorLayout,
+    stated: Sequence[tuple[str, object]],
+    sizes: Sequence[tuple[str, int]] = (),
+    itemsize: int = 0,
+    skips: bool = False,
+) -> Options:
+    """Look at options by name, and choose checkpoints for a limit of memory if there is one.
+
+    ``stated`` has some of ``OUTPUT_OPTIONS``; ``sizes`` are the dimensions of the call, needed for
+    a limit, ``itemsize`` the bytes of an element of its arrays. Raises ArgumentError.
     """
-
-    names: tuple[str, ...]
-    every: int = 1
-    last: bool = False
-    checkpoint: int = 0
-    limit: int | None = None
-    products: int = AS_ARRAYS
-    hidden: int = 0
+    options, whole = _checked(layout, dict(stated))
+    if options.memory_limit is None:
+        return options
+    steps = _segment(layout, options, whole, dict(sizes), itemsize, skips=skips)
+    return replace(options, checkpoint=steps, memory_limit=None)
 
 
-ASKED = ("every", "last_only", "outputs", "checkpoint", "memory_limit", "products")
-"""The options that ``asked`` looks at."""
-
-
-def asked(layout: TensorLayout, given: Mapping[str, object]) -> Request:
-    """Look at what a caller asks for; ``given`` has some of ``ASKED``. Raises ArgumentError."""
-    where = layout.where
-    every = ROWS["every"]
-    checkpoint = ROWS["checkpoint"]
-    limit, outputs = given.get("memory_limit"), given.get("outputs")
-    found = Request(
-        _names(layout, outputs),
-        as_steps(where, "every", given.get("every", 1), every.least, every.fewest),
-        accept.flag(where, "last_only", given.get("last_only", False)),
-        as_steps(where, "checkpoint", given.get("checkpoint", 0), checkpoint.least),
-        None if limit is None else limit_bytes(where, limit),
-        _products(where, given["products"]) if "products" in given else AS_ARRAYS,
+def _checked(layout: TensorLayout, stated: Mapping[str, object]) -> tuple[Options, tuple[str, ...]]:
+    """The options, and the outputs that are shown of all steps. Raises ArgumentError."""
+    where, limit = layout.where, stated.get("memory_limit")
+    every, checkpoint = ROWS["every"], ROWS["checkpoint"]
+    names = _names(layout, stated.get("outputs"))
+    options = replace(
+        ON_TENSORS,
+        every=as_steps(where, "every", stated.get("every", 1), every.least, every.fewest),
+        last_only=accept.flag(where, "last_only", stated.get("last_only", False)),
+        checkpoint=as_steps(where, "checkpoint", stated.get("checkpoint", 0), checkpoint.least),
+        memory_limit=None if limit is None else limit_bytes(where, limit),
+        products=_products(where, stated["products"]) if "products" in stated else BY_TYPE,
     )
-    if found.last and found.every != 1:
+    if options.last_only and options.every != 1:
         raise ArgumentError(
-            f"{where}: last_only and every={found.every} are both given, expected one of them; "
+            f"{where}: last_only and every={options.every} are both given, expected one of them; "
             f"leave out one"
         )
-    if found.checkpoint and limit is not None:
+    if options.checkpoint and limit is not None:
         raise ArgumentError(
-            f"{where}: memory_limit and checkpoint={found.checkpoint} are both given, expected "
+            f"{where}: memory_limit and checkpoint={options.checkpoint} are both given, expected "
             f"one of them; leave out checkpoint, which memory_limit chooses"
         )
-    return replace(found, hidden=_hidden(layout, found))
+    whole = names if options.every == 1 and not options.last_only else ()
+    return replace(options, outputs=_formed_names(layout, names, options)), whole
 
 
-def _hidden(layout: TensorLayout, found: Request) -> int:
-    states = layout.forward.states.values() if found.last else ()
-    wanted = {*found.names} - {*states}
-    numbered = enumerate(layout.outputs)
-    return sum(1 << k for k, item in numbered if not item.of and item.name not in wanted)
+def _formed_names(
+    layout: TensorLayout, names: tuple[str, ...], options: Options
+) -> tuple[str, ...] | None:
+    """Of the outputs that are wanted, those that are formed; None: all that there are."""
+    states = layout.forward.states.values() if options.last_only else ()
+    formed = tuple(name for name in names if name not in states)
+    return None if formed == names_over_time(layout) else formed
 
 
-def is_last(given: Mapping[str, object]) -> bool:
+def asks_for_last(stated: Mapping[str, object]) -> bool:
     """Whether options by name ask for the last step alone."""
-    return bool(given.get("last_only"))
+    return bool(stated.get("last_only"))
 
 
 def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     """The outputs over time that are wanted. Raises ArgumentError."""
-    every = tuple(item.name for item in layout.outputs if item.over_time)
+    every = names_over_time(layout)
     if outputs is None:
         return every
     names: Collection[object] = (
@@ -186,10 +243,10 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     )
 
 
-def _products(where: str, products: object) -> int:
-    known = PRODUCTS[IN_FULL:]
+def _products(where: str, products: object) -> str:
+    known = (FULL, BF16)
     if isinstance(products, str) and products in known:
-        return known.index(products) + IN_FULL
+        return known[known.index(products)]
     if products == INT8:
         raise ArgumentError(
             f"{where}: products is {INT8!r}, which calls of frameworks do not have, expected one "
@@ -202,41 +259,27 @@ def _products(where: str, products: object) -> int:
     )
 
 
-def looked_at(
-    layout: TensorLayout,
-    given: Sequence[tuple[str, object]],
-    sizes: Sequence[tuple[str, int]] = (),
-    itemsize: int = 0,
-    skips: bool = False,
-) -> Request:
-    """Look at options by name, and choose checkpoints for a limit of memory if there is one.
-
-    ``sizes`` are the dimensions of the call, then needed, ``itemsize`` the bytes of an element of
-    its arrays. Raises ArgumentError.
-    """
-    found = asked(layout, dict(given))
-    if found.limit is None:
-        return found
-    steps = _segment(layout, found, dict(sizes), itemsize, skips=skips)
-    return replace(found, checkpoint=steps, limit=None)
-
-
 def _segment(
-    layout: TensorLayout, found: Request, sizes: Mapping[str, int], itemsize: int, *, skips: bool
+    layout: TensorLayout,
+    options: Options,
+    whole: tuple[str, ...],
+    sizes: Mapping[str, int],
+    itemsize: int,
+    *,
+    skips: bool,
 ) -> int:
     """The steps of a segment that a limit of memory allows; 0: every step saves.
 
     Raises ArgumentError where nothing fits.
     """
-    in_full = found.names if found.every == 1 and not found.last else ()
     in_segment = max(itemsize, FLOAT_BYTES)
     forward = [item for item in layout.forward.results if item.shape[:1] == ("T",)]
-    seen = showing(layout, Shown(checkpoint=1, skips=skips))
+    kept = showing(layout, Options(checkpoint=1), skips=skips)
     known = {**sizes, CHECKPOINTS: 1}
 
     def count(items: Collection[Argument], size: int) -> int:
-        return sum(size * math.prod(seen.shape(i.name, known)[1:]) for i in items)
+        return sum(size * math.prod(kept.shape(i.name, known)[1:]) for i in items)
 
-    saved = [item for item in forward if item.saved or item.name not in in_full]
-    kept = count(saved, itemsize), count(forward, in_segment), count(seen.saved, in_segment)
-    return segment_steps(layout.where, StepBytes(sizes["T"], *kept), found.limit)
+    saved = [item for item in forward if item.saved or item.name not in whole]
+    counts = count(saved, itemsize), count(forward, in_segment), count(kept.saved, in_segment)
+    return segment_steps(layout.where, StepBytes(sizes["T"], *counts), options.memory_limit)

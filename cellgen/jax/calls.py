@@ -18,10 +18,21 @@ import numpy as np
 from jax import Array
 
 from cellgen.frameworks.layout import TensorLayout, kept_element, row_axis
-from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
+from cellgen.frameworks.shown import (
+    ON_TENSORS,
+    formed,
+    hidden,
+    is_whole,
+    showing,
+    when_plain,
+    when_saving,
+    with_products,
+)
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.numbers import NUMBERED, USUAL, as_numbers
+from cellgen.runtime.options import Options
 
 Arrays: TypeAlias = Sequence[Array]
 Shape: TypeAlias = tuple[int, ...]
@@ -40,22 +51,13 @@ class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
     Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
-    ``products`` and what follows is as in ``cellgen.frameworks.shown``; a call that saves has the
-    latter with a ``checkpoint`` alone, and ``last`` never.
+    ``options`` are as in ``cellgen.frameworks.shown``, without tables.
     """
 
     text: str
     tables: tuple[str, ...] = ()
-    reverse: bool = False
-    zero_output_for_mask: bool = False
-    window: int = 0
-    flush_denormals: bool = False
+    options: Options = ON_TENSORS
     threads: int = 0
-    products: int = AS_ARRAYS
-    checkpoint: int = 0
-    every: int = 1
-    hidden: int = 0
-    last: bool = False
 
     @property
     def known(self) -> KnownInJax:
@@ -66,20 +68,19 @@ class JaxCall:
     def layout(self) -> TensorLayout:
         """Names and shapes of the cell, with the options of the call."""
         layout = self.known.layout
-        if self.every == 1 and not (self.hidden or self.checkpoint or self.last):
+        if is_whole(self.options):
             return layout
-        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, bool(self.tables))
-        return showing(layout, shown)
+        return showing(layout, self.options, skips=bool(self.tables))
+
+    @property
+    def hidden(self) -> int:
+        """The outputs that are not formed, as bits."""
+        return hidden(self.known.layout, self.options)
 
     @property
     def saving(self) -> JaxCall:
-        """The same call where it saves: all outputs are formed, or with a checkpoint those shown.
-
-        Of the last step alone, outputs that are no states are formed for all steps.
-        """
-        if self.checkpoint:
-            return replace(self, last=False)
-        return replace(self, every=1, hidden=0, last=False)
+        """The same call where it saves."""
+        return replace(self, options=when_saving(self.options))
 
     @property
     def values(self) -> tuple[Argument, ...]:
@@ -94,7 +95,7 @@ class JaxCall:
     @property
     def kept(self) -> tuple[Argument, ...]:
         """What the backward pass reads of what the forward pass gives."""
-        if self.checkpoint:
+        if self.options.checkpoint:
             return self.layout.saved
         return _kept(self.layout.cell, self.layout.backward, self.layout.forward)
 
@@ -114,7 +115,7 @@ class JaxCall:
 
     def dtypes(self, items: Sequence[Argument], like: Any) -> list[Any]:
         """The types of some results, given an operand that has steps."""
-        named, kept = {i.name for i in self.layout.saved}, self.checkpoint != 0
+        named, kept = {i.name for i in self.layout.saved}, self.options.checkpoint != 0
         return [
             jnp.dtype(kept_element(item, like.dtype.name, checkpoint=kept))
             if item.name in named
@@ -127,26 +128,12 @@ class JaxCall:
         first: list[int | None] = [TABLES[name].index("B") for name in self.tables]
         return [*first, *(row_axis(item) for item in items)]
 
-    def options(self, element: str) -> dict[str, Any]:
-        """The options as attributes, for arrays of a type."""
-        return {
-            "reverse": np.int64(self.reverse),
-            "zero_output_for_mask": np.int64(self.zero_output_for_mask),
-            "window": np.int64(self.window),
-            "flush_denormals": np.int64(self.flush_denormals),
-            "threads": np.int64(self.threads),
-            **{name: np.int64(number) for name, number in self._rare(element).items() if number},
-        }
-
-    def _rare(self, element: str) -> dict[str, int]:
-        """Options that say what is shown and kept, by their names in C; 0: as usual."""
-        return {
-            "products": int(is_in_bf16(self.products, element)),
-            "checkpoint": self.checkpoint,
-            "every": self.every if self.every != 1 else 0,
-            "partial": int(self.hidden != 0),
-            "last": int(self.last),
-        }
+    def attributes(self, element: str) -> dict[str, Any]:
+        """The options of arrays of a type that are not as usual, as attributes."""
+        options = with_products(self.options, element)
+        numbers = as_numbers(options, formed(self.known.layout, options))
+        named = zip((option.name for option in NUMBERED), numbers, strict=True)
+        return {name: np.int64(number) for name, number in named if number != USUAL[name]}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -161,18 +148,16 @@ def run(
     operands: Sequence[tuple[str, Array]],
     results: Sequence[Argument],
     shapes: Sequence[Shape],
-    *,
-    per_row: bool = False,
 ) -> list[Array]:
     """Put a call of one function into the program that JAX traces.
 
     ``operands`` are arrays by name, tables among them; those that the function does not read are
-    left out. ``results`` are what it forms, with ``per_row`` gradients of weights row by row.
+    left out. ``results`` are what it forms.
     """
     handler.add(call.known)
     members = (*function.struct_members, *function.results)
     numbers = {item.name: place for place, item in enumerate(members)} | NUMBERS
-    if call.checkpoint:
+    if call.options.checkpoint:
         numbers |= {item.name: FIRST_CHECKPOINT - k for k, item in enumerate(call.layout.saved)}
     again = _again(call, function)
     read = [
@@ -192,8 +177,8 @@ def run(
         function=function.name,
         operands=np.array([number for number, _, _ in read], np.int32),
         results=np.array([numbers[item.name] for item in results], np.int32),
-        per_row=np.int64(per_row),
-        **call.options(like.dtype.name),
+        threads=np.int64(call.threads),
+        **call.attributes(like.dtype.name),
         **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
     return list(made)
@@ -202,15 +187,15 @@ def run(
 def _again(call: JaxCall, function: Function) -> dict[str, int]:
     """The members of the forward pass that a backward pass with checkpoints runs once more."""
     forward = call.layout.forward
-    if not call.checkpoint or function is forward:
+    if not call.options.checkpoint or function is forward:
         return {}
     return {item.name: place for place, item in enumerate(forward.struct_members)}
 
 
 def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
     """Compute all steps: outputs, final states, then what is saved if it is."""
-    if call.checkpoint and not save:
-        call = replace(call, checkpoint=0)
+    if not save:
+        call = replace(call, options=when_plain(call.options))
     items = call.formed if save else call.layout.outputs
     names = (*call.tables, *(item.name for item in call.values))
     operands = list(zip(names, arrays, strict=True))
@@ -222,11 +207,8 @@ def gradient_shapes(
 ) -> list[Shape]:
     """The shapes of the gradients that are wanted; those of weights row by row, (B, ...)."""
     items = tuple(compress(call.layout.gradients, wanted))
-    rows = call.sizes(arrays)["B"]
-    return [
-        (rows, *shape) if per_row and row_axis(item) is None else shape
-        for item, shape in zip(items, call.shapes(items, arrays), strict=True)
-    ]
+    sizes = call.sizes(arrays)
+    return [call.layout.gradient_shape(item, sizes, per_row) for item in items]
 
 
 def run_backward(
@@ -242,4 +224,5 @@ def run_backward(
     operands = list(zip(names, arrays, strict=True))
     gradients = tuple(compress(call.layout.gradients, wanted))
     shapes = gradient_shapes(call, wanted, per_row, arrays)
-    return run(call, call.layout.backward, operands, gradients, shapes, per_row=per_row)
+    call = replace(call, options=replace(call.options, per_row=per_row))
+    return run(call, call.layout.backward, operands, gradients, shapes)

@@ -325,9 +325,10 @@ class Tangent:
 
 def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
     """The same call of the cell's tangent. Raises ArrayError where it has none."""
-    if call.window:
+    own = call.options
+    if own.window:
         raise ArrayError(
-            f"{call.layout.where}: window is {call.window}, expected 0 in forward mode and where "
+            f"{call.layout.where}: window is {own.window}, expected 0 in forward mode and where "
             f"gradients are differentiated: truncated ones are no derivative of anything; leave it "
             f"out"
         )
@@ -335,8 +336,9 @@ def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
     rows = {item.name for item in layout.theta if row_axis(item) is not None}
     ordered = tuple(item.name for item in layout.theta if item.name in moves)
     tangent = call.known.tangent(ordered if {*moves} <= rows else ())
-    hidden = layout.hidden_in(call.hidden, tangent.layout, tangent.directions)
-    return replace(call, text=tangent.text, hidden=hidden)
+    outputs = layout.outputs_in(own, tangent.layout, tangent.directions)
+    options = own if outputs == own.outputs else replace(own, outputs=outputs)
+    return replace(call, text=tangent.text, options=options)
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -17,7 +17,13 @@ import jax.numpy as jnp
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
+from cellgen.frameworks.shown import (
+    ON_TENSORS,
+    OUTPUT_OPTIONS,
+    is_last,
+    joined,
+    options_of,
+)
 from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states the rules
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values, dtype_of_numbers
@@ -25,15 +31,13 @@ from cellgen.jax.errors import ArrayError
 from cellgen.jax.primitives import forward
 from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.host.threads import team_size
+from cellgen.runtime.options import BF16, Options
 
 SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
-OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads", *ASKED)
+OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads", *OUTPUT_OPTIONS)
 """What a call takes beside arrays and scalars of the cell."""
-
-REQUESTED = ("products", "checkpoint", "every", "hidden", "last")
-"""What a ``Request`` says of a ``JaxCall``."""
 
 ELSEWHERE = {
     **elsewhere.ELSEWHERE,
@@ -58,9 +62,9 @@ class CellFunction:
 
     Options: ``lengths`` (B) integers, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``, and
-    those that ``cellgen.frameworks.shown.ASKED`` lists, which say what is shown and kept: as those
-    of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are Python's.
-    Outputs that are not asked for are None.
+    those that ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept:
+    as those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
+    Python's. Outputs that are not asked for are None.
 
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """
@@ -140,23 +144,28 @@ class CellFunction:
         if "lengths" in tables:
             tables["lengths"] = _counts(tables["lengths"])
         threads = options.get("threads")
-        rare = tuple((name, options[name]) for name in ASKED if name in options)
+        rare = tuple((name, options[name]) for name in OUTPUT_OPTIONS if name in options)
         wanted = self._request(rare, sizes, values[0].dtype, skips=bool(tables)) if rare else None
+        switches: dict[str, Any] = {
+            name: accept.flag(where, name, options.get(name, False)) for name in SWITCHES
+        }
+        chosen = replace(
+            ON_TENSORS,
+            window=accept.whole(where, "window", options.get("window", 0)),
+            **switches,
+        )
         call = JaxCall(
             self.known.text,
             tuple(tables),
-            window=accept.whole(where, "window", options.get("window", 0)),
-            threads=0 if threads is None else team_size(threads, where),
-            **{name: accept.flag(where, name, options.get(name, False)) for name in SWITCHES},
+            chosen if wanted is None else joined(chosen, wanted),
+            0 if threads is None else team_size(threads, where),
         )
-        if wanted is not None:
-            call = replace(call, **{name: getattr(wanted, name) for name in REQUESTED})
         given_outputs = iter(forward(call, False, alike([*tables.values(), *values])))
         outputs = [
             None if call.hidden >> place & 1 else next(given_outputs)
             for place in range(len(self.layout.outputs))
         ]
-        if is_batch_first and not call.last:
+        if is_batch_first and not is_last(call.options):
             outputs = [
                 jnp.swapaxes(output, 0, 1) if item.over_time and output is not None else output
                 for item, output in zip(self.layout.outputs, outputs, strict=True)
@@ -165,7 +174,7 @@ class CellFunction:
 
     def _request(
         self, given: Sequence[tuple[str, object]], sizes: Mapping[str, Any], dtype: Any, skips: bool
-    ) -> Request:
+    ) -> Options:
         """Look at options that say what is shown and kept. Raises ArgumentError, ArrayError."""
         if any(name == "memory_limit" and limit is not None for name, limit in given):
             for name, size in sizes.items():
@@ -174,8 +183,8 @@ class CellFunction:
                         f"{self.layout.where}: memory_limit is given and {name} is {size}, "
                         f"expected a number; pass checkpoint= in its place"
                     )
-        found = looked_at(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
-        if found.products == IN_BF16 and dtype.name == "float64":
+        found = options_of(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
+        if found.products == BF16 and dtype.name == "float64":
             raise ArrayError(
                 f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
                 f"expected float32 arrays; pass those, or leave products out"

@@ -129,7 +129,7 @@ static void fill_words(call *one)
         const cellgen_value *value = &one->function->member[m];
         one->word[m] = word_of(one, value, buffer);
         one->stored[m] = (unsigned char)(buffer && has_steps(one, value) ? narrow(buffer) : CELLGEN_STORED_REAL);
-        if (buffer && one->last && is_shown(value) && !narrow(buffer)) {
+        if (buffer && one->say.last_only && cg_is_shown(value) && !narrow(buffer)) {
             size_t bytes = one->type == XLA_FFI_DataType_F32 ? 4 : 8;
             for (int64_t a = 0; a < buffer->rank; ++a)
                 bytes *= (size_t)buffer->dims[a];
@@ -143,7 +143,7 @@ static int fill_checkpoints(call *one, cellgen_options *options)
 {
     const XLA_FFI_CallFrame *frame = one->frame;
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
-    const int64_t steps = size_named(one, "T"), kept = steps > 0 ? (steps - 1) / one->segment : 0;
+    const int64_t steps = size_named(one, "T"), kept = steps > 0 ? (steps - 1) / one->say.checkpoint : 0;
     const cellgen_signature *forward = forward_of(one);
     if (!one->checkpoints)
         return disagrees(one);
@@ -154,7 +154,6 @@ static int fill_checkpoints(call *one, cellgen_options *options)
             return disagrees(one);
         one->checkpoint_at[k] = buffer->data;
     }
-    options->checkpoint = one->segment;
     options->checkpoints = one->checkpoint_at;
     if (!again)
         return 1;
@@ -186,16 +185,7 @@ static int fill_checkpoints(call *one, cellgen_options *options)
 static int fill_options(call *one, cellgen_options *options)
 {
     const XLA_FFI_Buffer *lengths = one->table[0];
-    memset(options, 0, sizeof *options);
-    options->reverse = number(one->frame, "reverse");
-    options->hold = !number(one->frame, "zero_output_for_mask");
-    options->window = number(one->frame, "window");
-    options->flush = number(one->frame, "flush_denormals");
-    options->per_row = one->per_row;
-    options->products = number(one->frame, "products");
-    options->every = one->every;
-    options->last = one->last;
-    options->partial = number(one->frame, "partial");
+    cellgen_set_numbers(options, &one->say);
     options->stored = one->is_narrow ? one->stored : NULL;
     options->mask = one->table[1] ? one->table[1]->data : NULL;
     options->reset = one->table[2] ? one->table[2]->data : NULL;
@@ -258,12 +248,12 @@ static XLA_FFI_Error *run(call *one)
 {
     cellgen_options options;
     int64_t dims[MOST_DIMS], at = one->function->members;
-    int64_t threads = number(one->frame, "threads");
+    int64_t threads = number(one->frame, "threads", 0);
     if (!fill_options(one, &options)) {
         wrong(one, "%s.%s: no memory for lengths", one->cell->name, one->function->name);
         return refuse(one, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
     }
-    if (one->segment && !fill_checkpoints(one, &options))
+    if (one->say.checkpoint && !fill_checkpoints(one, &options))
         return refuse(one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
     for (int64_t k = 0; k < one->function->dims; ++k)
         dims[k] = one->size[one->function->dim[k]];
@@ -317,14 +307,12 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     one.frame = frame;
     one.entry = NULL;
     one.lengths = NULL;
-    one.per_row = number(frame, "per_row");
-    one.every = number(frame, "every");
-    one.last = number(frame, "last");
-    one.segment = number(frame, "checkpoint");
+#define TAKE(name, usual) one.say.name = number(frame, #name, usual);
+    CELLGEN_EACH_NUMBER(TAKE)
     one.checkpoints = one.wides = 0;
     one.is_narrow = 0;
     one.numbers = (memory){NULL, 0};
-    if (one.segment)
+    if (one.say.checkpoint)
         memset(one.checkpoint, 0, sizeof one.checkpoint);
     memset(one.table, 0, sizeof one.table);
     if (!find_function(&one))

@@ -12,8 +12,10 @@
 #include <string.h>
 
 #include "cellgen.h"
+#include "cellgen_bind.h"
 #include "cellgen_descriptor.h"
 #include "cellgen_half.h"
+#include "cellgen_numbers.h"
 #include "xla/ffi/api/c_api.h"
 
 #define MOST_MEMBERS 2048
@@ -135,12 +137,11 @@ typedef struct {
     const XLA_FFI_Buffer *member[MOST_MEMBERS];
     const XLA_FFI_Buffer *table[3]; /* lengths, mask, reset */
     XLA_FFI_DataType type;
+    cg_view view[MOST_MEMBERS]; /* of members that there are */
     int64_t size[MOST_DIMS]; /* by number of dimension in the cell; -1: not told yet */
     uint64_t word[MOST_MEMBERS + 4];
     int64_t *lengths; /* of our own, where those of the call have 32 bits */
-    int64_t per_row;  /* gradients of weights come row by row, (B, ...) */
-    int64_t every, last; /* outputs are of every so many-th step; of the last one alone, (B, ...) */
-    int64_t segment;     /* steps from one checkpoint to the next; 0: there are none */
+    cellgen_numbers say; /* the options of the call */
     const XLA_FFI_Buffer *checkpoint[MOST_CHECKPOINTS];
     void *checkpoint_at[MOST_CHECKPOINTS];
     int64_t checkpoints;
@@ -185,10 +186,10 @@ static const void *attribute(const XLA_FFI_CallFrame *frame, const char *name, X
     return NULL;
 }
 
-static int64_t number(const XLA_FFI_CallFrame *frame, const char *name)
+static int64_t number(const XLA_FFI_CallFrame *frame, const char *name, int64_t usual)
 {
     const XLA_FFI_Scalar *found = attribute(frame, name, XLA_FFI_AttrType_SCALAR);
-    return found && found->dtype == XLA_FFI_DataType_S64 ? *(const int64_t *)found->value : 0;
+    return found && found->dtype == XLA_FFI_DataType_S64 ? *(const int64_t *)found->value : usual;
 }
 
 static int is_called(const XLA_FFI_ByteSpan *text, const char *name)

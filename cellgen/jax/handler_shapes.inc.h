@@ -105,129 +105,45 @@ static int choose_entry(call *one)
                                   one->cell->name, one->function->name, (int)one->type);
 }
 
-enum told { DISAGREES, FITS, TOLD };
-
-/* The product of a term's factor and dimensions, but the one that is not told; its number, or -1. */
-static int64_t product(const call *one, const cellgen_term *term, int *untold)
-{
-    int64_t found = term->factor;
-    for (int k = 0; k < CELLGEN_TERM_DIMS && term->dim[k] >= 0; ++k) {
-        if (one->size[term->dim[k]] >= 0)
-            found *= one->size[term->dim[k]];
-        else
-            *untold = *untold == -1 ? (int)term->dim[k] : -2; /* -2: several */
-    }
-    return found;
-}
-
-/* Let the length of an axis tell a dimension if one alone is missing. */
-static enum told tell(call *one, const cellgen_axis *axis, int64_t length)
-{
-    int missing = -1;
-    int64_t rest = length, factor = 0;
-    for (int64_t k = 0; k < axis->terms; ++k) {
-        int untold = -1;
-        const int64_t value = product(one, &axis->term[k], &untold);
-        if (untold == -1) {
-            rest -= value;
-            continue;
-        }
-        if (untold == -2 || missing != -1)
-            return FITS;
-        missing = untold;
-        factor = value;
-    }
-    if (missing == -1)
-        return rest ? DISAGREES : FITS;
-    if (factor == 0)
-        return FITS;
-    if (rest < 0 || rest % factor)
-        return DISAGREES;
-    one->size[missing] = rest / factor;
-    return TOLD;
-}
-
-/* A dimension by its name; -1: the cell has none, or nothing told it yet. */
+/* A dimension by its name; -1: the cell has none, or nothing told it. */
 static int64_t size_named(const call *one, const char *name)
 {
-    for (int64_t k = 0; k < one->cell->dims; ++k)
-        if (!strcmp(one->cell->dim[k], name))
-            return one->size[k];
-    return -1;
+    const int64_t dim = cg_dim_named(one->cell, name);
+    return dim < 0 ? -1 : one->size[dim];
 }
 
-/* Whether a member comes row by row, and its first axis is none that the descriptor tells. */
-static int is_by_row(const call *one, int64_t at)
+/* Say what is wrong with the shape of a member. */
+static int refuse_shape(call *one, const cg_view *view, const cg_fault *fault)
 {
-    return one->per_row && at >= one->function->arguments &&
-           one->function->member[at].flags & CELLGEN_VALUE_WEIGHT;
+    const char *cell = one->cell->name, *function = one->function->name, *name = view->value->name;
+    if (fault->code == CG_RANK)
+        return wrong(one, "%s.%s: %s has %lld axes, expected %lld", cell, function, name, (long long)view->rank,
+                     (long long)fault->expected);
+    return wrong(one, "%s.%s: %s has %lld axes, the length of axis %lld is %lld, which does not agree "
+                 "with the other arrays", cell, function, name, (long long)view->rank, (long long)fault->axis,
+                 (long long)view->length[fault->axis]);
 }
 
-/* Whether a member is an output over time or its gradient, of the steps that the call shows. */
-static int is_shown(const cellgen_value *value)
-{
-    return value->flags & CELLGEN_VALUE_OVER_TIME &&
-           (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_UPSTREAM);
-}
-
-/* Look at the number of steps that are shown, which tells nothing. */
-static enum told look_at_steps(const call *one, int64_t length)
-{
-    const int64_t steps = size_named(one, "T");
-    return steps < 0 || length == steps / one->every ? FITS : DISAGREES;
-}
-
-/* Look at the shape of one member; count what it tells. 0: it is wrong. */
-static int look(call *one, int64_t at, int *told)
-{
-    const cellgen_value *value = &one->function->member[at];
-    const XLA_FFI_Buffer *buffer = one->member[at];
-    const int64_t gone = one->last && is_shown(value), by_row = is_by_row(one, at);
-    const int64_t first = by_row - gone, rows = size_named(one, "B");
-    int fits = buffer->rank == value->axes + first;
-    if (fits && by_row && rows >= 0 && buffer->dims[0] != rows)
-        fits = 0;
-    for (int64_t a = gone; a < value->axes || !fits; ++a) {
-        const int divided = a == 0 && one->every > 1 && is_shown(value);
-        const enum told found = !fits     ? DISAGREES
-                                : divided ? look_at_steps(one, buffer->dims[0])
-                                          : tell(one, value->axis[a], buffer->dims[a + first]);
-        if (found == DISAGREES)
-            return wrong(one, "%s.%s: %s has %lld axes, the length of axis %lld is %lld, which does not agree "
-                         "with the other arrays", one->cell->name, one->function->name, value->name,
-                         (long long)buffer->rank, (long long)(a + first),
-                         (long long)(a + first < buffer->rank ? buffer->dims[a + first] : -1));
-        *told += found == TOLD;
-    }
-    return 1;
-}
-
-/* Tell the dimensions from shapes, and look at every shape once all are told. */
+/* Tell the dimensions from shapes, and look at every shape. */
 static int tell_sizes(call *one)
 {
-    int told = 1;
-    for (int64_t k = 0; k < one->cell->dims; ++k)
-        one->size[k] = -1;
-    while (told) {
-        told = 0;
-        for (int64_t at = 0; at < one->function->members; ++at)
-            if (one->member[at] && !look(one, at, &told))
-                return 0;
-    }
-    for (int64_t k = 0; k < one->function->dims; ++k)
-        if (one->size[one->function->dim[k]] < 0)
-            return wrong(one, "%s.%s: no array tells the dimension %s", one->cell->name, one->function->name,
-                         one->cell->dim[one->function->dim[k]]);
-    return 1;
+    int64_t views = 0;
+    for (int64_t m = 0; m < one->function->members; ++m)
+        if (one->member[m]) {
+            const cellgen_value *value = &one->function->member[m];
+            one->view[views++] = (cg_view){value, cg_change_of(value, &one->say), one->member[m]->rank,
+                                           one->member[m]->dims};
+        }
+    const cg_fault fault = cg_bind(one->cell, one->function, one->view, views, one->size);
+    if (fault.code == CG_UNBOUND)
+        return wrong(one, "%s.%s: no array tells the dimension %s", one->cell->name, one->function->name,
+                     one->cell->dim[fault.axis]);
+    return fault.code == CG_FITS || refuse_shape(one, &one->view[fault.view], &fault);
 }
 
 /* Whether an array has a row for each step, saved ones too; not an output of the last step alone. */
 static int has_steps(const call *one, const cellgen_value *value)
 {
-    if (value->flags & CELLGEN_VALUE_OVER_TIME)
-        return !(one->last && is_shown(value));
-    if (!(value->flags & CELLGEN_VALUE_SAVED) || value->axes == 0 || value->axis[0]->terms != 1)
-        return 0;
-    const cellgen_term *term = value->axis[0]->term;
-    return term->factor == 1 && term->dim[0] >= 0 && term->dim[1] < 0 && !strcmp(one->cell->dim[term->dim[0]], "T");
+    const cg_change change = cg_change_of(value, &one->say);
+    return cg_has_steps(value, &change, cg_dim_named(one->cell, "T"));
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from cellgen.frameworks.shown import is_last
 from cellgen.jax.calls import JaxCall
 
 
@@ -18,7 +19,7 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
     saving = call.saving
     if call == saving:
         return list(outputs)
-    given = iter(outputs)
+    given, every = iter(outputs), call.options.every
     shown = []
     for place, item in enumerate(call.known.layout.outputs):
         if saving.hidden >> place & 1:
@@ -26,10 +27,12 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
         found = next(given)
         if call.hidden >> place & 1:
             continue
-        if item.over_time and call.last:
-            found = last_step(found, dict(zip(call.tables, tables, strict=True)), call.reverse)
-        elif item.over_time and call.every != saving.every:
-            found = found[call.every - 1 :: call.every]
+        if item.over_time and is_last(call.options):
+            found = last_step(
+                found, dict(zip(call.tables, tables, strict=True)), call.options.reverse
+            )
+        elif item.over_time and every != saving.options.every:
+            found = found[every - 1 :: every]
         shown.append(found)
     return shown
 

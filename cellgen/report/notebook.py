@@ -22,8 +22,8 @@ from cellgen.report.picture import EmbeddedPicture, embedded
 from cellgen.report.speed import speed_parts
 from cellgen.report.timeline import phases_of, timeline_of
 from cellgen.runtime.abi import Argument, Function, Interface
-from cellgen.runtime.call.arguments import shape_text
 from cellgen.runtime.call.document import headline, notes_on
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.host.plans import SequencePlan
 from cellgen.schedule.lower import TimePlan, lower

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 FORWARD, BACKWARD = "sequence_forward", "sequence_backward"
 SWITCH, STEPS, CHOICE = "switch", "steps", "choice"
-BY_ROW, OTHER = "by row", "other"
-"""Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; what
-another module checks."""
+BY_ROW, NAMES, OTHER = "by row", "names", "other"
+"""Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; names of
+results; what another module checks."""
 ALL_LAYERS, LAST_LAYER = "all", "last"
 FULL, BF16, INT8 = "full", "bf16", "int8"
 """What operands of products over time are: the arrays as they are, rounded to bfloat16, or weights
 rounded to int8."""
+BY_TYPE = ""
+"""In their place, of calls of frameworks: bf16 of bfloat16 arrays, else full."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Option:
 
     ``functions`` are those that take it. ``axes`` and ``dtypes`` are those of an array.
     ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off. Of
-    ``choices`` the member is the number of the one chosen.
+    ``choices`` the member is the number of the one chosen; of names, 1 where some are left out.
     ``on_device`` says whether kernels of CUDA have it. ``layers`` says which layers of a stack get
-    it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run say it to
-    the backward pass; ``of_call``: which may take another one. ``fewest`` is the least number of
-    steps, ``least`` says so in messages. ``tried`` are values by the number of the case of
-    ``cellgen check`` that tries them.
+    it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run
+    say it to the backward pass; ``of_call``: which may take another one. ``fewest`` is the least
+    number of steps, ``least`` says so in messages. ``tried`` are values by the number of the case
+    of ``cellgen check`` that tries them.
     """
 
     name: str
@@ -72,6 +74,11 @@ class Option:
     least: str = ""
     fewest: int = 0
     tried: Mapping[int, object] = field(default_factory=dict)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is a number in C, and so in operators of torch and programs of XLA."""
+        return bool(self.c) and self.kind in (SWITCH, STEPS, CHOICE, NAMES)
 
     def default_in(self, function: str) -> object:
         """The default of the keyword: a backward pass asks the run that saved."""
@@ -197,6 +204,7 @@ class Options:
         metadata=_row(
             "names of the outputs over time that are wanted, such as ('h',): the others are None, "
             "and are not formed for all steps; None: all",
+            kind=NAMES,
             functions=(FORWARD,),
             c=(Member("partial", "int64_t", "forward, 1: outputs that are NULL are not formed"),),
         ),
@@ -238,6 +246,7 @@ class Options:
         metadata=_row(
             "names of the results that are wanted, such as ('d_x',): the others are None, and are "
             "not formed unless another gradient follows from them; None: all",
+            kind=NAMES,
             functions=(BACKWARD,),
         ),
     )
@@ -381,6 +390,11 @@ BESIDE = (
     ),
 )
 """Members of the options in C that are no option of a call."""
+
+
+def skips(options: Options) -> bool:
+    """Whether a call may have steps that are left out, or start anew."""
+    return not (options.lengths is None and options.mask is None and options.reset is None)
 
 
 def taken_by(function: str) -> tuple[Option, ...]:

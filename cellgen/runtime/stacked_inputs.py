@@ -16,7 +16,8 @@ from cellgen import accept
 from cellgen.accept import type_name
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import infer_dims, lengths, shape_text, suggestion
+from cellgen.runtime.call.arguments import infer_dims, lengths, suggestion
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.items import Item
 from cellgen.runtime.call.views import view_of
 from cellgen.runtime.results import Array

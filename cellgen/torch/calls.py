@@ -30,7 +30,7 @@ def run_forward(
     if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
         given = [theta[0]]
     found: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
-        call.known.text, theta, call.scalars, save, given, present, *call.options
+        call.known.text, theta, call.scalars, save, given, present, *call.numbers
     )
     return found
 
@@ -71,6 +71,6 @@ def run_backward(
     there, which = _present(tables)
     found: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
         *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
-        *call.options,
+        *call.numbers,
     )
     return found

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
 from cellgen.runtime.abi import Argument, axis_length, axis_terms, term_dims
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.faults import shape_text
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.roles import units
 

@@ -26,8 +26,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import AS_ARRAYS, Shown, showing
+from cellgen.frameworks.shown import ON_TENSORS, formed, hidden, is_whole, showing
 from cellgen.runtime.abi import Argument
+from cellgen.runtime.numbers import as_numbers
+from cellgen.runtime.options import Options
 from cellgen.torch.batches import fold, one_by_one, unfold
 from cellgen.torch.calls import Given, Tables, run_backward, run_forward
 from cellgen.torch.devices import PLACES
@@ -36,7 +38,6 @@ from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout
 from cellgen.torch.modes import has_gradient, is_differentiated, is_forward_mode, is_transforming
 from cellgen.torch.registry import Known
-from cellgen.torch.run import Steps
 
 Of = TypeVar("Of")
 
@@ -50,31 +51,26 @@ TABLE_AXES = (0, 1, 1)
 class Call:
     """All of a call but its tensors; bits of ``wanted`` say which gradients are formed, -1: all.
 
-    ``products`` and what follows is as in ``cellgen.frameworks.shown``; a call that saves has the
-    latter with a ``checkpoint`` alone. ``saves``: whether ``forward`` keeps what a gradient reads.
+    ``options`` are as in ``cellgen.frameworks.shown``, without tables, which are tensors; those of
+    a call that saves show all outputs, or with a ``checkpoint`` some. ``saves``: whether
+    ``forward`` keeps what a gradient reads.
     """
 
     known: Known
     scalars: tuple[float, ...] = ()
-    reverse: bool = False
-    zero_output_for_mask: bool = False
-    window: int = 0
-    flush_denormals: bool = False
-    products: int = AS_ARRAYS
-    checkpoint: int = 0
-    every: int = 1
-    hidden: int = 0
-    last: bool = False
+    options: Options = ON_TENSORS
     wanted: int = -1
     saves: bool = True
 
     @property
-    def options(self) -> tuple[bool, bool, int, bool, int, int, int, int, bool]:
+    def numbers(self) -> tuple[int, ...]:
         """What follows the tables in both operators."""
-        return (
-            *(self.reverse, self.zero_output_for_mask, self.window, self.flush_denormals),
-            *(self.products, self.checkpoint, self.every, self.hidden, self.last),
-        )
+        return as_numbers(self.options, formed(self.known.layout, self.options))
+
+    @property
+    def hidden(self) -> int:
+        """The outputs that are not formed, as bits."""
+        return hidden(self.known.layout, self.options)
 
     @cached_property
     def ends(self) -> tuple[str, tuple[tuple[Any, ...], ...]]:
@@ -83,38 +79,45 @@ class Call:
         The second is for a call that does not save, and for one that does.
         """
         none: list[Tensor] = []
-        rest = tuple((self.scalars, save, none, 0, *self.options) for save in (False, True))
+        rest = tuple((self.scalars, save, none, 0, *self.numbers) for save in (False, True))
         return self.known.text, rest
 
     @cached_property
     def direct(self) -> Direct | None:
         """How to make the call without torch's dispatcher; None where its options forbid that."""
-        plain = Call(self.known, self.scalars, self.reverse, window=self.window)
-        if plain != replace(self, zero_output_for_mask=False):
+        own = self.options
+        plain = replace(
+            ON_TENSORS,
+            reverse=own.reverse,
+            window=own.window,
+            zero_output_for_mask=own.zero_output_for_mask,
+        )
+        if own != plain or self.wanted != -1 or not self.saves:
             return None
-        return how(self.known.text, self.scalars, reverse=self.reverse)
+        return how(self.known.text, self.scalars, reverse=own.reverse)
 
     def saving(self, *, is_read: bool) -> Call:
         """The same call, which keeps what a gradient reads where one follows."""
-        return self if is_read else replace(self, saves=False, checkpoint=0)
+        if is_read:
+            return self
+        return replace(self, saves=False, options=replace(self.options, checkpoint=0))
 
     def layout(self, tables: Tables) -> Layout:
         """What the call takes and gives, with its options."""
-        if self.every == 1 and not (self.hidden or self.checkpoint or self.last):
+        if is_whole(self.options):
             return self.known.layout
         skips = any(table is not None for table in tables)
-        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, skips)
-        return showing(self.known.layout, shown)
+        return showing(self.known.layout, self.options, skips=skips)
 
     def kept(self, results: Sequence[Of]) -> Sequence[Of]:
         """What the backward pass reads of what the forward pass gives."""
-        return results[self.outputs :] if self.checkpoint else results
+        return results[self.outputs :] if self.options.checkpoint else results
 
     @property
     def outputs(self) -> int:
         """How many outputs and final states the call gives."""
         count = len(self.known.layout.outputs)
-        return count - bin(self.hidden).count("1") if self.hidden else count
+        return count if self.options.outputs is None else count - bin(self.hidden).count("1")
 
     def split(self, tensors: Sequence[Tensor]) -> tuple[Tables, list[Tensor], list[Tensor]]:
         """Take a list apart: tables, theta, and what follows."""
@@ -161,16 +164,18 @@ class Call:
     def of_tangent(self, by: tuple[str, ...]) -> Call:
         """The same call of the cell's tangent. Raises TensorError where it has none."""
         layout = self.known.layout
-        if self.window:
+        own = self.options
+        if own.window:
             raise TensorError(
-                f"{layout.where}: window is {self.window}, expected 0 where gradients are "
+                f"{layout.where}: window is {own.window}, expected 0 where gradients are "
                 f"differentiated: truncated ones are no derivative of anything; leave it out"
             )
         tangent = self.known.tangent(by)
         given = dict(zip((item.name for item in layout.scalars), self.scalars, strict=True))
         scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
-        hidden = layout.hidden_in(self.hidden, tangent.layout, tangent.directions)
-        return replace(self, known=tangent, scalars=scalars, hidden=hidden, wanted=-1)
+        outputs = layout.outputs_in(own, tangent.layout, tangent.directions)
+        options = own if outputs == own.outputs else replace(own, outputs=outputs)
+        return replace(self, known=tangent, scalars=scalars, options=options, wanted=-1)
 
 
 def forward_along(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor] | None:
@@ -436,19 +441,8 @@ def backward_by_row(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> list[Tensor]:
     """Run the backward pass with the gradients of weights row by row, (B, ...)."""
-    steps = Steps(
-        *tables,
-        call.reverse,
-        call.zero_output_for_mask,
-        call.window,
-        call.flush_denormals,
-        call.products,
-        call.checkpoint,
-        call.every,
-        call.hidden,
-        per_row=True,
-    )
-    return call.known.runner.backward(theta, call.scalars, kept, upstream, steps, call.wanted)
+    by_row = replace(call, options=replace(call.options, per_row=True))
+    return list(run_backward(by_row, tables, theta, kept, upstream))
 
 
 def _by_member(gradient: Tensor, size: int, item: Argument) -> Tensor:
@@ -462,4 +456,4 @@ def _by_member(gradient: Tensor, size: int, item: Argument) -> Tensor:
 def _kept(call: Call, tables: Tables) -> int:
     """How many tensors the backward pass reads of what the forward pass gives."""
     layout = call.layout(tables)
-    return len(layout.saved) + (0 if call.checkpoint else len(layout.outputs))
+    return len(layout.saved) + (0 if call.options.checkpoint else len(layout.outputs))

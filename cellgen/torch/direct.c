@@ -191,7 +191,9 @@ static void make_kept(Run *run)
 
 static void run_directly(Run *run, int flags, int count)
 {
-    cellgen_options options = {.reverse = (flags & REVERSE) != 0, .hold = 1, .every = 1};
+    cellgen_options options;
+    run->say.reverse = (flags & REVERSE) != 0;
+    cellgen_set_numbers(&options, &run->say);
     none(run->result, run->function->results);
     if (run->fault == NULL)
         look_at_theta(run, count);
@@ -212,7 +214,8 @@ static void run_directly(Run *run, int flags, int count)
 /* The backward pass of a step, of what is kept of it and gradients of its final states. */
 static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
 {
-    cellgen_options options = {.hold = 1, .every = 1};
+    cellgen_options options;
+    cellgen_set_numbers(&options, &run->say);
     int64_t rank = 0, *sizes = NULL;
     int32_t dtype = -1;
     void *found = NULL;
@@ -222,6 +225,7 @@ static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
         look_at_theta(run, count);
     if (run->fault != NULL)
         return;
+    options.products = run->in_bf16;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
     if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run)) {
         fail(run, "cellgen: what is kept is of another call");

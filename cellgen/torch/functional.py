@@ -10,6 +10,7 @@ import functools
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -18,9 +19,10 @@ from torch import Tensor
 from cellgen import accept
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
-from cellgen.frameworks.shown import ASKED, IN_BF16, Request, looked_at
+from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
+from cellgen.runtime.options import BF16, Options
 from cellgen.torch import operators  # noqa: F401 - defines the operators
 from cellgen.torch.calls import Tables, run_below, run_forward
 from cellgen.torch.derivatives import Call, Forward, backward, forward_along
@@ -149,7 +151,7 @@ class CellFunction:
 
     Options: ``lengths`` (B) int64, ``mask`` (T, B) bool, ``reset`` (T, B) bool, ``reverse``,
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, and those that
-    ``cellgen.frameworks.shown.ASKED`` lists, which say what is shown and kept: as those of
+    ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept: as those of
     ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
     that are not asked for are None.
 
@@ -173,10 +175,10 @@ class CellFunction:
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
         self._items = {item.name: item for item in layout.theta}
-        self._telling = tuple(dict.fromkeys(layout.theta[told.tensor].name for told in layout.told))
+        self._telling = tuple(dict.fromkeys(item.name for item in layout.telling))
         self._calls: dict[object, Planned] = {}
-        self._looked_at: Callable[..., Request] = torch.compiler.assume_constant_result(
-            lambda *given: looked_at(layout, *given)
+        self._options_of: Callable[..., Options] = torch.compiler.assume_constant_result(
+            lambda *stated: options_of(layout, *stated)
         )
 
     def __repr__(self) -> str:
@@ -215,7 +217,7 @@ class CellFunction:
         tables = (lengths, mask, reset)
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:
-            plan = planned(Call(self.known, *options), wanted)
+            plan = planned(_call(self.known, *options), wanted)
             call, outputs = run_compiled(plan, tables, theta)
         else:
             plan = self._calls.get((options, wanted)) or self._planned(options, wanted)
@@ -230,19 +232,19 @@ class CellFunction:
 
     def _rare(self, given: dict[str, Any]) -> Rare:
         """Take options that say what is shown and kept out of the arguments of a call."""
-        return tuple((name, given.pop(name)) for name in ASKED if name in given)
+        return tuple((name, given.pop(name)) for name in OUTPUT_OPTIONS if name in given)
 
-    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Request:
+    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Options:
         """Look at these options. Raises ArgumentError, TensorError."""
         names = [name for name, _ in given]
         if "memory_limit" not in names:
-            return self._looked_at(given)
+            return self._options_of(given)
         sizes = self.layout.check(theta)
         numbers = tuple((name, len(range(size))) for name, size in sizes.items())  # no symbols
         skips = any(table is not None for table in tables)
-        return self._looked_at(given, numbers, theta[0].element_size(), skips)
+        return self._options_of(given, numbers, theta[0].element_size(), skips)
 
-    def _planned(self, options: tuple[Any, ...], wanted: Request | None) -> Planned:
+    def _planned(self, options: tuple[Any, ...], wanted: Options | None) -> Planned:
         """Make the plan of a call, and keep it for others like it. Raises ArgumentError."""
         if len(self._calls) >= KEPT_PLANS:
             self._calls.clear()
@@ -272,7 +274,7 @@ class CellFunction:
     ) -> Call:
         """Look at the options of a call that are no tensors. Raises ArgumentError."""
         where = self.layout.where
-        return Call(
+        return _call(
             self.known,
             scalars,
             accept.flag(where, "reverse", reverse),
@@ -287,7 +289,7 @@ class CellFunction:
         Raises TensorError, KindError.
         """
         sizes = self.layout.check(theta)
-        if call.products == IN_BF16 and theta[0].dtype == torch.float64:
+        if call.options.products == BF16 and theta[0].dtype == torch.float64:
             raise TensorError(
                 f"{self.layout.where}: products is 'bf16' and the tensors are float64, expected "
                 f"float32 tensors; pass those, or leave products out"
@@ -376,6 +378,25 @@ class CellFunction:
         return KindError(f"{self.layout.where}: unknown argument {name!r}; {advice}")
 
 
+def _call(
+    known: Known,
+    scalars: tuple[float, ...],
+    reverse: bool,
+    zero_output_for_mask: bool,
+    window: int,
+    flush_denormals: bool,
+) -> Call:
+    """All of a call but its tensors, and what is said of its outputs."""
+    options = replace(
+        ON_TENSORS,
+        reverse=reverse,
+        zero_output_for_mask=zero_output_for_mask,
+        window=window,
+        flush_denormals=flush_denormals,
+    )
+    return Call(known, scalars, options)
+
+
 CAST = (torch.float32, torch.bfloat16, torch.float16)
 """What autocast converts."""
 
@@ -389,7 +410,7 @@ OPTIONS = (
     "zero_output_for_mask",
     "window",
     "flush_denormals",
-    *ASKED,
+    *OUTPUT_OPTIONS,
 )
 """What a call takes beside tensors and scalars of the cell."""
 

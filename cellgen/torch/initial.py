@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.faults import shape_text
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.roles import Roles
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
-from cellgen.frameworks.shown import ASKED, is_last
+from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
 from cellgen.runtime.abi import axis_length
 from cellgen.torch.checks import check_given, check_shapes, check_tensors
 from cellgen.torch.derivatives import Call
@@ -59,8 +59,7 @@ class CellLayers(torch.nn.Module):
         self.initial, self.scalars = dict(initial), dict(scalars)
         self.input_size = self.roles.input_width(self.sizes)
         self.hidden_size = self.sizes.get("H", self.roles.output_width(self.sizes))
-        told = {self.cell.layout.theta[one.tensor].role for one in self.cell.layout.told}
-        self._alone = "state" in told  # states alone tell a dimension
+        self._alone = any(item.role == "state" for item in cell.layout.telling)
         self.layer_sizes = _sizes_by_layer(self.roles, self.sizes, num_layers, 1 + bidirectional)
         self.output_size = self.roles.output_width(self.layer_sizes[-1])
         for layer, suffix, _ in self.places():
@@ -139,7 +138,7 @@ class CellLayers(torch.nn.Module):
         }
         outputs, states = self._run(x, self._split(state), given, options, shown)
         if is_single:
-            axis = 0 if self.batch_first or is_last(shown) else 1
+            axis = 0 if self.batch_first or asks_for_last(shown) else 1
             outputs = _each(outputs, lambda output: output.squeeze(axis))
             states = tuple(one.squeeze(1) for one in states)
         last = states[0] if len(states) == 1 else states
@@ -150,7 +149,7 @@ class CellLayers(torch.nn.Module):
 
         A limit of memory is that of all layers and directions together.
         """
-        shown = {name: given.pop(name) for name in ASKED if name in given}
+        shown = {name: given.pop(name) for name in OUTPUT_OPTIONS if name in given}
         limit = shown.get("memory_limit")
         if isinstance(limit, int):
             shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
@@ -183,7 +182,7 @@ class CellLayers(torch.nn.Module):
         }
         options = {"lengths": rows.lengths_there, "batch_first": False}
         outputs, last = self._run(rows.array, states, extra, options, shown)
-        if is_last(shown):
+        if asks_for_last(shown):
             again = _each(outputs, lambda output: rows.unsorted(output, 0))
         else:
             again = _each(outputs, rows.packed_again)
@@ -309,8 +308,9 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
         types = [type(layers.window), *map(type, scalars)]
         if types != [int, *[float] * len(scalars)] or layers.window < 0:
             return False  # other calls convert them, or have words for them
-        usual = Call(layers.cell.known, scalars, window=layers.window)
-        found = stack_of(layers.cell, (usual, replace(usual, reverse=True)), ends)
+        ways = (replace(ON_TENSORS, reverse=way, window=layers.window) for way in (False, True))
+        calls = [Call(layers.cell.known, scalars, options) for options in ways]
+        found = stack_of(layers.cell, (calls[0], calls[1]), ends)
     return found or False
 
 
@@ -364,7 +364,7 @@ def module(  # noqa: PLR0913 - one argument an option
     name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
     ``zero_output_for_mask`` as in ``cellgen.torch.function``, and so are ``checkpoint``,
     ``memory_limit`` (of all layers together) and ``products``; what else
-    ``cellgen.frameworks.shown.ASKED`` lists says what is shown of the last layer.
+    ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists says what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has

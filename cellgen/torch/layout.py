@@ -16,7 +16,7 @@ from cellgen import accept
 from cellgen.frameworks import layout as frameworks
 from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.stored import element_name
 from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
@@ -57,7 +57,7 @@ class Layout(frameworks.TensorLayout):
             return own
         if not PLACES[like.device.type].widens:
             return own + [like.dtype] * len(self.saved)
-        element, kept = element_name(like.dtype), self.checkpoint != 0
+        element, kept = element_name(like.dtype), self.options.checkpoint != 0
         elements = [kept_element(item, element, checkpoint=kept) for item in self.saved]
         return own + [getattr(torch, element) for element in elements]
 

@@ -140,18 +140,16 @@ def _finder(shared: ctypes.CDLL) -> Callable[[bytes], int]:
 
 
 def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout) -> int:
-    numbers = {dim: place for place, dim in enumerate(layout.dims)}
     kept = (*layout.outputs, *layout.saved)
     lists = (layout.theta, layout.scalars, kept, layout.upstream, layout.gradients)
     names = [_texts([item.name for item in items]) for items in lists]
     counts = (
         *(len(layout.theta), len(layout.scalars), len(layout.outputs), len(layout.saved)),
-        *(len(layout.upstream), len(layout.gradients), len(layout.told)),
+        *(len(layout.upstream), len(layout.gradients)),
     )
-    tells = [n for told in layout.told for n in (numbers[told.dim], told.tensor, told.axis)]
     gates = [int(item.saved and item.bounded) for item in kept]
     operands = [int(item.operand) for item in layout.theta]
-    lists_of_numbers = (_numbers(each) for each in (tells, gates, operands))
+    lists_of_numbers = (_numbers(each) for each in (gates, operands))
     code: int = shared.cellgen_torch_add(text, cell, _numbers(counts), *names, *lists_of_numbers)
     return code
 

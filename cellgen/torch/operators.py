@@ -9,19 +9,21 @@ tangent of the cell, so that any order is one of these two operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cellgen.frameworks.shown import names_over_time, showing
 from cellgen.runtime.abi import Argument
+from cellgen.runtime.numbers import from_numbers
+from cellgen.runtime.options import Options, skips
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
-from cellgen.torch.registry import find
-from cellgen.torch.run import Steps
+from cellgen.torch.layout import Layout
+from cellgen.torch.registry import Known, find
 from cellgen.torch.schemas import BACKWARD, FORWARD, NAMES, OF_STEPS
 
 library = torch.library.Library("cellgen", "DEF")
@@ -32,14 +34,15 @@ for name, schema in zip(NAMES, (FORWARD, BACKWARD), strict=True):
 def _forward(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
-    known, steps = find(cell), steps_of(options)
+    known = find(cell)
+    of_call, tables = options_of(known, options)
     sizes = known.layout.check(theta)
-    known.layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
+    known.layout.check_steps(sizes, theta[0], *tables)
     known.layout.check_memory(_by_name(known.layout.theta, theta))
-    known.layout.check_memory({"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset})
-    if steps.lengths is not None and PLACES[theta[0].device.type].reads:
-        known.layout.check_lengths(steps.lengths, sizes["T"])
-    return known.runner_on(theta[0].device).forward(theta, scalars, steps, save)
+    known.layout.check_memory(dict(zip(("lengths", "mask", "reset"), tables, strict=True)))
+    if tables[0] is not None and PLACES[theta[0].device.type].reads:
+        known.layout.check_lengths(tables[0], sizes["T"])
+    return known.runner_on(theta[0].device).forward(theta, scalars, of_call, save)
 
 
 def _backward(
@@ -52,14 +55,15 @@ def _backward(
     wanted: int,
     *options: Any,
 ) -> list[Tensor]:
-    known, steps = find(cell), steps_of(options)
-    layout = steps.layout(known.layout)
+    known = find(cell)
+    of_call, _ = options_of(known, options)
+    layout = _layout(known, of_call)
     layout.check(theta)
     every = spread(upstream, present, len(layout.upstream))
     layout.check_memory(_by_name(layout.theta, theta))
     layout.check_memory({f"what is kept, {place}": one for place, one in enumerate(kept)})
     layout.check_memory(_by_name(layout.upstream, every))
-    return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, steps, wanted)
+    return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, of_call, wanted)
 
 
 def _by_name(
@@ -71,10 +75,11 @@ def _by_name(
 def _forward_shapes(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
-    steps = steps_of(options)
-    layout = steps.layout(find(cell).layout)
+    known = find(cell)
+    of_call, tables = options_of(known, options)
+    layout = _layout(known, of_call)
     sizes = layout.check(theta)
-    layout.check_steps(sizes, theta[0], steps.lengths, steps.mask, steps.reset)
+    layout.check_steps(sizes, theta[0], *tables)
     formed = (*layout.outputs, *layout.saved) if save else layout.outputs
     return [
         theta[0].new_empty(layout.shape(item.name, sizes), dtype=dtype)
@@ -92,15 +97,17 @@ def _backward_shapes(
     wanted: int,
     *options: Any,
 ) -> list[Tensor]:
-    layout = find(cell).layout
+    known = find(cell)
+    layout, per_row = known.layout, options_of(known, options)[0].per_row
     sizes = layout.check(theta)
     formed = [item for place, item in enumerate(layout.gradients) if wanted >> place & 1]
-    return [theta[0].new_empty(layout.shape(item.name, sizes)) for item in formed]
+    return [theta[0].new_empty(layout.gradient_shape(i, sizes, per_row)) for i in formed]
 
 
 def _keep_forward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     cell, theta, scalars, save, *options = inputs
-    ctx.call, ctx.tables = Call(find(cell), tuple(scalars), *options[2:]), len(options[0])
+    known = find(cell)
+    ctx.call, ctx.tables = Call(known, tuple(scalars), _plain(known, options)), len(options[0])
     ctx.is_saved = save
     kept = ctx.call.kept(output)
     ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *kept)
@@ -123,7 +130,8 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
 
 def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     cell, theta, scalars, kept, upstream, present, wanted, *options = inputs
-    ctx.call = replace(Call(find(cell), tuple(scalars), *options[2:]), wanted=wanted)
+    known = find(cell)
+    ctx.call = Call(known, tuple(scalars), _plain(known, options), wanted=wanted)
     ctx.kept = len(kept)
     ctx.present, ctx.tables = present, len(options[0])
     ctx.save_for_backward(*spread(options[0], options[1], 3), *theta, *upstream)
@@ -160,10 +168,20 @@ def spread(tensors: Sequence[Tensor], present: int, count: int) -> list[Tensor |
     return [next(given) if present >> place & 1 else None for place in range(count)]
 
 
-def steps_of(options: Sequence[Any]) -> Steps:
-    """Which steps are valid, as the operators are told."""
-    lengths, mask, reset = spread(options[0], options[1], 3)
-    return Steps(lengths, mask, reset, *options[2:])
+def options_of(known: Known, arguments: Sequence[Any]) -> tuple[Options, list[Tensor | None]]:
+    """The options of a call, and their tables, from what both operators end with."""
+    tables = spread(arguments[0], arguments[1], 3)
+    return from_numbers(arguments[2:], names_over_time(known.layout), *tables), tables
+
+
+def _plain(known: Known, arguments: Sequence[Any]) -> Options:
+    """The same options without their tables."""
+    return from_numbers(arguments[2:], names_over_time(known.layout))
+
+
+def _layout(known: Known, options: Options) -> Layout:
+    """What a call takes and gives, with its options."""
+    return showing(known.layout, options, skips=skips(options))
 
 
 is_native = native.register(*NAMES)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.shown import Request
+from cellgen.frameworks.shown import is_last, joined, when_plain, when_saving
+from cellgen.runtime.options import Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.derivatives import Call
 
@@ -28,7 +29,7 @@ class Planned:
 
     plain: Call
     saving: Call
-    wanted: Request | None = None
+    wanted: Options | None = None
 
     def show(
         self, call: Call, outputs: Sequence[Tensor], tables: Tables, batch_first: bool
@@ -40,11 +41,16 @@ class Planned:
             found = None if call.hidden >> place & 1 else next(given)
             if item.over_time and found is not None:
                 found = self._part(call, place, found, tables)
-                is_over_time = found is not None and not (self.wanted and self.wanted.last)
+                is_over_time = found is not None and not self._is_last
                 if batch_first and is_over_time and found is not None:
                     found = found.transpose(0, 1)
             shown.append(found)
         return shown
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the last step is shown alone."""
+        return self.wanted is not None and is_last(self.wanted)
 
     def _part(self, call: Call, place: int, found: Tensor, tables: Tables) -> Tensor | None:
         """What is shown of an output over time."""
@@ -53,25 +59,22 @@ class Planned:
             return found
         if self.plain.hidden >> place & 1:
             return None
-        if wanted.last:
-            return last_step(found, tables, call.reverse)
-        if call.every != wanted.every:
+        if self._is_last:
+            return last_step(found, tables, call.options.reverse)
+        if call.options.every != wanted.every:
             return found[wanted.every - 1 :: wanted.every]
         return found
 
 
-def planned(call: Call, wanted: Request | None) -> Planned:
-    """Say what a call becomes; ``call`` has none of what is asked."""
+def planned(call: Call, wanted: Options | None) -> Planned:
+    """Say what a call becomes that has what is ``wanted``, too; None: nothing more."""
     if wanted is None:
         return Planned(call, call)
-    call = replace(call, products=wanted.products)
-    hidden = wanted.hidden
-    plain = replace(call, every=wanted.every, hidden=hidden, last=wanted.last)
-    saving = call
-    if wanted.checkpoint:
-        saving = replace(call, every=wanted.every, hidden=hidden, checkpoint=wanted.checkpoint)
-    if plain == saving == call and hidden == 0:
-        return Planned(call, call)
+    options = joined(call.options, wanted)
+    plain = replace(call, options=when_plain(options))
+    saving = replace(call, options=when_saving(options))
+    if plain == saving:
+        return Planned(plain, plain)
     return Planned(plain, saving, wanted)
 
 

@@ -11,6 +11,7 @@ own error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
+from cellgen.frameworks.shown import ON_TENSORS
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import PLACES
 from cellgen.torch.functional import CAST, CellFunction, function
@@ -123,7 +125,8 @@ class _Recurrent(torch.nn.RNNBase):
         ends = ("", "_reverse")[: 1 + self.bidirectional]
         layers = [[f"_l{layer}{end}" for end in ends] for layer in range(self.num_layers)]
         cell = self.cell
-        calls = Call(cell.known), Call(cell.known, reverse=True)
+        reverse = replace(ON_TENSORS, reverse=True)
+        calls = Call(cell.known), Call(cell.known, options=reverse)
         found = stack_of(cell, calls, layers) if self.bias else None
         self._stack = found or False
         return self._stack

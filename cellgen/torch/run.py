@@ -13,58 +13,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cellgen.frameworks.layout import row_axis
-from cellgen.frameworks.shown import AS_ARRAYS, Shown, is_in_bf16, showing
+from cellgen.frameworks.shown import ON_TENSORS, is_last, showing, with_products
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.kernel import Kernel
+from cellgen.runtime.numbers import c_numbers
+from cellgen.runtime.options import Options, skips
 from cellgen.torch.layout import Layout, has_dense_units
 from cellgen.torch.narrow import STORED, stored_of, widened
 
 NUMPY_NAMES = {torch.float64: "float64"} | dict.fromkeys((torch.float32, *STORED), "float32")
 """What kernels compute in, by the type of tensors."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Which steps of a call count, and how it runs; as in ``cellgen.runtime.call.over_time``.
-
-    ``products`` is a number of ``cellgen.frameworks.shown.PRODUCTS``. ``per_row``: gradients that
-    are sums over rows are formed row by row, (B, ...).
-    """
-
-    lengths: Tensor | None = None
-    mask: Tensor | None = None
-    reset: Tensor | None = None
-    reverse: bool = False
-    zero_output_for_mask: bool = False
-    window: int = 0
-    flush_denormals: bool = False
-    products: int = AS_ARRAYS
-    checkpoint: int = 0
-    every: int = 1
-    hidden: int = 0
-    last: bool = False
-    per_row: bool = False
-
-    @property
-    def skips(self) -> bool:
-        """Whether there are steps that may be masked."""
-        return not (self.lengths is None and self.mask is None and self.reset is None)
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether a call has no options."""
-        return not self.skips and self == NO_STEPS
-
-    def layout(self, of: Layout) -> Layout:
-        """What a call takes and gives, with these options."""
-        shown = Shown(self.every, self.hidden, self.last, self.checkpoint, self.skips)
-        return showing(of, shown)
-
-
-NO_STEPS = Steps()
 
 
 @dataclass(frozen=True)
@@ -92,28 +52,28 @@ class Runner(ABC):
         """Whether the kernel can leave out a gradient that nobody wants."""
 
     @abstractmethod
-    def call(self, name: str, given: Given, steps: Steps) -> None:
+    def call(self, name: str, given: Given, options: Options) -> None:
         """Run a function on the arrays of a call."""
 
     def forward(
-        self, theta: Sequence[Tensor], scalars: Sequence[float], steps: Steps, save: bool
+        self, theta: Sequence[Tensor], scalars: Sequence[float], options: Options, save: bool
     ) -> list[Tensor]:
         """Compute all steps; return the outputs, then what was saved, if it was."""
-        steps = steps if save else replace(steps, checkpoint=0)
-        layout = steps.layout(self.layout)
+        options = options if save else replace(options, checkpoint=0)
+        layout = showing(self.layout, options, skips=skips(options))
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
         formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-        make = theta[0].new_zeros if steps.last else theta[0].new_empty
+        make = theta[0].new_zeros if is_last(options) else theta[0].new_empty
         dtypes = layout.dtypes(theta[0], save=save)
         results = [
             make(layout.shape(item.name, sizes), dtype=dtype)
             for item, dtype in zip(formed, dtypes, strict=True)
         ]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
-        states = results[len(layout.outputs) :] if steps.checkpoint and save else []
+        states = results[len(layout.outputs) :] if options.checkpoint and save else []
         made = Given(theta[0], sizes, arrays, scalars, states)
-        self.call("sequence_forward", made, steps)
+        self.call("sequence_forward", made, options)
         return results
 
     def backward(
@@ -122,31 +82,29 @@ class Runner(ABC):
         scalars: Sequence[float],
         kept: Sequence[Tensor],
         upstream: Sequence[Tensor | None],
-        steps: Steps,
+        options: Options,
         wanted: int = -1,
     ) -> list[Tensor]:
         """Compute gradients of what learns from what ``forward`` gave with ``save``.
 
         Bit k of ``wanted`` says whether the k-th is formed and returned.
         """
-        layout = steps.layout(self.layout)
+        layout = showing(self.layout, options, skips=skips(options))
         sizes = layout.sizes(theta)
         arrays = self._given(layout.theta, theta)
-        if not steps.checkpoint:
+        if not options.checkpoint:
             arrays |= self._given((*layout.outputs, *layout.saved), kept)
         arrays |= self._given(layout.upstream, upstream)
         results = []
         for place, item in enumerate(layout.gradients):
             is_wanted = wanted >> place & 1
             if is_wanted or not self.may_leave_out(item):
-                shape = layout.shape(item.name, sizes)
-                is_sum = steps.per_row and row_axis(item) is None
-                made = theta[0].new_empty((sizes["B"], *shape) if is_sum else shape)
+                made = theta[0].new_empty(layout.gradient_shape(item, sizes, options.per_row))
                 arrays[item.name] = made
                 results += [made] if is_wanted else []
-        states = [state.contiguous() for state in kept] if steps.checkpoint else []
+        states = [state.contiguous() for state in kept] if options.checkpoint else []
         made = Given(theta[0], sizes, arrays, scalars, states)
-        self.call("sequence_backward", made, steps)
+        self.call("sequence_backward", made, options)
         return results
 
     @staticmethod
@@ -187,26 +145,28 @@ class HostRunner(Runner):
         """Whether the interface says so."""
         return item.optional
 
-    def call(self, name: str, given: Given, steps: Steps) -> None:
+    def call(self, name: str, given: Given, options: Options) -> None:
         """Run a function by the addresses of its arrays."""
         raw = self.raw(name, given.like.dtype)
         is_narrow = given.like.dtype in STORED
         wide = None
         if is_narrow:
             read = {i.name: i for i in (*self.layout.theta, *raw.function.struct_members)}
-            wide = widened(given.arrays, [*read.values()], raw.function.results, last=steps.last)
+            wide = widened(
+                given.arrays, [*read.values()], raw.function.results, last=is_last(options)
+            )
             given = replace(given, arrays=wide.arrays)
         words, apart = self._words(raw, given)
         strides = self._strides(raw, given) if apart else None
-        options, held = None, _tables(steps, strides)
+        settings, held = None, _tables(options, strides)
         if is_narrow:
             held["stored"] = stored_of(given.arrays, raw.members)
-        if held or not steps.is_usual:
+        if held or options != ON_TENSORS:
             keep: list[object] = []
-            named = {} if not given.states else self._checkpoints(raw, given, steps, keep)
-            options = _options(raw, steps, held, named, given.like.dtype)
+            named = {} if not given.states else self._checkpoints(raw, given, options, keep)
+            settings = _settings(raw, options, held, named, given.like.dtype)
         dims = [given.sizes[dim] for dim in raw.function.dims]
-        raw(dims, words, options, torch.get_num_threads())
+        raw(dims, words, settings, torch.get_num_threads())
         if wide is not None:
             wide.round()
 
@@ -225,7 +185,7 @@ class HostRunner(Runner):
         return words, apart
 
     def _checkpoints(
-        self, raw: RawFunction, given: Given, steps: Steps, keep: list[object]
+        self, raw: RawFunction, given: Given, options: Options, keep: list[object]
     ) -> dict[str, int]:
         """Addresses of checkpoints, and of what a backward pass runs forward once more."""
         addresses = [state.data_ptr() for state in given.states]
@@ -238,13 +198,13 @@ class HostRunner(Runner):
         theta = {item.name for item in self.layout.theta}
         own = replace(given, arrays={n: a for n, a in given.arrays.items() if n in theta})
         words, apart = self._words(again, own)
-        held = _tables(steps, self._strides(again, own) if apart else None)
+        held = _tables(options, self._strides(again, own) if apart else None)
         if given.like.dtype in STORED:
             held["stored"] = stored_of(own.arrays, again.members)
-        once_more = replace(steps, window=0, every=1, hidden=0, checkpoint=0, per_row=False)
-        options = _options(again, once_more, held, {}, given.like.dtype)
-        struct = ctypes.create_string_buffer(again.struct(words, options))
-        keep += (options, held, struct)
+        once_more = replace(options, window=0, every=1, outputs=None, checkpoint=0, per_row=False)
+        settings = _settings(again, once_more, held, {}, given.like.dtype)
+        struct = ctypes.create_string_buffer(again.struct(words, settings))
+        keep += (settings, held, struct)
         return named | {"forward": ctypes.addressof(struct)}
 
     def _strides(self, raw: RawFunction, given: Given) -> Tensor:
@@ -266,16 +226,16 @@ class HostRunner(Runner):
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _tables(steps: Steps, strides: Tensor | None) -> dict[str, Tensor]:
+def _tables(options: Options, strides: Tensor | None) -> dict[str, Tensor]:
     """The arrays among the options of a call, without gaps; they must outlive it."""
-    tables = {"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset}
+    tables = {"lengths": options.lengths, "mask": options.mask, "reset": options.reset}
     named = {**tables, "strides": strides}.items()
-    return {name: table.contiguous() for name, table in named if table is not None}
+    return {name: table.contiguous() for name, table in named if isinstance(table, Tensor)}
 
 
-def _options(
+def _settings(
     raw: RawFunction,
-    steps: Steps,
+    options: Options,
     held: dict[str, Tensor],
     addresses: dict[str, int],
     dtype: torch.dtype,
@@ -284,14 +244,5 @@ def _options(
     return raw.options(
         **{name: table.data_ptr() for name, table in held.items()},
         **addresses,
-        reverse=int(steps.reverse),
-        hold=int(not steps.zero_output_for_mask),
-        window=steps.window,
-        flush=int(steps.flush_denormals),
-        products=int(is_in_bf16(steps.products, element_name(dtype))),
-        checkpoint=steps.checkpoint,
-        every=steps.every,
-        partial=int(steps.hidden != 0),
-        last=int(steps.last),
-        per_row=int(steps.per_row),
+        **c_numbers(with_products(options, element_name(dtype))),
     )

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from cellgen.errors import DeviceError
-from cellgen.frameworks.shown import IN_BF16
+from cellgen.frameworks.shown import ON_TENSORS, is_last
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
-from cellgen.runtime.options import BACKWARD, Options
+from cellgen.runtime.options import BACKWARD, BF16, Options
 from cellgen.torch.errors import DeviceRunError, TensorError
 from cellgen.torch.layout import Layout
-from cellgen.torch.run import Given, Runner, Steps
+from cellgen.torch.run import Given, Runner
 
 
 class DeviceRunner(Runner):
@@ -44,16 +44,16 @@ class DeviceRunner(Runner):
             found = self._launchers.setdefault(name, self.kernel.launcher(name))
         return found
 
-    def call(self, name: str, given: Given, steps: Steps) -> None:
+    def call(self, name: str, given: Given, options: Options) -> None:
         """Launch a function; what its kernels read may be freed at once, in the stream's order.
 
         Raises TensorError, DeviceRunError, BuildError.
         """
         like, sizes, arrays, scalars = given.like, given.sizes, given.arrays, given.scalars
-        self._refuse(like, steps)
-        if steps.lengths is not None:
-            steps = replace(steps, lengths=steps.lengths.contiguous())
-        words, apart = self._words(arrays, scalars, steps)
+        self._refuse(like, options)
+        if isinstance(options.lengths, Tensor):
+            options = replace(options, lengths=options.lengths.contiguous())
+        words, apart = self._words(arrays, scalars, options)
         kept: list[Tensor] = []  # until the kernels are launched
 
         def workspace(size: int) -> int:
@@ -63,55 +63,57 @@ class DeviceRunner(Runner):
         device = like.device
         stream = torch.cuda.current_stream(device).cuda_stream if like.is_cuda else 0
         element, number = element_name(like.dtype), device.index or 0
-        launch, options = self.launcher(name), _options(name, steps)
+        launch, stated = self.launcher(name), _without_tables(name, options)
         try:
-            launch(element, number, sizes, words, apart, options, stream, workspace)
+            launch(element, number, sizes, words, apart, stated, stream, workspace)
         except DeviceError as error:
             raise DeviceRunError(str(error.args[0])) from error
 
     def _words(
-        self, arrays: Mapping[str, Tensor | float], scalars: Sequence[float], steps: Steps
+        self, arrays: Mapping[str, Tensor | float], scalars: Sequence[float], options: Options
     ) -> tuple[dict[str, int | float], dict[str, tuple[int, int]]]:
         """Addresses and numbers by name, and how far apart steps and rows lie where with gaps."""
         words: dict[str, int | float] = {
             item.name: number for item, number in zip(self.layout.scalars, scalars, strict=True)
         }
         apart: dict[str, tuple[int, int]] = {}
-        tables = {"lengths": steps.lengths, "mask": steps.mask, "reset": steps.reset}
+        tables = {"lengths": options.lengths, "mask": options.mask, "reset": options.reset}
         for name, value in {**arrays, **tables}.items():
             if isinstance(value, Tensor):
                 words[name] = value.data_ptr() or 1  # without elements: there, but nowhere
                 if not value.is_contiguous():
                     apart[name] = value.stride(0), value.stride(1)
-            elif value is not None:
+            elif isinstance(value, int | float):
                 words[name] = value
         return words, apart
 
-    def _refuse(self, like: Tensor, steps: Steps) -> None:
+    def _refuse(self, like: Tensor, options: Options) -> None:
         """Raise TensorError for options that kernels of CUDA do not have here."""
-        reasons = {
-            "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
-            "checkpoint": "whose kernels keep what every step saves",
-            "hidden": "whose kernels form all outputs",
-            "last": "whose kernels form all outputs",
-        }
-        found = [name for name in reasons if getattr(steps, name)]
-        if steps.products == IN_BF16:
-            found, reasons = ["products"], {"products": "whose kernels have no products='bf16'"}
-        if steps.every != 1:
-            found, reasons = ["every"], {"every": "whose kernels form the outputs of all steps"}
+        usual = replace(ON_TENSORS, products=options.products)
+        found = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
+        found = "outputs" if is_last(options) else found
+        found = "products" if options.products == BF16 and found != "every" else found
         if found:
-            option = "outputs" if found[0] == "hidden" else found[0]
             raise TensorError(
-                f"{self.layout.where}: {option} is given, and tensors are on {like.device}, "
-                f"{reasons[found[0]]}; leave it out"
+                f"{self.layout.where}: {found} is given, and tensors are on {like.device}, "
+                f"{LACKING[found]}; leave it out"
             )
 
 
-def _options(name: str, steps: Steps) -> Options:
+LACKING = {
+    "every": "whose kernels form the outputs of all steps",
+    "products": "whose kernels have no products='bf16'",
+    "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
+    "checkpoint": "whose kernels keep what every step saves",
+    "outputs": "whose kernels form all outputs",
+}
+"""Options that kernels of CUDA do not have for tensors, and why."""
+
+
+def _without_tables(name: str, options: Options) -> Options:
     """What a call says beside its tensors."""
-    window = steps.window if name == BACKWARD else 0
-    return _stated(steps.reverse, steps.zero_output_for_mask, window)
+    window = options.window if name == BACKWARD else 0
+    return _stated(options.reverse, options.zero_output_for_mask, window)
 
 
 @lru_cache(maxsize=64)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-STEPS = (
-    "Tensor[] tables, int given, bool reverse, bool zero_output_for_mask, int window, "
-    "bool flush_denormals, int products, int checkpoint, int every, int hidden, bool last"
-)
+from cellgen.runtime.numbers import torch_arguments
+
+STEPS = f"Tensor[] tables, int given, {torch_arguments()}"
 """Which steps are valid, how they are computed, and what is shown: the same of both operators. Bits
-of ``given`` say which of lengths, mask and reset are in ``tables``, those of ``hidden`` which
-outputs are not formed. A call that saves has ``every`` and ``hidden`` with a ``checkpoint`` alone,
-and ``last`` never. ``products`` is a number of ``cellgen.frameworks.shown.PRODUCTS``."""
+of ``given`` say which of lengths, mask and reset are in ``tables``; ``runtime/numbers.py`` says
+what the other numbers mean. A call that saves has ``every`` and ``outputs`` with a ``checkpoint``
+alone, and the last step alone never; ``per_row`` is of the backward pass."""
 
 FORWARD = f"(str cell, Tensor[] theta, float[] scalars, bool save, {STEPS}) -> Tensor[]"
 BACKWARD = (

@@ -2,8 +2,7 @@
  * no C++. Loaded once in a process; cells are added by what their descriptors say.
  *
  * cellgen::forward(str cell, Tensor[] theta, float[] scalars, bool save, Tensor[] tables, int given,
- *                  bool reverse, bool zero_output_for_mask, int window, bool flush_denormals,
- *                  int products, int checkpoint, int every, int hidden, bool last_only) -> Tensor[]
+ *                  ...the options of cellgen_numbers.h) -> Tensor[]
  * cellgen::backward(str cell, Tensor[] theta, float[] scalars, Tensor[] kept, Tensor[] upstream,
  *                   int present, int wanted, Tensor[] tables, int given, ...as above) -> Tensor[]
  *
@@ -37,18 +36,19 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     void *word = NULL;
     if (run->is_step && run->function == &run->cell->forward && value->role != CELLGEN_ROLE_FINAL)
         return saves ? run->kept_at + run->kept_offset[member->number] : NULL;
-    if (is_output && (run->hidden >> member->number & 1))
+    if (is_output && !(run->say.outputs >> member->number & 1))
         return NULL;
-    if (is_wanted ? is_saved && (!saves || run->segment) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
+    if (is_wanted ? is_saved && (!saves || run->say.checkpoint) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
         return NULL;
-    const int is_last = is_output && run->last && (value->flags & CELLGEN_VALUE_OVER_TIME);
+    const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
+    const int64_t is_last = is_output && view.change.last_step, by_row = view.change.by_row;
     const int64_t first = is_last || (run->is_step && (value->flags & CELLGEN_VALUE_OVER_TIME));
-    const int64_t before = run->is_layer && value->role == CELLGEN_ROLE_FINAL;
+    const int64_t before = by_row || (run->is_layer && value->role == CELLGEN_ROLE_FINAL);
     const int is_timed = has_steps(run, value) && !first;
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
-    int64_t sizes[AXES + 1] = {1}, count = run->is_double ? sizeof(double) : sizeof(float);
+    int64_t sizes[AXES + 1] = {by_row ? run->dims[1] : 1}, count = run->is_double ? sizeof(double) : sizeof(float);
     for (int64_t k = first; k < value->axes; ++k)
-        count *= sizes[before + k - first] = shown_length(run, value, k, is_output);
+        count *= sizes[before + k - first] = cg_view_length(&view, k, run->dims);
     Tensor made = make(run, before + value->axes - first, sizes, dtype);
     if (made == NULL)
         return NULL;
@@ -116,7 +116,7 @@ static void fill(Run *run, int saves)
         switch (member->source) {
         case THETA: tensor = run->theta[member->number]; break;
         case KEPT:
-            tensor = run->segment || run->is_step ? NULL : run->kept[member->number];
+            tensor = run->say.checkpoint || run->is_step ? NULL : run->kept[member->number];
             word = run->is_step ? run->kept_at + run->kept_offset[member->number] : NULL;
             break;
         case UPSTREAM: tensor = run->upstream[member->number]; break;
@@ -143,7 +143,7 @@ static int64_t shape_of_checkpoint(const Run *run, int number, int64_t *sizes)
 {
     const cellgen_value *value = run->cell->state[number];
     const int64_t first = number >= run->cell->states; /* outputs over time have a step each */
-    sizes[0] = run->dims[0] > 0 ? (run->dims[0] - 1) / run->segment : 0;
+    sizes[0] = run->dims[0] > 0 ? (run->dims[0] - 1) / run->say.checkpoint : 0;
     for (int64_t k = first; k < value->axes; ++k)
         sizes[k + 1 - first] = length(value->axis[k], run->dims);
     return value->axes + 1 - first;
@@ -213,7 +213,8 @@ static Again *fill_again(Run *run, const cellgen_options *options)
     }
     span(run, run->dims[1], 1), span(run, run->dims[1], 1); /* of mask and reset */
     again->options = *options;
-    again->options.window = again->options.checkpoint = again->options.every = again->options.partial = 0;
+    again->options.window = again->options.checkpoint = again->options.every = 0;
+    again->options.partial = again->options.per_row = 0;
     again->options.checkpoints = NULL;
     again->options.strides = run->is_apart ? again->strides : NULL;
     again->options.stored = run->narrow ? again->stored : NULL;
@@ -297,22 +298,23 @@ static void finish(Run *run, Value *stack)
 }
 
 /* The numbers among the arguments that both operators end with. */
-static void take_numbers(Run *run, const Value *rest, cellgen_options *options)
+static void take_numbers(Run *run, const Value *rest)
 {
-    memset(options, 0, sizeof *options);
-    options->reverse = (_Bool)rest[2];
-    options->hold = !(_Bool)rest[3];
-    options->window = (int64_t)rest[4];
-    options->flush = (_Bool)rest[5];
-    options->products = run->in_bf16;
-    options->checkpoint = run->segment = (int64_t)rest[7];
-    options->every = run->every = (int64_t)rest[8];
-    options->partial = (int64_t)rest[9] != 0;
-    options->last = run->last = (_Bool)rest[10];
-    run->hidden = (int64_t)rest[9];
-    run->skips = rest[1] != 0;
-    if (run->every < 1 || run->segment < 0)
+    const Value *next = rest + 2;
+#define TAKE(name, usual) run->say.name = (int64_t)*next++;
+    CELLGEN_EACH_NUMBER(TAKE)
+    if (run->say.every < 1 || run->say.checkpoint < 0)
         fail(run, "cellgen: every is less than 1, or checkpoint less than 0");
+    if (run->say.products > CELLGEN_PRODUCTS_BF16 || run->say.per_row > 1)
+        fail(run, "cellgen: products are in int8, or per_row gives norms: calls of frameworks have neither");
+}
+
+/* The options of a call, once its tensors are known. */
+static void set_options(Run *run, const Value *rest, cellgen_options *options)
+{
+    cellgen_set_numbers(options, &run->say);
+    options->products = run->in_bf16;
+    run->skips = rest[1] != 0;
     if (options->products && run->is_double)
         fail(run, "cellgen: products in bfloat16 are of float32 tensors");
 }
@@ -326,14 +328,14 @@ static void run_on(Run *run, const Value *rest, cellgen_options *options, Value 
     options->lengths = tables[0], options->mask = tables[1], options->reset = tables[2];
     const int is_usual = rest[1] == 0 && !options->reverse && !options->window && !options->flush &&
                          !options->products && !options->checkpoint && options->every == 1 &&
-                         !options->partial && !options->last;
+                         !options->partial && !options->last && !options->per_row;
     if (run->fault == NULL)
         fill(run, saves);
-    if (run->fault == NULL && run->segment && run->function == &run->cell->forward)
+    if (run->fault == NULL && run->say.checkpoint && run->function == &run->cell->forward)
         place_checkpoints(run, NULL, 0);
-    if (run->fault == NULL && run->segment && run->function == &run->cell->backward)
+    if (run->fault == NULL && run->say.checkpoint && run->function == &run->cell->backward)
         options->forward = again = fill_again(run, options);
-    options->checkpoints = run->segment ? run->checkpoint_at : NULL;
+    options->checkpoints = run->say.checkpoint ? run->checkpoint_at : NULL;
     if (again != NULL)
         options->forward = again->word;
     if (run->fault == NULL)
@@ -347,8 +349,10 @@ static void start(Run *run)
     run->kept_at = NULL;
     run->cell = NULL, run->function = NULL, run->fault = NULL;
     run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
-    run->products = run->hidden = run->segment = run->last = run->skips = run->is_layer = run->is_step = 0;
-    run->every = 1;
+    run->skips = run->is_layer = run->is_step = 0;
+#define USUAL(name, usual) run->say.name = (usual);
+    CELLGEN_EACH_NUMBER(USUAL)
+    run->say.products = -1;
     run->strides = run->own_strides;
     run->wanted = -1;
 }
@@ -360,7 +364,7 @@ static Run *begin(const Value *stack, const Value *rest)
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     start(run);
-    run->products = (int64_t)rest[6];
+    take_numbers(run, rest);
     take_cell(run, stack[0]);
     take_theta(run, stack[1]);
     take_scalars(run, stack[2]);
@@ -379,9 +383,9 @@ static void forward(Value *stack, uint64_t arguments, uint64_t results)
     const int saves = (_Bool)stack[3];
     cellgen_options options;
     Run *run = begin(stack, stack + 4);
-    take_numbers(run, stack + 4, &options);
+    set_options(run, stack + 4, &options);
     if (!saves)
-        options.checkpoint = run->segment = 0;
+        options.checkpoint = run->say.checkpoint = 0;
     if (run->cell != NULL)
         run->function = &run->cell->forward, none(run->result, run->function->results);
     run_on(run, stack + 4, &options, stack, saves);
@@ -393,7 +397,7 @@ static void place_upstream(Run *run, const Tensor *given, int count, int64_t pre
     int next = 0, shown = 0;
     for (int k = 0; k < run->cell->upstream; ++k) {
         run->upstream[k] = NULL;
-        if (run->hidden >> run->cell->output_of[k] & 1)
+        if (!(run->say.outputs >> run->cell->output_of[k] & 1))
             continue;
         if ((present >> shown++ & 1) && next < count)
             run->upstream[k] = given[next++];
@@ -408,11 +412,11 @@ static void backward(Value *stack, uint64_t arguments, uint64_t results)
     Tensor given[MOST];
     const int kept = take_tensors(run, stack[3], run->kept);
     const int count = take_tensors(run, stack[4], given);
-    take_numbers(run, stack + 7, &options);
-    options.last = run->last = 0;
+    set_options(run, stack + 7, &options);
+    options.last = run->say.last_only = 0;
     if (run->cell != NULL) {
         run->function = &run->cell->backward, none(run->result, run->function->results);
-        if (run->segment && run->fault == NULL)
+        if (run->say.checkpoint && run->fault == NULL)
             place_checkpoints(run, run->kept, kept);
         else if (kept != run->cell->outputs + run->cell->saved)
             fail(run, "cellgen: another number of kept tensors, expected those of save=True");

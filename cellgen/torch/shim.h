@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "cellgen.h"
+#include "cellgen_bind.h"
 #include "cellgen_descriptor.h"
+#include "cellgen_numbers.h"
 
 typedef uint64_t Value; /* what the stack of an operator holds: a handle, or a number's bits */
 typedef void *Tensor;
@@ -49,9 +51,6 @@ void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* 
 
 enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };
 
-/* `products` of a call. */
-enum { AS_TENSORS = 0, IN_FULL = 1, IN_BF16 = 2 };
-
 /* Where the word of a struct's member comes from. */
 enum source { THETA, SCALAR, KEPT, UPSTREAM, RESULT };
 
@@ -68,23 +67,18 @@ typedef struct {
     const cellgen_value **result;
 } Function;
 
-/* How an axis of one tensor tells a dimension. */
-typedef struct {
-    int64_t dim, tensor, axis;
-} Tells;
-
 typedef struct Cell {
     struct Cell *next;
     char *text;
     const cellgen_cell *cell;
-    int theta, scalars, outputs, saved, upstream, told;
+    int theta, scalars, outputs, saved, upstream;
+    int64_t steps; /* the number of the dimension T */
     const cellgen_value **shape; /* of theta; NULL where no function reads one */
     const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
     int states, held;
     int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
     int *is_operand; /* of theta: a weight that products alone read */
     int *output_of; /* for each upstream gradient the number of its output */
-    Tells *tells;
     Function forward, backward;
 } Cell;
 
@@ -99,12 +93,13 @@ typedef struct {
     const char *fault;
     Tensor owned[4 * MOST];
     int owns;
+    cg_view view[MOST]; /* of theta */
+    int64_t step_length[MOST][AXES]; /* of a step that has no axis of its own */
     int64_t dims[DIMS];
     int32_t dtype;
     int is_double, is_apart;
     int narrow;                      /* cellgen_stored: of tensors of 16 bits */
     int in_bf16;                     /* products */
-    int64_t products;                /* as the call says */
     unsigned char stored[MOST];      /* of each member */
     unsigned char is_wide[MOST];     /* of each result: float32 yet, to be rounded */
     Tensor theta[MOST], kept[MOST], upstream[MOST], table[TABLES], result[MOST];
@@ -116,8 +111,8 @@ typedef struct {
     int64_t *strides, own_strides[2 * MOST + 4];
     int spans;
     int64_t wanted; /* bits of the results that the caller wants; -1: all */
-    int64_t every, hidden, segment;
-    int last, skips;
+    cellgen_numbers say; /* the options of the call */
+    int skips;
     int is_layer; /* states are (1, B, ...), those of one layer */
     int is_step;  /* arrays over time are (B, ...), those of one step; what is kept lies in one tensor */
     char *kept_at; /* the memory of that tensor */

@@ -61,7 +61,8 @@ static int take_dtype(Run *run)
     run->narrow = run->dtype == aoti_torch_dtype_bfloat16()  ? CELLGEN_STORED_BF16
                   : run->dtype == aoti_torch_dtype_float16() ? CELLGEN_STORED_F16
                                                              : CELLGEN_STORED_REAL;
-    run->in_bf16 = run->products == IN_BF16 || (run->products == AS_TENSORS && run->narrow == CELLGEN_STORED_BF16);
+    run->in_bf16 = run->say.products == CELLGEN_PRODUCTS_BF16 ||
+                   (run->say.products < 0 && run->narrow == CELLGEN_STORED_BF16);
     return run->is_double || run->narrow || run->dtype == aoti_torch_dtype_float32();
 }
 
@@ -104,26 +105,29 @@ static void look_at_theta(Run *run, int count)
         fail(run, "cellgen: tensors are none of float32, float64, bfloat16 and float16");
         return;
     }
-    for (int k = 0; k < cell->told; ++k) {
-        const Tells tells = cell->tells[k];
-        const cellgen_value *shape = cell->shape[tells.tensor];
+    int64_t views = 0;
+    for (int k = 0; k < count; ++k) {
+        const cellgen_value *value = cell->shape[k];
         int64_t rank = 0, *sizes = NULL;
-        if (run->theta[tells.tensor] == NULL) {
-            fail(run, "cellgen: a state is left out that alone tells a dimension");
-            return;
+        if (run->theta[k] == NULL || value == NULL)
+            continue;
+        aoti_torch_get_dim(run->theta[k], &rank), aoti_torch_get_sizes(run->theta[k], &sizes);
+        const int first = run->is_layer && value->role == CELLGEN_ROLE_STATE && rank > 0 && sizes[0] == 1;
+        run->view[views] = (cg_view){value, whole, rank - first, sizes + first};
+        if (run->is_step && value->flags & CELLGEN_VALUE_OVER_TIME && rank < AXES) {
+            int64_t *length = run->step_length[views]; /* of one step */
+            length[0] = 1, memcpy(length + 1, sizes, (size_t)rank * sizeof *length);
+            run->view[views].rank = rank + 1, run->view[views].length = length;
         }
-        const int64_t before = run->is_step && (shape->flags & CELLGEN_VALUE_OVER_TIME);
-        aoti_torch_get_dim(run->theta[tells.tensor], &rank);
-        if (rank != shape->axes - before) {
-            fail(run, "cellgen: a tensor has another rank");
-            return;
-        }
-        aoti_torch_get_sizes(run->theta[tells.tensor], &sizes);
-        const int64_t size = tells.axis < before ? 1 : sizes[tells.axis - before];
-        run->dims[tells.dim] = told(shape->axis[tells.axis], tells.dim, size, run->dims);
-        if (run->dims[tells.dim] < 0)
-            fail(run, "cellgen: shapes do not agree");
+        views += 1;
     }
+    const cg_fault fault = cg_bind(cell->cell, cell->forward.signature, run->view, views, run->dims);
+    if (fault.code == CG_UNBOUND)
+        fail(run, "cellgen: a state is left out that alone tells a dimension");
+    else if (fault.code == CG_RANK)
+        fail(run, "cellgen: a tensor has another rank");
+    else if (fault.code)
+        fail(run, "cellgen: shapes do not agree");
     if (run->narrow)
         widen_theta(run);
 }

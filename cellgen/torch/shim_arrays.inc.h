@@ -40,34 +40,7 @@ static void *workspace(int64_t bytes)
 
 /* --- shapes ------------------------------------------------------------------------------------- */
 
-static int64_t length(const cellgen_axis *axis, const int64_t *dims)
-{
-    int64_t sum = 0;
-    for (int64_t k = 0; k < axis->terms; ++k) {
-        int64_t part = axis->term[k].factor;
-        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
-            part *= dims[axis->term[k].dim[j]];
-        sum += part;
-    }
-    return sum;
-}
-
-/* Solve an axis for one dimension, the others known: it stands alone in its term. */
-static int64_t told(const cellgen_axis *axis, int64_t dim, int64_t size, const int64_t *dims)
-{
-    int64_t factor = 1;
-    for (int64_t k = 0; k < axis->terms; ++k) {
-        int64_t part = axis->term[k].factor;
-        if (axis->term[k].dim[0] == dim) {
-            factor = part;
-            continue;
-        }
-        for (int j = 0; j < CELLGEN_TERM_DIMS && axis->term[k].dim[j] >= 0; ++j)
-            part *= dims[axis->term[k].dim[j]];
-        size -= part;
-    }
-    return size / factor;
-}
+static int64_t length(const cellgen_axis *axis, const int64_t *dims) { return cg_length(axis, dims); }
 
 static void own(Run *run, Tensor tensor)
 {
@@ -127,23 +100,12 @@ static void span(Run *run, int64_t steps, int64_t rows)
     run->strides[run->spans++] = rows;
 }
 
-/* The length of an axis, where outputs over time and their gradients are those of every so many-th step. */
-static int64_t shown_length(const Run *run, const cellgen_value *value, int64_t axis, int is_shown)
-{
-    const int64_t found = length(value->axis[axis], run->dims);
-    return is_shown && axis == 0 && (value->flags & CELLGEN_VALUE_OVER_TIME) ? found / run->every : found;
-}
+static const cg_change whole = {0, 0, 1}; /* of what options do not change */
 
 /* Whether an array has a row for each step, saved ones too. */
 static int has_steps(const Run *run, const cellgen_value *value)
 {
-    if (value->flags & CELLGEN_VALUE_OVER_TIME)
-        return 1;
-    if (!(value->flags & CELLGEN_VALUE_SAVED) || value->axes == 0 || value->axis[0]->terms != 1)
-        return 0;
-    const cellgen_term *term = value->axis[0]->term;
-    return term->factor == 1 && term->dim[1] < 0 && term->dim[0] >= 0 &&
-           strcmp(run->cell->cell->dim[term->dim[0]], "T") == 0;
+    return cg_has_steps(value, &whole, run->cell->steps);
 }
 
 /* Whether a tensor is a weight that products in bfloat16 read as it is. */
@@ -187,7 +149,6 @@ static Tensor copied(Run *run, Tensor tensor, int64_t rank, const int64_t *sizes
 static void *address(Run *run, Tensor tensor, const Member *member)
 {
     const cellgen_value *value = member->value;
-    const int is_shown = member->source == UPSTREAM;
     int64_t rank = 0, *sizes = NULL, *strides = NULL;
     int32_t dtype = -1, device = -1;
     _Bool dense = 0;
@@ -203,8 +164,9 @@ static void *address(Run *run, Tensor tensor, const Member *member)
         fail(run, "cellgen: a tensor has another rank, dtype or device");
         return NULL;
     }
+    const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
     for (int64_t k = 0; k < rank; ++k)
-        if (sizes[k] != shown_length(run, value, k + before, is_shown)) {
+        if (sizes[k] != cg_view_length(&view, k + before, run->dims)) {
             fail(run, "cellgen: shapes do not agree");
             return NULL;
         }

@@ -74,13 +74,13 @@ static int note_states(Cell *cell)
     return 0;
 }
 
-/* Make a cell known: names in the order of the operators' lists, and which axis of which tensor tells
- * which dimension; `gates` says of each that is kept whether 16 bits of it are float16, `operands` of each
- * of theta whether it is a weight that products alone read. Returns 0, or what is wrong. */
+/* Make a cell known: names in the order of the operators' lists; `gates` says of each that is kept whether 16
+ * bits of it are float16, `operands` of each of theta whether it is a weight that products alone read. Returns
+ * 0, or what is wrong. */
 int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *counts,
                       const char *const *theta, const char *const *scalars, const char *const *kept,
-                      const char *const *upstream, const char *const *gradients, const int64_t *tells,
-                      const int64_t *gates, const int64_t *operands)
+                      const char *const *upstream, const char *const *gradients, const int64_t *gates,
+                      const int64_t *operands)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (of->abi != CELLGEN_ABI_VERSION || of->dims > DIMS || of->dims < 2)
@@ -90,12 +90,10 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
         return 2;
     cell->cell = of, cell->text = strdup(text);
     cell->theta = (int)counts[0], cell->scalars = (int)counts[1], cell->outputs = (int)counts[2];
-    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->told = (int)counts[6];
+    cell->saved = (int)counts[3], cell->upstream = (int)counts[4], cell->steps = cg_dim_named(of, "T");
     cell->shape = calloc((size_t)cell->theta + 1, sizeof *cell->shape);
-    cell->tells = calloc((size_t)cell->told + 1, sizeof *cell->tells);
-    if (cell->text == NULL || cell->shape == NULL || cell->tells == NULL || cell->theta > MOST)
+    if (cell->text == NULL || cell->shape == NULL || cell->theta > MOST)
         return 2;
-    memcpy(cell->tells, tells, (size_t)cell->told * sizeof *cell->tells);
     const int all = cell->outputs + cell->saved;
     int code = describe(&cell->forward, cell, "sequence_forward", theta, scalars, NULL, NULL, kept, all);
     if (!code)
@@ -122,8 +120,6 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
             code = 3;
     }
     code = code ? code : note_states(cell);
-    for (int k = 0; k < cell->told && !code; ++k)
-        code = cell->shape[cell->tells[k].tensor] == NULL ? 5 : 0;
     if (code)
         return code;
     pthread_mutex_lock(&lock);

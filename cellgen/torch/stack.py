@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from cellgen.frameworks.shown import is_last
+from cellgen.frameworks.shown import asks_for_last
 from cellgen.runtime.options import ALL_LAYERS, ROWS
 from cellgen.torch.functional import CellFunction
 
@@ -64,7 +64,7 @@ def run_layers(
             for kept, name in zip(lasts, cell.finals, strict=True):
                 kept.append(getattr(made, name))
             number += 1
-    return _joined(cell, sides, 1 if is_last(shown) else 2), tuple(
+    return _joined(cell, sides, 1 if asks_for_last(shown) else 2), tuple(
         torch.stack(each) if len(each) > 1 else each[0].unsqueeze(0) for each in lasts
     )
 

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,15 @@ torch = pytest.importorskip("torch")
 
 from drawn import SHIPPED, drawn, function  # noqa: E402
 
+from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
-from cellgen.torch.run import Steps  # noqa: E402
 
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
-NOTHING = (0, 0, 1, 0, False)
+NOTHING = as_numbers(ON_TENSORS)
 """What follows the options: products, checkpoint, every, hidden, last."""
 ROOT = Path(__file__).parent.parent.parent
 
@@ -39,8 +41,9 @@ def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
         scalars = [*cell.scalars.values()]
         mask = torch.tensor([[True, False], [True, True], [False, True]])
         tables = [torch.tensor([3, 2]), mask, mask.T.contiguous().T]
-        steps = Steps(*tables, reverse=True)
-        options = (tables, 7, True, False, 0, False, *NOTHING)
+        lengths, mask, reset = tables
+        steps = replace(ON_TENSORS, lengths=lengths, mask=mask, reset=reset, reverse=True)
+        options = (tables, 7, *as_numbers(replace(ON_TENSORS, reverse=True)))
         runner = find(name).runner
         found = FORWARD(name, theta, scalars, True, *options)
         wanted = runner.forward(theta, scalars, steps, True)
@@ -73,16 +76,14 @@ def test_calls_leave_no_memory_behind() -> None:
 def test_an_unknown_cell_is_named() -> None:
     theta = [*drawn(function("elman"), learns=False).values()]
     with pytest.raises(RuntimeError, match="do not know"):
-        FORWARD("no_such_cell", theta, [], False, [], 0, False, False, 0, False, *NOTHING)
+        FORWARD("no_such_cell", theta, [], False, [], 0, *NOTHING)
 
 
 def test_other_kept_tensors_are_refused() -> None:
     theta = [*drawn(function("elman"), learns=False).values()]
-    kept = FORWARD("elman", theta, [], False, [], 0, False, False, 0, False, *NOTHING)
+    kept = FORWARD("elman", theta, [], False, [], 0, *NOTHING)
     with pytest.raises(RuntimeError):
-        BACKWARD(
-            "elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, False, False, 0, False, *NOTHING
-        )
+        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, *NOTHING)
 
 
 def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
@@ -106,15 +107,16 @@ def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
 
 
 def test_a_call_is_known_by_its_cell_and_options() -> None:
-    one = Call(find("gru"), (), True)
-    assert one == Call(find("gru"), (), True)
-    assert one.options == (True, False, 0, False, *NOTHING)
+    options = replace(ON_TENSORS, reverse=True)
+    one = Call(find("gru"), (), options)
+    assert one == Call(find("gru"), (), replace(ON_TENSORS, reverse=True))
+    assert one.numbers == (True, *NOTHING[1:])
 
 
 @pytest.mark.parametrize("mode", ["c", "python"])
 def test_gradients_that_nobody_wants_are_not_formed(mode: str) -> None:
     theta = [t.detach() for t in drawn(function("lstm")).values()]
-    options = ([], 0, False, False, 0, False, *NOTHING)
+    options = ([], 0, *NOTHING)
     kept = FORWARD("lstm", theta, [], True, *options)
     upstream = [torch.ones_like(kept[0])]
     run = BACKWARD if mode == "c" else operators._backward

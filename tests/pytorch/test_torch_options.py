@@ -15,6 +15,7 @@ from torch import Tensor  # noqa: E402
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
 from cellgen.errors import ArgumentError  # noqa: E402
+from cellgen.frameworks.shown import options_of  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.planned import last_step  # noqa: E402
@@ -144,14 +145,17 @@ def test_operators_in_python_give_the_same(option: str) -> None:
     cell = function("sru")
     theta = [t.detach() for t in drawn(cell, T=7).values()]
     options = OPTIONS[option]
-    hidden = 1 if "outputs" in options else 0
-    how = ([], 0, False, False, 0, False, False, 2, options.get("every", 1), hidden, False)
+    outputs = () if "outputs" in options else None
+    stated = {"every": options.get("every", 1), "outputs": outputs, "checkpoint": 2}
+    shown = options_of(cell.layout, tuple(stated.items()))
+    call = Call(find("sru"), (), shown)
+    how = ([], 0, *call.numbers)
     scalars = [*cell.scalars.values()]
     arguments = ("sru", theta, scalars, True, *how)
     kept = torch.ops.cellgen.forward(*arguments)
     for one, other in zip(kept, operators._forward(*arguments), strict=True):
         assert torch.equal(one, other)
-    count = Call(find("sru"), hidden=hidden).outputs
+    count = call.outputs
     arguments = ("sru", theta, scalars, kept[count:], [kept[0]], 1, -1, *how)
     found = torch.ops.cellgen.backward(*arguments)
     for one, other in zip(found, operators._backward(*arguments), strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -26,8 +25,18 @@ from cellgen.runtime.abi import (
     Function,
     axis_length,
     axis_terms,
-    term_dims,
-    terms_length,
+)
+from cellgen.runtime.call.dimensions import bindings
+from cellgen.runtime.call.faults import (
+    LENGTH,
+    RANK,
+    SHAPE,
+    Fault,
+    dims_of,
+    origin_text,
+    sentence,
+    shape_text,
+    unbound,
 )
 from cellgen.runtime.call.items import Item, check_device, check_elements, check_memory
 from cellgen.runtime.call.stored import NUMBERS, is_stored
@@ -217,46 +226,27 @@ def as_steps(where: str, name: str, value: object, least: str, fewest: int = 0) 
 
 
 def _check_rank(where: str, item: Item) -> None:
-    rank = len(item.argument.shape)
-    if len(item.view.shape) != rank:
+    if len(item.view.shape) != len(item.argument.shape):
         raise ArgumentError(
-            f"{where}: {item.label} has {len(item.view.shape)} axes, shape {item.view.shape}, "
-            f"expected {rank}: {shape_text(item.argument)}; reshape it"
+            sentence(where, Fault(RANK, item.argument, item.label, item.view.shape))
         )
 
 
 def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
     """Solve the axis lengths for the dimensions; also tell which argument fixed each.
 
-    Axes of a single dimension come first; an axis like ``I + H`` gives the one still unknown.
+    Raises ArgumentError for a length that its axis cannot have.
     """
     dims: dict[str, int] = {}
     origins: dict[str, str] = {}
-    axes = [
-        (axis_terms(axis), length, item)
-        for item in inputs
-        for axis, length in zip(item.argument.shape, item.view.shape, strict=True)
-    ]
-    axes.sort(key=lambda axis: (len(axis[0]), axis[0][0][0]))
-    progress = True
-    while progress:
-        progress = False
-        for terms, length, item in axes:
-            unknown = [
-                (factor, name)
-                for factor, name in terms
-                if any(dim not in dims for dim in term_dims(name))
-            ]
-            if len(unknown) != 1 or len(term_dims(unknown[0][1])) != 1:
-                continue
-            factor, name = unknown[0]
-            rest = terms_length([term for term in terms if term[1] != name], dims)
-            value, remainder = divmod(length - rest, factor)
-            if remainder or value < 0:
-                raise _no_such_length(where, item, length, terms, dims)
-            dims[name] = value
-            origins[name] = f"{item.label} {shape_text(item.argument)}"
-            progress = True
+    for binding in bindings(tuple(item.argument for item in inputs)):
+        item, axis = inputs[binding.argument], binding.axis
+        size, remainder = binding.divided(item.view.shape[axis], dims)
+        if remainder or size < 0:
+            fault = Fault(LENGTH, item.argument, item.label, item.view.shape, axis, dims)
+            raise ArgumentError(sentence(where, fault))
+        dims[binding.dim] = size
+        origins[binding.dim] = origin_text(item.label, item.argument)
     return dims, origins
 
 
@@ -268,39 +258,20 @@ def divide_dims(dims: dict[str, int], origins: dict[str, str], items: Sequence[A
             dims[axis], origins[axis] = dims[name] // int(number), origins[name]
 
 
-def _no_such_length(
-    where: str, item: Item, length: int, terms: Terms, dims: Mapping[str, int]
-) -> ArgumentError:
-    axis = " + ".join(f"{factor}*{name}" if factor > 1 else name for factor, name in terms)
-    known = ", ".join(f"{name} = {dims[name]}" for _, name in terms if name in dims)
-    return ArgumentError(
-        f"{where}: {item.label} has shape {item.view.shape}, expected "
-        f"{shape_text(item.argument)}: "
-        f"no length >= 0 makes {axis} equal {length}{f' with {known}' if known else ''}; "
-        f"check the shape of {item.label}"
-    )
-
-
 def _check_dims(where: str, function: Function, dims: Mapping[str, int], given: Set[str]) -> None:
     """Refuse a call of which nothing tells a dimension; say what could."""
     untold = [name for name in function.dims if name not in dims]
     if not untold:
         return
     able = [item for item in function.arguments if untold[0] in dims_of(item)]
-    found = ", ".join(f"{item.name} {shape_text(item)}" for item in able if item.name in given)
     missing = ", ".join(item.name for item in able if item.name not in given)
     ways = [f"one of {missing}"] * bool(missing) + [
         f"out={{{item.name!r}: array}} {shape_text(item)}"
         for item in function.results
         if item.name not in given and not item.saved and any(tells(item, d) for d in untold)
     ]
-    advice = (
-        f"pass {' or '.join(ways)}" if ways else "add an argument to the cell that has it alone"
-    )
-    raise ArgumentError(
-        f"{where}: nothing in this call tells the dimension {untold[0]}"
-        f"{f', only sums with it: {found}' if found else ''}; {advice}"
-    )
+    sums = (item for item in able if item.name in given)
+    raise ArgumentError(unbound(where, untold[0], sums, ways))
 
 
 def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
@@ -319,14 +290,8 @@ def _check_shape(
     expected = lengths(item.argument, dims)
     if item.view.shape == expected:
         return
-    reasons = ", ".join(
-        f"{name} = {dims[name]} from {origins[name]}"
-        for name in dict.fromkeys(dims_of(item.argument))
-    )
-    raise ArgumentError(
-        f"{where}: {item.label} has shape {item.view.shape}, expected "
-        f"{shape_text(item.argument)} = {expected} with {reasons}; make the two agree"
-    )
+    fault = Fault(SHAPE, item.argument, item.label, item.view.shape, 0, dims, origins)
+    raise ArgumentError(sentence(where, fault))
 
 
 def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array]:
@@ -382,12 +347,6 @@ def require_callable(cell: str, function: Function) -> None:
             )
 
 
-def dims_of(argument: Argument) -> list[str]:
-    """Name the dimensions of a shape, those of each term of an axis."""
-    terms = [term for axis in argument.shape for term in axis_terms(axis)]
-    return [name for _, names in terms for name in term_dims(names)]
-
-
 def lengths(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     """Lengths of an argument's axes."""
     return tuple(axis_length(axis, dict(dims)) for axis in argument.shape)
@@ -427,11 +386,6 @@ def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], ite
             f"{where}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
             f"call it with smaller dimensions"
         )
-
-
-def shape_text(argument: Argument) -> str:
-    """Write a shape as the equations do: ``(B, 2 H)``."""
-    return "(" + ", ".join(re.sub(r"\*", " ", axis) for axis in argument.shape) + ")"
 
 
 def _last_word(label: str) -> str:

@@ -22,7 +22,7 @@ from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, qualname
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.saved import ALL, ForwardRun, Saved, SavedSteps, steps_in
+from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, stated_of
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
 from cellgen.runtime.call.stored import NUMBERS
 from cellgen.runtime.call.truncation import tables_of, truncated
@@ -210,14 +210,11 @@ class SequenceBackward(TimeFunction):
         self, run: ForwardRun | None, chosen: dict[str, Any], packed: Packed | None
     ) -> Options:
         """The options of a call: those that it states, and those of the run that saved."""
-        steps = ALL if run is None else run.steps
-        if steps is ALL and not chosen:
+        if not chosen and (run is None or run.options is NONE):
             return NONE
-        stated = steps_in(chosen)
-        if steps is not ALL or any(value is not None for value in stated):
-            steps = self._runs.steps(run, stated)
-        rest = {name: value for name, value in chosen.items() if name not in SavedSteps._fields}
-        return checked_options(self.__qualname__, {**steps._asdict(), **rest, "packed": packed})
+        steps = self._runs.steps(run, stated_of(chosen))
+        rest = {name: value for name, value in chosen.items() if name not in OF_RUN}
+        return checked_options(self.__qualname__, {**steps, **rest, "packed": packed})
 
     def _named(
         self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
@@ -289,9 +286,9 @@ def _run_of(saved: object) -> ForwardRun | None:
 
 def _options_again(options: Options, run: ForwardRun) -> Options:
     """The options of a forward pass that is made once more, with all of its outputs."""
-    kept = {name: getattr(options, name) for name in SavedSteps._fields}
-    how = Options(**kept, flush_denormals=run.flush_denormals, products=run.products)
-    return replace(how, every=1)
+    kept: dict[str, Any] = {name: getattr(options, name) for name in OF_RUN} | {"every": 1}
+    own = run.options
+    return Options(**kept, flush_denormals=own.flush_denormals, products=own.products)
 
 
 def _once_more(where: str, error: ArgumentError) -> ArgumentError:

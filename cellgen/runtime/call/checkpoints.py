@@ -23,7 +23,7 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function
 from cellgen.runtime.call.arguments import lengths
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import Options, skips
 
 IN_CACHE = 1 << 20
 """Bytes of a segment that a core's second-level cache holds beside what else a step touches."""
@@ -74,7 +74,7 @@ def kept_items(function: Function, options: Options) -> tuple[tuple[str, Argumen
     """
     finals = {a.of: a for a in function.results if a.role == "final"}
     found = list(finals.items())
-    if options.lengths is not None or options.mask is not None or options.reset is not None:
+    if skips(options):
         states = function.states.values()
         shown = [a for a in function.results if a.over_time and a.name not in states]
         found += [(f"{a.name}_prev", replace(a, shape=a.shape[1:])) for a in shown]

@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 
 from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import shape_text
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.options import ROWS, STEPS, SWITCH, Option, taken_by
 
 _ANNOTATIONS = {SWITCH: bool, STEPS: int}

@@ -19,9 +19,9 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.repeated import HeldOptions, Repeats
+from cellgen.runtime.call.repeated import Repeats
 from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
-from cellgen.runtime.call.settings import checked_options
+from cellgen.runtime.call.settings import Settings, checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
 from cellgen.runtime.host.threads import team_address, team_size
 from cellgen.runtime.options import FULL, NONE, Options
@@ -150,11 +150,11 @@ class SequenceForward(TimeFunction):
             repeats = packed.repeats[self] = Repeats(self.function, self.result, weights)
         return repeats, whole
 
-    def _settings(self, packed: Packed, plan: TimeCallPlan) -> HeldOptions:
+    def _settings(self, packed: Packed, plan: TimeCallPlan) -> Settings:
         """The options of C of a call with packed weights, and what they point to."""
         layout = self._packing.layout(packed, plan.fits, FULL)
         made: Pointer = self._kernel.library().ffi.new("cellgen_options *", layout.members)
-        return HeldOptions(made, layout)
+        return Settings(made, (layout,))
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

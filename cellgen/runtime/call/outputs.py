@@ -18,16 +18,15 @@ import numpy as np
 from cellgen.accept import shown
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import EVERY, Argument, Function
-from cellgen.runtime.call.saved import SavedSteps, is_on
+from cellgen.runtime.call.saved import is_on
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.options import FORWARD, Options
 from cellgen.runtime.results import Array
 
 
-def shown_steps(how: Options | SavedSteps) -> slice:
+def shown_steps(options: Options) -> slice:
     """The steps whose outputs a call shows, along the axis of steps."""
-    every = how.every or 1
-    return slice(every - 1, None, every)
+    return slice(options.every - 1, None, options.every)
 
 
 @cache

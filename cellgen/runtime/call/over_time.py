@@ -28,7 +28,7 @@ from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
-from cellgen.runtime.call.saved import ForwardRun, is_on, steps_in
+from cellgen.runtime.call.saved import ForwardRun, is_on, stated_of
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, lending, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
@@ -135,7 +135,7 @@ class TimeFunction(KernelFunction):
             self._packing.take(arguments, packed)
             chosen["packed"] = packed
         run = self._runs.take(arguments, saved) if self._is_backward else None
-        chosen |= self._runs.steps(run, steps_in(chosen))._asdict()
+        chosen |= self._runs.steps(run, stated_of(chosen))
         if limit is not None:
             raise ArgumentError(
                 f"{where}.bind: bp_lim is given, expected none: it takes several calls of other "
@@ -302,12 +302,13 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
         owner._packing.take(arrays, options["packed"])
     saved = options.get("saved")
     run = owner._runs.take(arrays, saved) if owner._is_backward else None
-    steps = owner._runs.steps(run, steps_in({n: options.get(n) for n in _OF_CALL}))
+    stated = stated_of({name: options.get(name) for name in _OF_CALL})
+    steps = Options(**owner._runs.steps(run, stated))  # type: ignore[arg-type]
     owner._runs.add_whole(arrays, saved, steps)
     owner._take_scalars(arrays)
     if is_on(steps.batch_first):
         arrays = swap_time_and_batch(owner._calls.over_time, arrays)
-    function = interface_of(owner.function, 1 if steps.every is None else steps.every)
+    function = interface_of(owner.function, steps.every)
     checked = check_call(owner.__qualname__, function, arrays, {})
     dims = {name: checked.dims[name] for name in owner.function.dims}
     own = owner.plan(threads=count, constants=None, dtype=checked.dtype, **dims)

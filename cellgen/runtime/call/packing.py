@@ -18,18 +18,19 @@ from cellgen.runtime.call.arguments import (
     Checked,
     as_scalar,
     check_call,
-    dims_of,
     refuse_overflow,
     scalar_places,
 )
+from cellgen.runtime.call.faults import dims_of
 from cellgen.runtime.call.narrow import PRODUCTS, require_element
 from cellgen.runtime.call.packed import Packed, PackedLayout, PackedWeights
 from cellgen.runtime.call.plan import Owner
-from cellgen.runtime.call.settings import checked_options, numbers, require_float32
+from cellgen.runtime.call.settings import checked_options, require_float32
 from cellgen.runtime.call.stored import BFLOAT16, as_stored, element_of, kinds_of, widened
 from cellgen.runtime.call.workspace import new_memory
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.names import c_member
+from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import BF16, FULL, INT8, Options
 
 
@@ -192,7 +193,7 @@ class Packing:
         # any() of NumPy's ends in a SystemError where there is no memory
         is_narrow = any(stored.tolist())
         kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if is_narrow else {}
-        settings = ffi.new("cellgen_options *", {**numbers(chosen), **kinds})
+        settings = ffi.new("cellgen_options *", {**c_numbers(chosen), **kinds})
         memory = new_memory(where, entry.packed_size(sizes, settings), tuple(lengths))
         pointers["options"] = settings
         struct = ffi.make(entry.struct, pointers)

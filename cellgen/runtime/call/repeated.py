@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import _cffi_backend
 import numpy as np
@@ -28,7 +27,7 @@ from cellgen.runtime.abi import Function
 from cellgen.runtime.build import extension
 from cellgen.runtime.call.arguments import scalar_places
 from cellgen.runtime.call.plan import KEPT_PLANS, CallPlan, run_nothing
-from cellgen.runtime.call.workspace import Pointer
+from cellgen.runtime.call.settings import Settings
 from cellgen.runtime.options import taken_by
 from cellgen.runtime.results import Results
 
@@ -108,13 +107,6 @@ class Extension:
 EXTENSION = Extension()
 
 
-class HeldOptions(NamedTuple):
-    """The options of a call in C, and what they point to."""
-
-    options: Pointer
-    keep: object
-
-
 class Repeats:
     """The kinds of calls of one function that C makes: those of its latest calls.
 
@@ -141,7 +133,7 @@ class Repeats:
         plan: CallPlan,
         names: tuple[str, ...],
         arguments: Mapping[str, object],
-        settings: HeldOptions | None = None,
+        settings: Settings | None = None,
     ) -> None:
         """Let C make calls like one that Python made: of ``names`` in order; its arrays by name."""
         try:
@@ -168,7 +160,7 @@ class Repeats:
         plan: CallPlan,
         names: tuple[str, ...],
         arguments: Mapping[str, object],
-        settings: HeldOptions | None,
+        settings: Settings | None,
     ) -> object:
         """Describe a call to C; None for one that is too large for it, or of no function of C."""
         function, fresh = self._function, dict(plan.fresh)
@@ -182,7 +174,7 @@ class Repeats:
         )
         values = [item.default if item.is_scalar else 0 for item in members]
         tail = 2 * function.workspace + 2 * function.team
-        pointer = 0 if settings is None else address(settings.options)
+        pointer = 0 if settings is None else address(settings.struct)
         options = pointer.to_bytes(8, sys.byteorder) if function.team else b""
         shapes = [item[3] for item in (*given, *results)]
         large = len(members) + tail > MOST_WORDS or max(map(len, shapes)) > MOST_AXES

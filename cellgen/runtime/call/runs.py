@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +18,9 @@ from cellgen.runtime.call.arguments import as_scalar, scalar_places
 from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.call.plan import KEPT_PLANS, CallPlan, Owner
 from cellgen.runtime.call.saved import (
-    ALL,
+    OF_RUN,
     ForwardRun,
     Saved,
-    SavedSteps,
     is_on,
     read_saved,
     same_number,
@@ -70,24 +70,27 @@ class Runs:
             return known
         sizes = dict(zip(self._function.dims, plan.dims, strict=True))
         steps, rows = sizes["T"], sizes["B"]
-        flags = {n: read_flags(self.where, n, options, steps, rows) for n in ("mask", "reset")}
+        flags: dict[str, Any] = {
+            n: read_flags(self.where, n, options, steps, rows) for n in ("mask", "reset")
+        }
         if copied:
             flags = {n: None if a is None else a.copy(order="C") for n, a in flags.items()}
-        switches = {n: bool(getattr(options, n)) for n in SavedSteps._fields if n in SWITCHES}
-        lengths = read_lengths(self.where, options.lengths, steps, rows)
-        how = SavedSteps(lengths, **flags, every=int(options.every))._replace(**switches)  # type: ignore[arg-type]
+        switches: dict[str, Any] = {n: bool(getattr(options, n)) for n in OF_RUN if n in SWITCHES}
+        how = Options(
+            read_lengths(self.where, options.lengths, steps, rows),
+            **flags,
+            **switches,
+            every=int(options.every),
+            products=options.products,
+            checkpoint=options.checkpoint,
+            flush_denormals=options.flush_denormals,
+        )
         name, dims = self._kernel.name, self._function.dims
         run = ForwardRun(name, self._kernel.digest(), dims, plan.dims, scalars, how)
-        if options.checkpoint:
-            return run._replace(
-                checkpoint=options.checkpoint,
-                flush_denormals=options.flush_denormals,
-                products=options.products,
-            )
         if options is NONE:
             if len(self._known) >= KEPT_PLANS:
                 self._known.clear()
-            self._known[plan.dims, scalars] = run = run._replace(steps=ALL)
+            self._known[plan.dims, scalars] = run = run._replace(options=NONE)
         return run
 
     # --- of a backward pass ---
@@ -120,32 +123,28 @@ class Runs:
             arguments[name] = given
         return run
 
-    def add_whole(
-        self, arguments: dict[str, object], saved: object, how: Options | SavedSteps
-    ) -> None:
+    def add_whole(self, arguments: dict[str, object], saved: object, options: Options) -> None:
         """Add the outputs of all steps that a run kept which showed some of them.
 
         They have the layout of a call; those that it showed may be among the arguments.
         """
         if not isinstance(saved, Saved) or saved.run is None:
             return
-        first, steps = saved.run.steps.batch_first, shown_steps(saved.run.steps)
+        first, steps = saved.run.options.batch_first, shown_steps(saved.run.options)
         for name, kept in saved._whole.items():
             if name not in self._reads:
                 continue
             shown = (kept[:, steps] if first else kept[steps]).shape
-            given, transposed = arguments.get(name), is_on(how.batch_first) != first
+            given, transposed = arguments.get(name), is_on(options.batch_first) != first
             whole = kept.swapaxes(0, 1) if transposed else kept
             shown = (shown[1], shown[0], *shown[2:]) if transposed else shown
             if given is None or (isinstance(given, np.ndarray) and given.shape == shown):
                 arguments[name] = whole
 
-    def steps(self, run: ForwardRun | None, stated: SavedSteps) -> SavedSteps:
+    def steps(self, run: ForwardRun | None, stated: Mapping[str, Any]) -> dict[str, object]:
         """Return which steps are valid as a call states them, or as the run had them."""
         if run is None:
-            return SavedSteps(
-                *(ROWS[n].default if g is None else g for n, g in stated._asdict().items())  # type: ignore[arg-type]
-            )
+            return {name: stated.get(name, ROWS[name].default) for name in OF_RUN}
         return steps_of(self.where, run, stated, partial(self._same, run, stated))
 
     def check(self, run: ForwardRun, dims: Mapping[str, int]) -> None:
@@ -163,7 +162,7 @@ class Runs:
 
     @named_in_memory_errors(_where)
     def _same(
-        self, run: ForwardRun, stated: SavedSteps, name: str, given: object, own: object
+        self, run: ForwardRun, stated: Mapping[str, Any], name: str, given: object, own: object
     ) -> bool:
         """Whether lengths, mask or reset of a call are those that a run had."""
         sizes = dict(zip(run.dims, run.sizes, strict=True))
@@ -171,7 +170,7 @@ class Runs:
         if name == "lengths":
             found = read_lengths(self.where, given, steps, rows)
             return np.array_equal(found, own)  # type: ignore[arg-type]
-        first = run.steps.batch_first if stated.batch_first is None else stated.batch_first
+        first = stated.get("batch_first", run.options.batch_first)
         options = Options(**{name: given}, batch_first=is_on(first))  # type: ignore[arg-type]
         flags = read_flags(self.where, name, options, steps, rows)
         if flags is None or own is None:

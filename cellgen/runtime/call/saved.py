@@ -17,36 +17,21 @@ import numpy as np
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.runtime.options import FULL, ROWS
+from cellgen.runtime.options import NONE, OF_OPTIONS, ROWS, Options
 from cellgen.runtime.results import Array, Results, tuple_class
 
 Same: TypeAlias = Callable[[str, object, object], bool]
 """Whether an option that is an array, by name, is as the run had it."""
 
 
-class SavedSteps(NamedTuple):
-    """Which steps of a run were valid and how its arrays over time lay; None: as ``saved`` says.
-
-    Of a run, ``lengths`` (B), ``mask`` and ``reset`` (T, B) are copies, or None where all steps
-    were valid; those of a bound call are the arrays that it reads.
-    """
-
-    lengths: object = None
-    mask: object = None
-    reset: object = None
-    reverse: bool | None = None
-    batch_first: bool | None = None
-    zero_output_for_mask: bool | None = None
-    every: int | None = None
+OF_RUN = tuple(option.name for option in OF_OPTIONS if option.of_run)
+"""What a run says of its steps and of how its arrays over time lie."""
 
 
-def steps_in(options: Mapping[str, Any]) -> SavedSteps:
-    """Pick what says which steps are valid out of a call's options."""
-    return SavedSteps(*(options.get(name) for name in SavedSteps._fields))
+def stated_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call itself says of that, of its options by name."""
+    return {name: options[name] for name in OF_RUN if options.get(name) is not None}
 
-
-ALL = SavedSteps(reverse=False, batch_first=False, zero_output_for_mask=False, every=1)
-"""Every step is valid, from the first on, and shown, and arrays are time-major."""
 
 TABLES = ("lengths", "mask", "reset")
 
@@ -54,8 +39,10 @@ TABLES = ("lengths", "mask", "reset")
 class ForwardRun(NamedTuple):
     """How a forward pass ran: cell and digest of its sources, dimensions, scalars, options.
 
-    With a ``checkpoint``, what it saved are the states before every so many-th step, from which the
-    steps are computed once more, with denormal numbers as zeros where ``flush_denormals`` says so.
+    Of these ``lengths`` (B), ``mask`` and ``reset`` (T, B) are copies, or None where all steps were
+    valid; those of a bound call are the arrays that it reads. With a ``checkpoint``, what it saved
+    are the states before every so many-th step, from which the steps are computed once more, with
+    denormal numbers as zeros where ``flush_denormals`` says so.
     """
 
     cell: str
@@ -63,10 +50,12 @@ class ForwardRun(NamedTuple):
     dims: tuple[str, ...]
     sizes: tuple[int, ...]
     scalars: tuple[tuple[str, float], ...] = ()
-    steps: SavedSteps = ALL
-    checkpoint: int = 0
-    flush_denormals: bool = False
-    products: str = FULL
+    options: Options = NONE
+
+    @property
+    def checkpoint(self) -> int:
+        """Steps from one checkpoint to the next; 0: every step saved."""
+        return self.options.checkpoint
 
 
 class Saved(Results):
@@ -137,8 +126,10 @@ def read_saved(
     )
 
 
-def steps_of(where: str, run: ForwardRun, stated: SavedSteps, same: Same) -> SavedSteps:
-    """Return the options of a run, which a call may repeat but not contradict.
+def steps_of(
+    where: str, run: ForwardRun, stated: Mapping[str, Any], same: Same
+) -> dict[str, object]:
+    """Return what a run says of its steps, which a call may repeat but not contradict.
 
     ``batch_first`` and ``every`` are the call's own where stated: saved arrays do not depend on
     them. Flags are those that the call states, or the run's, (T, B) or batch-first (B, T) as the
@@ -146,30 +137,22 @@ def steps_of(where: str, run: ForwardRun, stated: SavedSteps, same: Same) -> Sav
 
     Raises ArgumentError.
     """
-    kept = run.steps
-    for name, given, own in zip(SavedSteps._fields, stated, kept, strict=True):
-        if given is None or ROWS[name].of_call:
+    for name, given in stated.items():
+        own = getattr(run.options, name)
+        if ROWS[name].of_call:
             continue
         if name in TABLES:
             agrees = own is not None and same(name, given, own)
-        elif name == "zero_output_for_mask" and kept.mask is None:
+        elif name == "zero_output_for_mask" and run.options.mask is None:
             continue
         else:  # what is no switch is refused where all options are
             agrees = not isinstance(given, bool | np.bool_) or bool(given) is own
         if not agrees:
             raise _contradiction(where, name, given, own)
-    batch_first = kept.batch_first if stated.batch_first is None else stated.batch_first
-    return SavedSteps(
-        kept.lengths if stated.lengths is None else stated.lengths,
-        _flags_of(stated.mask, kept.mask, batch_first),
-        _flags_of(stated.reset, kept.reset, batch_first),
-        kept.reverse if stated.reverse is None else stated.reverse,
-        batch_first,
-        kept.zero_output_for_mask
-        if stated.zero_output_for_mask is None
-        else stated.zero_output_for_mask,
-        kept.every if stated.every is None else stated.every,
-    )
+    steps = {name: stated.get(name, getattr(run.options, name)) for name in OF_RUN}
+    for name in ("mask", "reset"):
+        steps[name] = _flags_of(stated.get(name), getattr(run.options, name), steps["batch_first"])
+    return steps
 
 
 def _flags_of(given: object, own: object, batch_first: object) -> object:

@@ -23,12 +23,12 @@ from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.host.plans import SequencePlan
+from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import (
     BF16,
     CHOICE,
     FULL,
     INT8,
-    OF_OPTIONS,
     ROWS,
     STEPS,
     SWITCH,
@@ -109,18 +109,6 @@ def number_of(where: str, option: Option, value: object) -> int:
     raise ArgumentError(f"{where}: {option.name} is {accept.shown(value)}, expected one of {known}")
 
 
-def numbers(options: Options) -> dict[str, int]:
-    """The members of the options in C that are numbers."""
-    found = {}
-    for option in OF_OPTIONS:
-        if option.kind in (SWITCH, STEPS) and option.c:
-            value = int(getattr(options, option.name))
-            found[option.c[0].name] = 1 - value if option.inverted else value
-        if option.kind == CHOICE and option.c:
-            found[option.c[0].name] = number_of("", option, getattr(options, option.name))
-    return found
-
-
 def check_plan(where: str, plan: object) -> SequencePlan:
     """Return a plan whose numbers C can hold. Raises ArgumentError."""
     if isinstance(plan, SequencePlan):
@@ -167,7 +155,7 @@ def make_settings(
         given |= beside.layout.members
     if beside.kept is not None:
         given |= beside.kept.members(ffi)
-    given |= {**numbers(options), "partial": int(options.outputs is not None)}
+    given |= c_numbers(options)
     struct = ffi.new("cellgen_options *", {**given, "stop": beside.stop})
     return Settings(struct, (*arrays.values(), beside, how, given))
 

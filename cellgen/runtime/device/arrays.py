@@ -17,7 +17,6 @@ import numpy as np
 from cellgen.accept import in_memory, lacking, type_name
 from cellgen.errors import ArgumentError, DeviceError
 from cellgen.runtime.call.outputs import shown_steps
-from cellgen.runtime.call.saved import SavedSteps
 from cellgen.runtime.call.views import (
     BYTES,
     TYPESTRS,
@@ -29,6 +28,7 @@ from cellgen.runtime.call.views import (
 )
 from cellgen.runtime.device.cuda_abi import CUDA_STORES
 from cellgen.runtime.device.library import DeviceLibrary
+from cellgen.runtime.options import Options
 
 Stream: TypeAlias = object
 """An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
@@ -117,9 +117,9 @@ class DevicePart:
         return np.ascontiguousarray(self._whole.numpy()[self._index])
 
 
-def shown_part(whole: Any, how: SavedSteps) -> object:
+def shown_part(whole: Any, options: Options) -> object:
     """Look at the steps of an output that a call shows."""
-    axis, steps = int(bool(how.batch_first)), shown_steps(how)
+    axis, steps = int(bool(options.batch_first)), shown_steps(options)
     if isinstance(whole, DeviceArray):
         return DevicePart(whole, axis, steps)
     return whole[:, steps] if axis else whole[steps]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
@@ -21,7 +22,7 @@ from cellgen.runtime.call.arguments import (
     take_out,
 )
 from cellgen.runtime.call.outputs import Outputs, interface_of
-from cellgen.runtime.call.saved import Saved, SavedSteps
+from cellgen.runtime.call.saved import Saved
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device.arrays import (
     SUFFIXES,
@@ -37,7 +38,7 @@ from cellgen.runtime.device.graphs import Graphs
 from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
 from cellgen.runtime.device.plan import DevicePlan, KeptPlans
 from cellgen.runtime.device.recognise import GivenCall, Recognition, SeenCall
-from cellgen.runtime.device.runs import DeviceRuns, with_tables
+from cellgen.runtime.device.runs import DeviceRuns
 from cellgen.runtime.device.settings import TIERS, DeviceOptions, check_tables, take_options
 from cellgen.runtime.options import FORWARD
 from cellgen.runtime.results import Results, result_class
@@ -199,7 +200,6 @@ class CudaFunction:
         launch = None
         if has_elements(self.function.results, dims):
             launch = plan_launch(self._kernel, self.function, replace(call, views=views))
-        steps = SavedSteps(*(getattr(options.stated, name) for name in SavedSteps._fields))
         return DevicePlan(
             dims,
             element,
@@ -208,7 +208,7 @@ class CudaFunction:
             tuple(fresh),
             tuple(fresh.values()),
             launch,
-            steps._replace(lengths=None, mask=None, reset=None),
+            replace(options.stated, lengths=None, mask=None, reset=None),
         )
 
     def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
@@ -235,7 +235,8 @@ class CudaFunction:
             return tuple.__new__(self.result, [found.get(name) for name in self._fields])
         made = None
         if save:
-            steps = with_tables(plan.steps, call.tables)
-            made = self._runs.keep(found, plan.dims, call.scalars, steps)
-            found |= {n: shown_part(a, steps) for n, a in made._whole.items()}
+            tables: dict[str, Any] = {**call.tables}
+            options = replace(plan.options, **tables) if tables else plan.options
+            made = self._runs.keep(found, plan.dims, call.scalars, options)
+            found |= {n: shown_part(a, options) for n, a in made._whole.items()}
         return tuple.__new__(self.result, [*(found.get(name) for name in self._fields), made])

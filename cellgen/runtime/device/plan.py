@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cellgen.runtime.call.plan import KEPT_PLANS
-from cellgen.runtime.call.saved import SavedSteps
 from cellgen.runtime.device.launching import LaunchPlan
+from cellgen.runtime.options import Options
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class DevicePlan:
     """How to make a call whose arrays have known shapes, strides, types and devices.
 
     ``fresh`` are the results to make, of ``shapes``; ``launch`` is None where nothing is computed.
-    ``steps`` says which steps are valid and are shown, but for arrays.
+    ``options`` are what the call states, but for arrays.
     """
 
     dims: dict[str, int]
@@ -29,7 +29,7 @@ class DevicePlan:
     fresh: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     launch: LaunchPlan | None
-    steps: SavedSteps
+    options: Options
 
 
 class KeptPlans:

@@ -13,12 +13,12 @@ from functools import lru_cache
 
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import has_elements
-from cellgen.runtime.call.settings import numbers
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.launching import DeviceOwner
 from cellgen.runtime.device.packing import ArgumentStruct, argument_struct, strides_of
 from cellgen.runtime.device.settings import TABLES
 from cellgen.runtime.names import c_member
+from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import Options, device_members
 
 MEMBERS = tuple(device_members())
@@ -132,5 +132,5 @@ class RawDeviceFunction:
 @lru_cache(maxsize=64)
 def _numbers(options: Options) -> tuple[tuple[str, int], ...]:
     """The members of an argument struct that options set, which are no addresses."""
-    found = numbers(options)
+    found = c_numbers(options)
     return tuple((member.name, found[member.name]) for member in MEMBERS if member.name in found)

@@ -8,12 +8,13 @@ is unusual, or may be wrong, is none: the checks look at it themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import NamedTuple
 
 from cellgen.errors import DeviceError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar
-from cellgen.runtime.call.saved import Saved, same_number
+from cellgen.runtime.call.saved import OF_RUN, Saved, same_number
 from cellgen.runtime.call.views import ArrayView
 from cellgen.runtime.device.arrays import (
     DeviceArray,
@@ -133,11 +134,10 @@ class Recognition:
         run = saved.run if isinstance(saved, Saved) else None
         if run is None or not isinstance(saved, Saved) or run.checkpoint:
             return None
-        steps = run.steps
-        tables |= {n: a for n in TABLES if (a := getattr(steps, n)) is not None}
+        options = run.options
+        tables |= {n: a for n in TABLES if (a := getattr(options, n)) is not None}
         whole = {name: array for name, array in saved._whole.items() if name in self._known}
-        plain = steps._replace(lengths=None, mask=None, reset=None)
-        kind += (run.digest, run.dims, run.sizes, plain, tuple(tables), tuple(whole))
+        kind += (run.digest, run.dims, run.sizes, _PLAIN(options), tuple(tables), tuple(whole))
         return {**dict(zip(self._takes, saved, strict=True)), **whole}
 
     def _results_of(self, out: object) -> dict[str, object] | None:
@@ -187,6 +187,8 @@ class Recognition:
         )
 
 
+_PLAIN = attrgetter(*(name for name in OF_RUN if name not in TABLES))
+"""What a run says of its steps, but for arrays."""
 _USUAL = frozenset((bool, str, graph) for graph in (bool, type(None)))
 """Types of ``save``, ``tier`` and ``graph``."""
 

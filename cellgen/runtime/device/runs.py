@@ -7,6 +7,7 @@ those of the run by where they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
@@ -15,16 +16,16 @@ from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import (
     ForwardRun,
     Saved,
-    SavedSteps,
     is_on,
     make_saved,
     read_saved,
     same_number,
-    steps_in,
+    stated_of,
     steps_of,
 )
 from cellgen.runtime.device.arrays import same_place
 from cellgen.runtime.device.launching import DeviceOwner
+from cellgen.runtime.options import Options
 
 
 class DeviceRuns:
@@ -43,14 +44,14 @@ class DeviceRuns:
         results: Mapping[str, object],
         dims: Mapping[str, int],
         scalars: Mapping[str, float],
-        steps: SavedSteps,
+        options: Options,
     ) -> Saved:
         """Put what was saved together with how the run was made; its tables stay on the device."""
         names = self._function.dims
         sizes = tuple(dims[name] for name in names)
         digest = self._kernel.digest()
-        run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), steps)
-        whole = {n: results[n] for n in self._outputs.names if steps.every != 1}
+        run = ForwardRun(self._kernel.name, digest, names, sizes, tuple(scalars.items()), options)
+        whole = {n: results[n] for n in self._outputs.names if options.every != 1}
         return make_saved(self._saves, tuple(results[n] for n in self._saves), run, whole)  # type: ignore[misc,arg-type]
 
     def take(
@@ -66,18 +67,14 @@ class DeviceRuns:
         if run is None or not isinstance(saved, Saved):
             return {**arrays}, None
         self._take_scalars(arguments, run)
-        stated = steps_in(arguments)
-        transposed = None not in (stated.batch_first, run.steps.batch_first)
-        transposed = transposed and is_on(stated.batch_first) != run.steps.batch_first
+        stated = stated_of(arguments)
+        first = stated.get("batch_first")
+        transposed = first is not None and is_on(first) != run.options.batch_first
         for name in ("mask", "reset"):
-            if (
-                transposed
-                and getattr(stated, name) is None
-                and getattr(run.steps, name) is not None
-            ):
+            if transposed and name not in stated and getattr(run.options, name) is not None:
                 raise self._other_layout(f"{name} of the run that saved is", run, stated)
         steps = steps_of(self._where, run, stated, self._same)
-        arguments.update(steps._asdict())
+        arguments.update(steps)
         whole = {n: a for n, a in saved._whole.items() if n in self._known}
         if whole and transposed:
             raise self._other_layout(
@@ -117,13 +114,9 @@ class DeviceRuns:
             )
         return True
 
-    def _other_layout(self, what: str, run: ForwardRun, stated: SavedSteps) -> ArgumentError:
+    def _other_layout(self, what: str, run: ForwardRun, stated: Mapping[str, Any]) -> ArgumentError:
+        own, called = run.options.batch_first, stated["batch_first"]
         return ArgumentError(
-            f"{self._where}: {what} laid out for batch_first={run.steps.batch_first}, expected as "
-            f"batch_first={stated.batch_first} says; pass it transposed, or leave batch_first out"
+            f"{self._where}: {what} laid out for batch_first={own}, expected as "
+            f"batch_first={called} says; pass it transposed, or leave batch_first out"
         )
-
-
-def with_tables(steps: SavedSteps, tables: Mapping[str, object]) -> SavedSteps:
-    """Add the arrays of options to what says which steps are valid."""
-    return SavedSteps(*{**steps._asdict(), **tables}.values()) if tables else steps

@@ -13,8 +13,9 @@ from typing import Any
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.outputs import Outputs
-from cellgen.runtime.call.settings import checked_options, numbers
+from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.views import ArrayView
+from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import (
     BY_ROW,
     NONE,
@@ -69,7 +70,7 @@ def take_options(
         )
     _refuse_others(where, arguments)
     on_device = {member.name for member in device_members()}
-    settings = {name: n for name, n in numbers(options).items() if name in on_device}
+    settings = {name: n for name, n in c_numbers(options).items() if name in on_device}
     return DeviceOptions(tables, {**settings, "tier": TIERS[tier]}, options, stated)
 
 
