@@ -412,3 +412,25 @@ def test_names_of_states_stay_whole():
     assert "dot_a_state_whose_name_goes_on_and_on_and_on_and_on_prev" in map(str, states)
     gradients = generate(LongNames)
     assert "d_a_state_whose_name_goes_on_and_on_and_on_and_on_prev" in str(gradients)
+
+
+class PassedOn(Cell):
+    """Outputs that move as an input and a static do: their derivative is stated as 1."""
+
+    x, s, h_prev = Input(H), Static(H, gradient=True), State(H)
+
+    y = clip(x, -0.5, 0.75, gradient="straight_through")
+    z = clip(s, -0.5, 0.75, gradient="straight_through")
+    h = tanh(h_prev + x)
+    outputs = h, y, z
+
+
+def test_an_output_that_moves_as_a_direction_does_is_a_value_of_its_own() -> None:
+    moving = cellgen.tangent(PassedOn)
+    forward_of_it, _ = programs_of(moving).mathematics
+    sizes = {"B": 2, "H": 3}
+    drawn = np.random.default_rng(0).normal(size=(len(forward_of_it.arguments), 2, 3))
+    arguments = dict(zip((str(v.name) for v in forward_of_it.arguments), drawn, strict=True))
+    found = interpret(forward_of_it, arguments, sizes)
+    np.testing.assert_array_equal(found["dot_y"], arguments["dot_x"])
+    np.testing.assert_array_equal(found["dot_z"], arguments["dot_s"])

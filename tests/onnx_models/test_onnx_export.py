@@ -12,6 +12,8 @@ from cellgen import Cell, H, I, Input, State, Static, Weight, activation, tanh
 from cellgen.cells import CIFG, GRU, LSTM, MGU, SHIPPED, SLSTM, Elman, GRUBlockCell, LSTMPeephole
 from cellgen.cells.keras import keras_gru, keras_lstm, keras_simple_rnn
 from cellgen.errors import ArgumentError, UsageError
+from cellgen.proof.over_time import run_steps
+from tests.conftest import RunningHeads, RunningUnits
 
 BARS = {"float32": 4e-6, "float64": 6e-15}
 """Of the largest entry, over five steps: both sides round each step, in other orders. The memory of
@@ -199,3 +201,20 @@ def test_a_dimension_that_nothing_tells_is_named():
 def test_an_output_that_the_cell_lacks_is_named():
     with pytest.raises(UsageError, match="outputs name 'z'; the cell has h"):
         cellgen.onnx.export(GRU, draw(GRU).weights, outputs=["z"])
+
+
+@pytest.mark.parametrize("cell", [RunningUnits, RunningHeads])
+@pytest.mark.parametrize("dtype", BARS)
+def test_what_goes_along_units_is_combined_in_rounds(cell, dtype):
+    drawn = draw(cell)
+    model = cellgen.onnx.export(cell, drawn.of(dtype).weights, dtype=dtype)
+    found = run(model, drawn.of(dtype).rest)
+    expected = run_steps(cell.definition, drawn.every, SIZES).results
+    for name, array in expected.items():
+        assert difference(found[name], array) < BARS[dtype]
+
+
+def test_what_only_derivatives_have_is_refused():
+    moving = cellgen.tangent(RunningUnits)
+    with pytest.raises(UsageError, match=r"the operator .* has no form in ONNX"):
+        cellgen.onnx.export(moving, draw(moving).of("float32").weights)

@@ -153,8 +153,8 @@ class _Body:
         self.prefix, self.names = _prefix(names), Names(names)
         flat = forward_program(definition)
         program, self.dots = _moved(definition, flat, chosen)
-        outputs = [self.dots[value] for value in definition.outputs]
-        self.statements = needed(program.statements, outputs, set(own))
+        self.outputs = [self.dots[value] for value in definition.outputs]
+        self.statements = needed(program.statements, self.outputs, set(own))
         self.origins = {dot: value for value, dot in self.dots.items()}
         self.between = {s.target: s for s in flat.statements if s.target not in own}
         read = {operand for statement in self.statements for operand in statement.operands}
@@ -197,9 +197,10 @@ class _Body:
         for statement in self.statements:
             target = statement.target
             expression = statement.expression.xreplace(self.made)
-            shape = shape_of(expression)
             one = readers.get(target, ())
-            if shape != target.shape:
+            # An output moves as a direction does: as a value of its own, no other name of it.
+            is_direction = target in self.outputs and isinstance(expression, Value)
+            if is_direction or shape_of(expression) != target.shape:
                 expression += self._zeros(target)
             if target not in self.named and stands_in(statement, one):
                 self.made[target] = expression
