@@ -13,13 +13,13 @@ import pytest
 from sympy import Expr
 
 from cellgen.errors import DeclarationError
-from cellgen.language.ops import OPERATORS, Motion, Operator
+from cellgen.language.ops import OPERATORS, POINTWISE, Motion, Operator
 from cellgen.language.value import Apply, B, H, Role, Shape, Value
 from cellgen.program.derive import adjoint, tangent
 from cellgen.program.interpret import interpret
 from cellgen.program.ssa import Program
 from tests.conftest import SIZES, directional, draw
-from tests.test_ops import CASES, node_of, program_of
+from tests.test_ops import CASES, every_function, node_of, operands, program_of
 
 CLOSE = 1e-12
 """Sums of some dozen terms in float64, in another order."""
@@ -84,6 +84,13 @@ def test_what_a_row_states_of_its_derivatives_is_true(
 ) -> None:
     node, values = node_of(op, shapes, attributes)
     assert wrong(program_of(node, values), values, draw(values)) == []
+
+
+@every_function
+def test_a_pointwise_function_has_true_derivatives_of_both_orders(name: str) -> None:
+    values, points = operands(POINTWISE[name])
+    given = {str(v): np.resize(p, SIZES["H"]) for v, p in zip(values, points, strict=True)}
+    assert wrong(program_of(POINTWISE[name](*values), values), values, given) == []
 
 
 @every_row
