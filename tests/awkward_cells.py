@@ -1,8 +1,18 @@
-"""Cells that are unlike those that ship, each for something that functions over time may miss."""
+"""Cells that are unlike those that ship, each for something that functions over time may miss: one
+list for proofs, options, row blocks and CUDA."""
 
 from __future__ import annotations
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
+from tests.conftest import (
+    VARIANTS,
+    ColumnParts,
+    Cumulated,
+    DeltaRule,
+    MatrixHeads,
+    RunningHeads,
+    RunningUnits,
+)
 
 
 class Spellings(Cell):
@@ -20,3 +30,12 @@ class Spellings(Cell):
     a_prev = tanh(y_last * y + a_prev_prev)
     outputs = y, y_last, a_prev
     gradients = z_pre, y, y_total
+
+
+AWKWARD = (
+    *VARIANTS,
+    *(Cumulated, RunningUnits, RunningHeads, ColumnParts, DeltaRule, MatrixHeads),
+    Spellings,
+)
+"""Reductions within and across heads, parts that are arguments and results at once, cut gradients,
+shared weights, contexts that learn, running sums, matrices of a row, spellings of derived names."""

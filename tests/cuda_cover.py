@@ -7,12 +7,13 @@ functions and have as many states, inputs and outputs go through the same code.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import cellgen
-from cellgen.cells import SHIPPED
-from cellgen.language.cell import Cell
-from cellgen.language.value import Role
+from cellgen.cells import LSTM, QRNN, SHIPPED, SLSTMHeads
+from cellgen.language.cell import Cell, Definition
+from cellgen.language.value import Role, Value
 from cellgen.runtime.paths import include_folder
 
 COVERING = (
@@ -20,6 +21,22 @@ COVERING = (
     *("sru", "cfc", "gru_block_cell", "lstm_block_cell", "lstm_projection", "brc", "fast_grnn"),
 )
 """Cells that are compiled for the emulation each time; the others with the slow tests."""
+
+FEATURES: Mapping[str, Callable[[Definition], bool]] = {
+    "several states": lambda cell: len(cell.states) > 1,
+    "an output that is no state": lambda cell: bool(beside_states(cell)),
+    "heads": lambda cell: any(len(state.shape) > 2 for state in cell.states),
+}
+"""What options over time treat apart: a masked step keeps states, and repeats other outputs."""
+
+OPTION_CELLS = (LSTM, QRNN, SLSTMHeads)
+"""Cells with which options are tested each time: between them they have every feature."""
+
+
+def beside_states(definition: Definition) -> list[Value]:
+    """Outputs that are the new value of no state."""
+    after = [definition.next_state(state) for state in definition.states]
+    return [output for output in definition.outputs if output not in after]
 
 
 def is_covering(cell: type[Cell]) -> bool:
@@ -35,11 +52,10 @@ def used(cell: type[Cell]) -> frozenset[tuple[str, object]]:
     definition = cell.definition
     text = dict(cellgen.load_cuda(definition.name).sources.files)[f"{definition.name}.cu"]
     words = set(re.findall(r"\b(?:cellgen|CELLGEN|cg)_\w+", text)) & _of_runtime()
-    after = [definition.next_state(state) for state in definition.states]
     counts = {
         "axes of states": tuple(sorted(len(state.shape) for state in definition.states)),
         "dimensions": tuple(map(str, definition.dims)),
-        "outputs beside states": len([o for o in definition.outputs if o not in after]),
+        "outputs beside states": len(beside_states(definition)),
         "inputs": len(definition.with_role(Role.INPUT)),
         "statics": len(definition.with_role(Role.STATIC)),
         "has scalars": bool(definition.with_role(Role.SCALAR)),

@@ -43,6 +43,7 @@ from cellgen.cells import (
     LRU,
     LSTM,
     LTC,
+    QRNN,
     RAN,
     SHIPPED,
     Elman,
@@ -73,21 +74,16 @@ from cellgen.runtime.options import BY_ROW, TABLE, Options
 from cellgen.runtime.paths import generated_folder, include_folder
 from cellgen.runtime.results import Results, result_class
 from tests import cuda_budgets
+from tests.awkward_cells import AWKWARD
 from tests.conftest import (
     ESTABLISHED,
     NEWER,
     VARIANTS,
-    ColumnParts,
-    Cumulated,
-    DeltaRule,
-    MatrixHeads,
-    RunningHeads,
-    RunningUnits,
     Softmax,
     draw,
     relative,
 )
-from tests.cuda_cover import is_covering
+from tests.cuda_cover import OPTION_CELLS, is_covering
 from tests.test_rows import Along, InHeads
 
 Arrays = dict[str, np.ndarray]
@@ -233,12 +229,7 @@ def run(
     [
         *names(ALL, tuple(cell for cell in ALL if is_covering(cell))),
         *(
-            Cumulated,
-            RunningUnits,
-            RunningHeads,
-            ColumnParts,
-            DeltaRule,
-            MatrixHeads,
+            *AWKWARD[len(VARIANTS) :],
             Along,
             InHeads,
             *NEWER,
@@ -356,7 +347,7 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names((*KINDS, MinGRU), (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("cell", names((*KINDS, MinGRU, QRNN), OPTION_CELLS))
 def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
     kernel = emulated(cell)
     for shape in ((4, 9, 5, 7), (0, 2, 3, 4), (2, 0, 3, 4)):
@@ -475,7 +466,7 @@ OPTION_SEEDS = range(6)
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("cell", names((*ALL, *AWKWARD[len(VARIANTS) :]), OPTION_CELLS))
 def test_options_over_time_agree_with_the_equations(cell: type[Cell]) -> None:
     kernel, rng = emulated(cell), np.random.default_rng(3)
     device = OnHost(kernel)
@@ -602,7 +593,7 @@ def lent(call: Mapping[str, object]) -> dict[str, object]:
             *p.values, turn, id=f"{p.id}-{'batch' if turn else 'steps'} first", marks=p.marks
         )
         for turn in (False, True)
-        for p in names(ALL if turn else (LSTM, MinGRU, SLSTMHeads), (LSTM, MinGRU, SLSTMHeads))
+        for p in names(ALL if turn else OPTION_CELLS, OPTION_CELLS)
     ],
 )
 def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bool) -> None:
@@ -642,7 +633,7 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names((*KINDS, MinGRU), (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("cell", names((*KINDS, MinGRU, QRNN), OPTION_CELLS))
 @pytest.mark.parametrize("tier", ["steps", "whole"])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_gaps_change_no_bit_in_any_tier(cell: type[Cell], tier: str, reverse: bool) -> None:
@@ -668,7 +659,7 @@ def test_gaps_change_no_bit_in_any_tier(cell: type[Cell], tier: str, reverse: bo
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names((*KINDS, MinGRU), (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("cell", names((*KINDS, MinGRU, QRNN), OPTION_CELLS))
 def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
     kernel, shape = emulated(cell), (5, 9, 4, 18)
     for dtype, tiers in (("float32", ("steps", "whole")), ("bfloat16", ("steps", "fragments"))):

@@ -22,10 +22,11 @@ from cellgen.cells import (
     MinLSTM,
 )
 from cellgen.errors import ArgumentError, BuildError
-from cellgen.proof.over_time import STEP, run_steps
+from cellgen.proof.over_time import STEP, forward_errors, gradient_errors, run_steps
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.build.compiler import FLAGS_VARIABLE
 from cellgen.runtime.options import NONE, Options
+from tests.awkward_cells import AWKWARD
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole, LayerNormLSTM, MinLSTM)
 SHAPE = (7, 5, 3, 18)
@@ -165,6 +166,20 @@ def test_every_gradient_agrees_with_the_complex_step(cell, options):
         terms = found[f"d_{name}"] * direction
         size = np.sum(np.abs(terms)) + 1e-300
         assert abs(np.sum(terms) - np.imag(loss) / STEP) <= TOLERANCE * size, name
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("cell", AWKWARD, ids=lambda cell: cell.definition.name)
+def test_awkward_cells_agree_with_the_equations_with_all_options(cell):
+    kernel, rng = cellgen.compile(cell), np.random.default_rng(4)
+    sizes = {**SIZES, "K": 2, "D": 3, "N": 2, "M": 4}
+    given = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    above = draw(kernel.sequence_backward.function, 1, optional=True, sizes=sizes)
+    options = CASES["all together, batch first"]
+    call = (kernel, cell.definition, given)
+    errors = forward_errors(*call, sizes, "float64", options)
+    errors |= gradient_errors(*call, above, sizes, rng, options)
+    assert max(errors.values()) < TOLERANCE, errors
 
 
 @cells

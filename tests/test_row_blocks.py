@@ -21,12 +21,14 @@ from cellgen.cells import (
 )
 from cellgen.cells.gru_dropout import GRUDropout
 from cellgen.errors import ArgumentError, CellgenError
+from cellgen.proof.threads import differing_bits
 from cellgen.runtime.call import over_time as call_over_time
 from cellgen.runtime.call import prepared
+from tests.awkward_cells import AWKWARD
 from tests.conftest import Contexts
 from tests.random_cells import draw_arrays, run_both
 
-SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5}
+SIZES = {"T": 40, "B": 17, "I": 3, "H": 18, "K": 2, "D": 9, "M": 5, "N": 2}
 """40 steps of 17 rows are more than two chunks, and 17 rows are row blocks of 8 and 9."""
 CELLS = (GRU, LSTM, GRUBlockCell, FastGRNN, LayerNormLSTM, SLSTM, SLSTMHeads, GRUDropout, Contexts)
 FORMED_ONCE = {FastGRNN: ("d_zeta", "d_nu"), Contexts: ("d_rate",)}
@@ -117,6 +119,25 @@ def test_a_batch_is_the_sum_of_its_row_blocks(cell, case, dtype):
             expected = first[name] + second[name]
         assert np.all(np.isfinite(found)), name
         np.testing.assert_array_equal(found, expected, err_msg=name)
+
+
+@pytest.mark.usefixtures("quickly_compiled")
+@pytest.mark.parametrize("cell", AWKWARD, ids=lambda cell: cell.definition.name)
+def test_row_blocks_of_awkward_cells_have_the_bits_of_one_thread_with_all_options(cell):
+    """Alone, shared by three threads by rows, and by units where the cell allows it."""
+    kernel, rng = cellgen.compile(cell), np.random.default_rng(3)
+    forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
+    arrays, given = (
+        draw_arrays(forward, SIZES, rng, False),
+        draw_arrays(backward, SIZES, rng, True),
+    )
+    options = CASES["all together"]
+    one, three = (
+        run_both(cell, kernel, arrays, given, threads=threads, **options) for threads in (1, 3)
+    )
+    assert [n for n, array in one.items() if array.tobytes() != three[n].tobytes()] == []
+    shares = differing_bits(kernel, arrays, given, SIZES, 3)
+    assert not any(shares.values()), shares
 
 
 @cells
