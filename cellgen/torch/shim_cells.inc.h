@@ -51,11 +51,19 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
     return 0;
 }
 
+/* Whether a value is the final state that an output over time ends in: `of` it is the state before the first step,
+ * and its name that of the output and what says so. */
+static int ends_in(const cellgen_value *output, const cellgen_value *final)
+{
+    const size_t length = strlen(output->name);
+    return final->role == CELLGEN_ROLE_FINAL && strncmp(final->name, output->name, length) == 0 &&
+           strcmp(final->name + length, "_last") == 0;
+}
+
 /* Note what checkpoints hold: final states in order, then outputs over time that are no states. */
 static int note_states(Cell *cell)
 {
     const Function *forward = &cell->forward;
-    char final[256];
     cell->state = calloc((size_t)forward->members + 1, sizeof *cell->state);
     if (cell->state == NULL)
         return 2;
@@ -65,9 +73,8 @@ static int note_states(Cell *cell)
             int is_state = value->role == CELLGEN_ROLE_FINAL;
             if (forward->member[m].source != RESULT || value->flags & CELLGEN_VALUE_SAVED)
                 continue;
-            snprintf(final, sizeof final, "%s_last", value->name);
             for (int other = 0; other < forward->members && turn; ++other)
-                is_state |= strcmp(forward->member[other].value->name, final) == 0;
+                is_state |= ends_in(value, forward->member[other].value);
             if (turn == 0 ? is_state : !is_state)
                 cell->state[cell->states + cell->held] = value, *(turn ? &cell->held : &cell->states) += 1;
         }

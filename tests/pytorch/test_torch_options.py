@@ -276,3 +276,27 @@ def test_layers_pass_options_on(bidirectional: bool) -> None:
     assert torch.equal(of_packed[1], last[1])
     with pytest.raises(ArgumentError, match="every is given with a PackedSequence"):
         layer(packed, every=2)
+
+
+class EndsInLast(cellgen.Cell):
+    """An output ``y`` beside an output ``y_last``, a state, which is no final state of it."""
+
+    x, y_last_prev = cellgen.Input(cellgen.I), cellgen.State(cellgen.H)
+    w, u = cellgen.Weight(cellgen.I, cellgen.H), cellgen.Weight(cellgen.H, cellgen.H)
+    y = cellgen.tanh(x @ w)
+    y_last = cellgen.tanh(y_last_prev @ u + y)
+    outputs = y, y_last
+
+
+def test_checkpoints_hold_outputs_that_are_no_states_however_they_are_called() -> None:
+    """A masked step repeats them: of the step before a segment, too."""
+    torch.manual_seed(0)
+    sizes = ((7, 2, 3), (2, 4), (3, 4), (4, 4))
+    given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    named = dict(zip(("x", "y_last_prev", "w", "u"), given, strict=True))
+    cell, found = cellgen.torch.function(EndsInLast), []
+    for checkpoint in (0, 2):
+        made = cell(**named, **TABLES["mask"], checkpoint=checkpoint)
+        loss = (made.y * torch.arange(56.0).reshape(7, 2, 4)).sum() + made.y_last.sin().sum()
+        found.append(torch.autograd.grad(loss, given))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
