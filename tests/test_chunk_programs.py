@@ -35,7 +35,7 @@ from cellgen.cells import LSTM, MLSTM, RWKV4, RWKV7, DeltaNet, GatedLinearAttent
 from cellgen.cli.main import app
 from cellgen.errors import ArgumentError, DerivationError
 from cellgen.language.value import Apply, Role
-from cellgen.program.chunks import Memory, form_over_time
+from cellgen.program.chunks import Memory, form_over_time, lines_of
 from cellgen.program.chunks.programs import NO_FORM, chunk_programs
 from cellgen.program.derive import tangent
 from cellgen.program.interpret import STEP, interpret, shape_sizes
@@ -44,6 +44,7 @@ from cellgen.proof.check import check
 from cellgen.proof.check.chunks import prove_chunks
 from cellgen.proof.over_chunks import ChunkRun
 from cellgen.proof.over_time import run_steps
+from cellgen.views.chunks import as_data, as_latex, as_text, sections
 from tests.test_chunks import QUALIFY, Fed, KeptRest
 
 D, K, N, P = Dim("D"), Dim("K"), Dim("N"), Dim("P")
@@ -292,3 +293,39 @@ def test_outputs_that_are_memories_are_formed_at_the_end_alone() -> None:
     programs = chunk_programs(GatedLinearAttention.definition)
     assert [str(v) for v in programs.outputs] == ["h"]
     assert isinstance(form_over_time(GatedLinearAttention.definition).layers[0], Memory)
+
+
+@pytest.mark.parametrize("cell", [*QUALIFY, *OWN], ids=lambda cell: cell.definition.name)
+def test_every_form_over_time_is_shown(cell: type[Cell]) -> None:
+    definition, programs = cell.definition, chunk_programs(cell.definition)
+    text, data = as_text(definition), as_data(definition)
+    assert all(line in text for line in lines_of(programs.form))
+    functions = [section.name for section in sections(programs)]
+    assert functions.count("streams") == len(programs.layers)
+    assert [f["name"] for f in data["functions"]] == functions
+    for chunk in programs.layers:
+        for result in chunk.program.results:
+            assert f"  {result} = " in text or result in chunk.program.arguments, result
+    drawn = as_latex(definition)
+    assert drawn.count("\\begin{align*}") == len(functions)
+    assert drawn.count("{") == drawn.count("}")
+    json.dumps(data)
+
+
+def test_the_command_line_shows_chunks() -> None:
+    run = CliRunner().invoke
+    shown = run(app, ["show", "delta_net", "--form", "chunk"])
+    assert shown.exit_code == 0
+    assert "nu = solve(I + M, wanted)" in shown.stdout
+    assert (
+        json.loads(run(app, ["show", "rwkv7", "--form", "chunk", "--json"]).stdout)["layers"][1][
+            "safe_steps"
+        ]
+        == 98
+    )
+    assert "\\begin{align*}" in run(app, ["show", "gla", "--form", "chunk", "--latex"]).stdout
+    refused = run(app, ["show", "lstm", "--form", "chunk"])
+    assert refused.exit_code == 1
+    assert "lstm has no form over time: h_prev, c_prev: `h_prev @ u_o` mixes" in refused.output
+    wrong = run(app, ["show", "gla", "--form", "chunk", "--schedule"])
+    assert wrong.exit_code == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cellgen.errors import UsageError
 from cellgen.runtime.backend import BACKENDS, Backend, backend
@@ -20,6 +22,17 @@ ONE_CELL = "CELL|FILE.py[:NAME]"
 
 FORMS = ("step", "chunk")
 """Forms that a cell is shown and proved in."""
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+
+TargetOption = Annotated[
+    str, typer.Option("--target", metavar="|".join(BACKENDS), help="What it is compiled for.")
+]
+
+FormOption = Annotated[
+    str, typer.Option("--form", metavar="|".join(FORMS), help="A cell by steps, or by chunks.")
+]
 
 
 def require_form(form: str) -> None:

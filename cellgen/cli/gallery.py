@@ -21,7 +21,9 @@ from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.files.tree import Difference, difference_of, read_text
 from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.pipeline import programs_of, recurrence
+from cellgen.program.chunks import form_over_time
 from cellgen.runtime.paths import PACKAGE, in_checkout
+from cellgen.views import chunks
 from cellgen.views.explain import explain
 from cellgen.views.graph import draw
 from cellgen.views.show import as_latex_forward, as_text_derived, summary
@@ -113,9 +115,17 @@ def page(cell: type[Cell], results: KeptResults = NOT_MEASURED) -> dict[str, str
         "```text\n" + as_text_derived(programs) + "\n```",
         "## Plan",
         "```text\n" + str(explain(cell)) + "\n```",
+        *_chunks(definition),
         *_speed(name, results),
     ]
     return {f"{name}.md": "\n\n".join(blocks) + "\n", f"{name}.svg": draw(definition)}
+
+
+def _chunks(definition: Definition) -> list[str]:
+    """The programs of whole chunks, where a cell has a form over time."""
+    if form_over_time(definition).refusal is not None:
+        return []
+    return ["## In chunks", "```text\n" + chunks.as_text(definition) + "\n```"]
 
 
 def _module(definition: Definition) -> str:

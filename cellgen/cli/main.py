@@ -20,6 +20,9 @@ import cellgen
 from cellgen.cli.asked import (
     FORMS,
     ONE_CELL,
+    FormOption,
+    JsonOption,
+    TargetOption,
     backend_of,
     explained,
     require_form,
@@ -29,10 +32,11 @@ from cellgen.cli.asked import (
 )
 from cellgen.cli.export import export
 from cellgen.cli.models import import_model
+from cellgen.cli.show import show
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
-from cellgen.cli.written import compare, write_and_compile, write_picture
+from cellgen.cli.written import compare, write_and_compile
 from cellgen.errors import Failure, UsageError
-from cellgen.runtime.backend import BACKENDS, DEFAULT
+from cellgen.runtime.backend import DEFAULT
 from cellgen.runtime.progress import progress
 
 app = typer.Typer(
@@ -50,16 +54,6 @@ app.add_typer(cache_app, name="cache")
 CellsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar=ONE_CELL, help="Cells; all that ship when none is named."),
-]
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-
-TargetOption = Annotated[
-    str, typer.Option("--target", metavar="|".join(BACKENDS), help="What it is compiled for.")
-]
-
-FormOption = Annotated[
-    str, typer.Option("--form", metavar="|".join(FORMS), help="A cell by steps, or by chunks.")
 ]
 
 OutOption = Annotated[
@@ -117,44 +111,7 @@ def list_cells(as_json: JsonOption = False) -> None:
             terminal.print_catalogue(entries)
 
 
-@app.command()
-def show(
-    cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to show.")],
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
-    schedule: Annotated[
-        bool, typer.Option("--schedule", help="Print the plan; with --target its own as well.")
-    ] = False,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the graph of a step.")
-    ] = None,
-    target: TargetOption = DEFAULT,
-    as_json: JsonOption = False,
-) -> None:
-    """Show a cell's equations, its derived backward, its plan, or its graph as a picture."""
-    with ending():
-        backend_of(target)
-        if target != DEFAULT and not schedule:
-            raise UsageError("--target decides nothing without --schedule; give both")
-        if latex + schedule + as_json + (svg is not None) > 1:
-            raise UsageError("give one of --latex, --schedule, --svg and --json")
-        from cellgen.cli import terminal
-        from cellgen.pipeline import programs_of, schedules_of
-        from cellgen.views import show as shown
-        from cellgen.views.find import find_one
-
-        found = find_one(cell)
-        if svg is not None:
-            from cellgen.views.graph import draw
-
-            write_picture(svg, draw(found.definition))
-            return
-        with progress(f"deriving {cell}"):
-            if schedule:
-                answer: object = schedules_of(found, target)
-            else:
-                written = shown.as_data if as_json else shown.as_latex if latex else shown.as_text
-                answer = written(programs_of(found))
-        terminal.print_json(answer) if as_json else typer.echo(answer)
+app.command()(show)
 
 
 @app.command("explain")

@@ -27,6 +27,13 @@ INTENTIONS = {
     "backward": "what a step must return; an upstream gradient d_<output> left out counts as zero",
     "input_gradients": "inputs and states that backward leaves out",
     "weight_gradients": "what can wait: once per batch or sequence",
+    "streams": "row by row, of all steps at once: what no earlier layer has to wait for",
+    "delay_chunk": "a chunk of steps",
+    "linear_scan_chunk": "a chunk of steps",
+    "max_plus_chunk": "a chunk of steps",
+    "memory": "a chunk of steps of each row and head, exact for decays of any strength",
+    "memory_factored": "the same of plain products, for rows whose marks are 0",
+    "outputs": "row by row, of all steps at once",
 }
 
 
@@ -84,24 +91,24 @@ def as_text(programs: CellPrograms) -> str:
     definition = programs.definition
     doc = textwrap.wrap(" ".join(definition.doc.split()), 88) or [definition.class_name]
     blocks = [f"{definition.name} ({definition.origin})\n" + _indented(doc), _declared(definition)]
-    blocks += [_section_text(section) for section in sections(programs)]
+    blocks += [section_text(section) for section in sections(programs)]
     blocks.append(f"recurrence: {recurrence_of(unroll(definition))}")
     return "\n\n".join(blocks)
 
 
 def as_latex(programs: CellPrograms) -> str:
     """One ``align*`` per function (package amsmath, and amssymb for the sets of shapes)."""
-    return "\n\n".join(_section_latex(section) for section in sections(programs))
+    return "\n\n".join(section_latex(section) for section in sections(programs))
 
 
 def as_latex_forward(programs: CellPrograms) -> str:
     """The author's equations as one ``align*``, without the comment that names the function."""
-    return _section_latex(sections(programs)[0]).partition("\n")[2]
+    return section_latex(sections(programs)[0]).partition("\n")[2]
 
 
 def as_text_derived(programs: CellPrograms) -> str:
     """The functions that were derived, as text."""
-    return "\n\n".join(_section_text(section) for section in sections(programs)[1:])
+    return "\n\n".join(section_text(section) for section in sections(programs)[1:])
 
 
 def as_data(programs: CellPrograms) -> dict[str, object]:
@@ -118,7 +125,7 @@ def as_data(programs: CellPrograms) -> dict[str, object]:
             for v in definition.declared
         ],
         "recurrence": _recurrence_data(recurrence_of(unroll(definition))),
-        "functions": [_section_data(section) for section in sections(programs)],
+        "functions": [section_data(section) for section in sections(programs)],
     }
 
 
@@ -136,6 +143,16 @@ def _derived(
     definition: Definition, program: Program, sources: Mapping[Value, Value]
 ) -> FunctionSection:
     authored = {str(equation.target.name) for equation in definition.equations}
+    return derived(definition, program, authored, sources)
+
+
+def derived(
+    definition: Definition,
+    program: Program,
+    authored: set[str],
+    sources: Mapping[Value, Value],
+) -> FunctionSection:
+    """A program as it is shown; ``authored`` values by the author's equations."""
     hidden = _written_out(program, authored, sources)
     plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
     lines: list[EquationLine] = []
@@ -252,7 +269,8 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _section_text(section: FunctionSection) -> str:
+def section_text(section: FunctionSection) -> str:
+    """A function as text: its signature, what it is for, its equations."""
     rows = [
         (
             f"{line.target} = {line.text}",
@@ -271,7 +289,8 @@ def _wrapped(signature: str) -> str:
     )
 
 
-def _section_latex(section: FunctionSection) -> str:
+def section_latex(section: FunctionSection) -> str:
+    """A function as one ``align*``."""
     latex = Latex()
     rows = [
         rf"  {latex.value(line.target)} &= {line.latex} && {_latex_shape(line.target.shape)}"
@@ -291,7 +310,8 @@ def _latex_axis(axis: Expr) -> str:
     return f"({text})" if "+" in text else text
 
 
-def _section_data(section: FunctionSection) -> dict[str, object]:
+def section_data(section: FunctionSection) -> dict[str, object]:
+    """A function as plain data."""
     return {
         "name": section.name,
         "arguments": [str(value) for value in section.arguments],

@@ -1,6 +1,6 @@
 """Operators that go through the steps of a chunk in order: solves of unit triangles, scans.
 
-A solve is of one value, or of blocks: n values beside each other (``stack``), (B, n, ..., C, K),
+A solve is of one value, or of blocks: n values beside each other (``stacked``), (B, n, ..., C, K),
 that a factor of n by n, (B, n, n, ..., C, C), couples. So is a coupled scan; that of one value is
 ``linear_scan``.
 """
@@ -34,8 +34,8 @@ def _fits(factor: Shape, value: Shape) -> bool:
 
 def _each(count: int, entry: Callable[[int, int], Expr]) -> Expr:
     """Stack what a function gives for each pair of coupled values."""
-    rows = [Apply("stack", [entry(i, j) for j in range(count)]) for i in range(count)]
-    return Apply("stack", rows)
+    rows = [Apply("stacked", [entry(i, j) for j in range(count)]) for i in range(count)]
+    return Apply("stacked", rows)
 
 
 def _entry(value: Expr, at: int) -> Apply:
@@ -126,7 +126,7 @@ class _Solve:
             pairs = [(j, i) if self.is_transposed else (i, j) for j in range(count)]
             blocks = [_entry(_entry(triangle, k), n) for k, n in pairs]
             rows.append(Add(*(Apply(form, (b, _entry(x, j))) for j, b in enumerate(blocks))))
-        return Apply("stack", rows)
+        return Apply("stacked", rows)
 
     @property
     def row(self) -> Operator:
@@ -138,6 +138,7 @@ class _Solve:
             self.adjoint,
             tangent=self.tangent,
             mixes_units=True,
+            is_solve=True,
             stem="solved",
             text=f"solve(I + {{0}}{'.T' if self.is_transposed else ''}, {{1}})",
             latex=rf"\left(I + {{0}}\right)^{{{{-{power}}}}} {{1}}",
@@ -213,7 +214,7 @@ class _Coupled:
             pairs = [(j, i) if self.is_transposed else (i, j) for j in range(count)]
             factors = [_entry(_entry(t_a, k), n) for k, n in pairs]
             rows.append(Add(*(f * _entry(seen, j) for j, f in enumerate(factors))))
-        moved = Apply("stack", rows)
+        moved = Apply("stacked", rows)
         return Apply("shifted_back", (moved,), (ONE,)) if self.is_transposed else moved
 
     @property

@@ -236,7 +236,7 @@ def _np_into_entry(arrays: Sequence[Array], attributes: Attributes, size: Size) 
 
 _STACKS = (
     Operator(
-        "stack",
+        "stacked",
         _stack_shape,
         lambda arrays, attributes, size: np.stack(arrays, axis=1),
         lambda y, d_y, of, attributes: tuple(
@@ -244,7 +244,7 @@ _STACKS = (
         ),
         tangent=Motion.LINEAR,
         is_repeatable=True,
-        stem="stack",
+        stem="stacked",
     ),
     Operator(
         "entry",

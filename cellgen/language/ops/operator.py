@@ -130,9 +130,9 @@ class Traits:
     row and head computes it; ``unit_axes`` tells from the attributes how many axes those units
     have, ``axes_after`` how many stand behind them. ``running``: what it does at each unit, where
     it carries a number from one to the next. ``fill`` is a number that the result may hold
-    whatever the operands are. ``is_repeatable``: computing it again costs
-    next to nothing. ``stem`` begins the names of results that an author gave none; ``text`` and
-    ``latex`` are templates over the operands.
+    whatever the operands are. ``is_solve``: it solves a triangle of steps. ``is_repeatable``:
+    computing it again costs next to nothing. ``stem`` begins the names of results that an author
+    gave none; ``text`` and ``latex`` are templates over the operands.
     """
 
     product: Contraction | None = None
@@ -147,6 +147,7 @@ class Traits:
     is_routine: bool = False
     running: Running | None = None
     fill: Expr | None = None
+    is_solve: bool = False
     is_repeatable: bool = False
     unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
     axes_after: Callable[[Sequence[Expr]], int] = _no_axis

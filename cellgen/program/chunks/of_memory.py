@@ -148,6 +148,9 @@ class _Writer:
         erased = self._erased(values)
         news = []
         for update, value in zip(memory.updates, values, strict=True):
+            if value is not None and not update.erased:
+                news.append(value)
+                continue
             terms = [] if value is None else [value]
             terms += [-self.streams[c] * erased[e] for e, c in update.erased.items()]
             news.append(chunk.emit("nu", Add(*terms)))
@@ -183,12 +186,13 @@ class _Writer:
                 for x, value in zip(scores, values, strict=True)
                 if value is not None
             ]
-            sums.append(chunk.emit("held", Add(*terms)))
+            sums.append(chunk.emit("wanted", Add(*terms)))
             rows.append([self._weighed(scores, other) for other in range(len(memory.erasers))])
         if len(sums) == 1:
             return [chunk.apply("u", "unit_lower_solve", rows[0][0], sums[0])]
-        block = chunk.apply("M", "stack", *(chunk.apply("M", "stack", *row) for row in rows))
-        solved = chunk.apply("u", "unit_lower_solve", block, chunk.apply("held", "stack", *sums))
+        block = chunk.apply("M", "stacked", *(chunk.apply("M", "stacked", *row) for row in rows))
+        wanted = chunk.apply("wanted", "stacked", *sums)
+        solved = chunk.apply("u", "unit_lower_solve", block, wanted)
         return [chunk.apply("u", "entry", solved, by=(Integer(n),)) for n in range(len(sums))]
 
     def _weighed(self, scores: list[Value], read: int) -> Value:

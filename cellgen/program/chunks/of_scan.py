@@ -59,7 +59,7 @@ def delay_program(chunk: Chunk, layer: Delay) -> ChunkProgram:
     last = chunk.apply(f"{layer.next.name}_last", "last_row", new)
     return ChunkProgram(
         layer,
-        chunk.program("delay", (new, before, last)),
+        chunk.program("delay_chunk", (new, before, last)),
         (first,),
         (last,),
         {layer.next: stream},
@@ -99,7 +99,7 @@ def max_plus_program(chunk: Chunk, layer: MaxPlusScan) -> ChunkProgram:
     last = chunk.apply(f"{layer.next.name}_last", "last_row", new)
     return ChunkProgram(
         layer,
-        chunk.program("max_plus_scan", (new, before, last)),
+        chunk.program("max_plus_chunk", (new, before, last)),
         (first,),
         (last,),
         {layer.rise: rises, layer.other: others},
@@ -139,7 +139,7 @@ def scan_program(chunk: Chunk, layer: LinearScan) -> ChunkProgram:
     ]
     formed = dict(zip(layer.states, before, strict=True))
     formed |= dict(zip(layer.following, new, strict=True))
-    program = chunk.program("linear_scan", (*new, *before, *last))
+    program = chunk.program("linear_scan_chunk", (*new, *before, *last))
     return ChunkProgram(layer, program, tuple(first), tuple(last), streams, formed, restart)
 
 
@@ -176,9 +176,9 @@ def _scanned(
         return [chunk.apply(names[0], "linear_scan", factors[0, 0], terms[0], by=(ONE,))]
     zero = chunk.emit("zero", Integer(0), terms[0].shape)
     rows = [
-        chunk.apply("factors", "stack", *(factors.get((i, j), zero) for j in range(count)))
+        chunk.apply("factors", "stacked", *(factors.get((i, j), zero) for j in range(count)))
         for i in range(count)
     ]
-    factor = chunk.apply("factors", "stack", *rows)
-    scanned = chunk.apply("states", "coupled_scan", factor, chunk.apply("terms", "stack", *terms))
+    factor = chunk.apply("factors", "stacked", *rows)
+    scanned = chunk.apply("states", "coupled_scan", factor, chunk.apply("terms", "stacked", *terms))
     return [chunk.apply(name, "entry", scanned, by=(Integer(i),)) for i, name in enumerate(names)]
