@@ -115,9 +115,25 @@ def test_every_code_of_the_language_is_documented():
 
 def test_nothing_published_names_a_machine():
     published = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md"), *ROOT.glob("*.md")]
-    for path in [*published, ROOT / ".ci/run"]:
+    for path in [*published, *ROOT.glob(".ci/*")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"/home/|/root/|/work/|localhost|/opt/", text), path
+
+
+def test_the_bridges_are_tested_at_every_landing():
+    """Folders of tests that leave themselves out where another framework is missing."""
+    missing = re.compile(r"collect_ignore_glob|importorskip\(\"(torch|jax|onnx)\"\)")
+    bridges = {
+        path.parent.name
+        for path in ROOT.glob("tests/*/*.py")
+        if missing.search(path.read_text(encoding="utf-8"))
+    }
+    assert bridges == {"pytorch", "jax_bridge", "onnx_models"}
+    suites = (ROOT / ".ci/suites").read_text(encoding="utf-8")
+    run = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    names = re.search(r'for name in ([\w ]+); do\n.*\n    "\$\{name\}_suite" "not slow"', run)
+    bodies = [re.search(rf"{name}_suite\(\) {{([^}}]*)}}", suites)[1] for name in names[1].split()]
+    assert {*re.findall(r" tests/(\w+)", "".join(bodies))} >= bridges
 
 
 def test_links_between_documents_lead_somewhere():

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from cellgen import weights
-from cellgen.errors import ArgumentError
+torch = pytest.importorskip("torch")
+
+from cellgen import weights  # noqa: E402
+from cellgen.errors import ArgumentError  # noqa: E402
 
 
 def test_a_state_dict_is_read_and_converted(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from cellgen import Cell, H, Input, State
-from cellgen.errors import DeclarationError
-from cellgen.views.find import load_file
+torch = pytest.importorskip("torch")
+
+from cellgen import Cell, H, Input, State  # noqa: E402
+from cellgen.errors import DeclarationError  # noqa: E402
+from cellgen.views.find import load_file  # noqa: E402
 
 
 def test_a_value_given_to_torch_is_answered_where_it_stands() -> None:
