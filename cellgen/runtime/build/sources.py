@@ -20,7 +20,7 @@ DRIVER = "cellgen_driver"
 LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
 """Sources that a cell is linked with where it includes a header."""
 PLAN = "_plan.inc.h"
-"""How the file ends that a cell's C includes beside its header: tables."""
+"""How the file ends that a generated cell's C includes beside its header: tables."""
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -75,7 +75,9 @@ class SourceFiles:
 
         Raises BuildError when the cell's files are missing.
         """
-        wanted = (f"{name}.c", f"{name}.h", f"{name}{PLAN}")
+        wanted, source, plan = [f"{name}.c", f"{name}.h"], folder / f"{name}.c", f"{name}{PLAN}"
+        if source.is_file() and plan in included(_text(source)):
+            wanted.append(plan)
         missing = [file for file in wanted if not (folder / file).is_file()]
         if missing:
             raise BuildError(
