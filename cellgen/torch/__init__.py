@@ -3,7 +3,7 @@
 ``function`` gives any cell as a function of tensors, ``module`` as a layer with parameters. Both
 are differentiable to any order, and known to ``torch.compile``, ``torch.export`` and
 ``torch.func``. ``GRU``, ``LSTM``, ``RNN`` and their cells stand in for ``torch.nn``'s; ``replace``
-puts them into a model. Needs torch: ``pip install cellgen[torch]``.
+puts them into a model, ``restore`` is the way back. Needs torch: ``pip install cellgen[torch]``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.layers import CellLayers, module
 from cellgen.torch.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from cellgen.torch.replacing import Replaced, replace
+from cellgen.torch.replacing import Replaced, replace, restore
 
 __all__ = [
     "GRU",
@@ -38,4 +38,5 @@ __all__ = [
     "function",
     "module",
     "replace",
+    "restore",
 ]

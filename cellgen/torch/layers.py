@@ -24,12 +24,13 @@ from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
 from cellgen.torch.stack import StackPlace, run_layers
+from cellgen.torch.tools import KnownToTools, as_node, refuse_onnx
 from cellgen.torch.usual import Stack, stack_of
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
 
 
-class CellLayers(torch.nn.Module):
+class CellLayers(KnownToTools, torch.nn.Module):
     """Layers of any cell over time; ``cellgen.torch.module`` makes one and documents it."""
 
     _stack: Stack | bool | None = None
@@ -120,9 +121,14 @@ class CellLayers(torch.nn.Module):
             found = _usual(self, x, state)
             if found is not None:
                 return found
+        tables = {"lengths": lengths, "mask": mask, "reset": reset}
+        flags = {"zero_output_for_mask": zero_output_for_mask, "return_outputs": return_outputs}
+        node: Any = as_node(self, self.where, (x, state), {**tables, **flags}, given)
+        if node is not None:
+            return node  # type: ignore[no-any-return]
+        refuse_onnx(self.where, self.cell.layout.cell)
         shown = self._shown(given) if given else {}
         if isinstance(x, PackedSequence):
-            tables = {"lengths": lengths, "mask": mask, "reset": reset}
             return self._run_packed(x, state, tables, return_outputs, given, shown)
         check_tensors(self.where, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
@@ -130,9 +136,7 @@ class CellLayers(torch.nn.Module):
         if is_single:
             x, state, given = self._as_batch(x, state, given)
         options = {
-            "lengths": lengths,
-            "mask": mask,
-            "reset": reset,
+            **tables,
             "batch_first": self.batch_first,
             "zero_output_for_mask": zero_output_for_mask,
         }
@@ -233,7 +237,7 @@ class CellLayers(torch.nn.Module):
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run every layer and direction; return the last one's outputs, and final states."""
         if self._alone and not states:
-            states = self._begun(x, batch_first=options["batch_first"])
+            states = _begun(self, x, batch_first=options["batch_first"])
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: _parameter(self, i.name + suffix) for i in self.roles.parameters}
@@ -244,15 +248,6 @@ class CellLayers(torch.nn.Module):
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
         return run_layers(self.cell, layers, x, states, rate=rate, options=options, shown=shown)
-
-    def _begun(self, x: Tensor, *, batch_first: bool) -> tuple[Tensor, ...]:
-        """The states where sequences begin, of dimensions that nothing else in a call tells."""
-        sizes = {**self.sizes, "B": x.shape[0 if batch_first else 1]}
-        count = self.num_layers * (1 + self.bidirectional)
-        return tuple(
-            x.new_full((count, *self.cell.layout.shape(item.name, sizes)), item.initial)
-            for item in self.roles.states
-        )
 
     def _giver(
         self, layer: int, named: Mapping[str, Any], batch_first: bool
@@ -312,6 +307,16 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
         calls = [Call(layers.cell.known, scalars, options) for options in ways]
         found = stack_of(layers.cell, (calls[0], calls[1]), ends)
     return found or False
+
+
+def _begun(layers: CellLayers, x: Tensor, *, batch_first: bool) -> tuple[Tensor, ...]:
+    """The states where sequences begin, of dimensions that nothing else in a call tells."""
+    sizes = {**layers.sizes, "B": x.shape[0 if batch_first else 1]}
+    count = layers.num_layers * (1 + layers.bidirectional)
+    return tuple(
+        x.new_full((count, *layers.cell.layout.shape(item.name, sizes)), item.initial)
+        for item in layers.roles.states
+    )
 
 
 def _parameter(layer: torch.nn.Module, name: str) -> Tensor:

@@ -10,6 +10,7 @@ own error.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from cellgen.torch.functional import CAST, CellFunction, function
 from cellgen.torch.packed import padded
 from cellgen.torch.stack import StackPlace, dropped_rows_first, run_layers
 from cellgen.torch.steps import CellStep, step_of
+from cellgen.torch.tools import KnownToTools, as_node, is_exported_to_onnx, layer_signature
 from cellgen.torch.usual import Stack, stack_of
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
@@ -59,7 +61,7 @@ def _step_of(mode: str) -> CellStep | None:
     return _steps[mode]
 
 
-class _Recurrent(torch.nn.RNNBase):
+class _Recurrent(KnownToTools, torch.nn.RNNBase):
     """What the three layers share; ``peer`` is torch's own, for what cellgen does not compute."""
 
     peer: type[torch.nn.RNNBase]
@@ -86,11 +88,13 @@ class _Recurrent(torch.nn.RNNBase):
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
         is_compiling = torch.compiler.is_compiling()
         found = None if is_compiling else self._usual(input, hx)
+        if found is None:
+            found = as_node(self, type(self).__name__, (input, hx), {}, {})
         return self._computed(input, hx) if found is None else found
 
     def _computed(self, input: Any, hx: Any) -> Any:
         """Compute by operators, or as ``torch.nn`` does, which says what is wrong."""
-        states = _given(hx, len(self.cell.states))
+        states = None if is_exported_to_onnx() else _given(hx, len(self.cell.states))
         if states is None:
             return self.peer.forward(self, input, hx)
         if isinstance(input, PackedSequence) or torch.compiler.is_compiling():
@@ -183,6 +187,8 @@ class _Recurrent(torch.nn.RNNBase):
         weight = self.weight_ih_l0
         if not all(t.device == weight.device and _has_kernel(t, weight) for t in tensors):
             return False
+        if torch.jit.is_tracing():  # a look at numbers would make constants of them
+            return isinstance(input, PackedSequence) or data.dim() in (2, 3)
         rows: tuple[int, ...] = ()
         if isinstance(input, PackedSequence):
             rows = (int(input.batch_sizes[0]),)
@@ -233,6 +239,7 @@ class GRU(_Recurrent):
     """``torch.nn.GRU`` on cellgen's kernels; arguments and results as there."""
 
     peer = torch.nn.GRU
+    __signature__ = layer_signature()
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         if "proj_size" in named:
@@ -244,6 +251,7 @@ class LSTM(_Recurrent):
     """``torch.nn.LSTM`` on cellgen's kernels, ``proj_size`` included."""
 
     peer = torch.nn.LSTM
+    __signature__ = layer_signature(has_projection=True)
     get_expected_cell_size = torch.nn.LSTM.get_expected_cell_size
     check_forward_args = torch.nn.LSTM.check_forward_args
     permute_hidden = torch.nn.LSTM.permute_hidden
@@ -256,6 +264,7 @@ class RNN(_Recurrent):
     """``torch.nn.RNN`` on cellgen's kernels, with ``nonlinearity`` ``"tanh"`` or ``"relu"``."""
 
     peer = torch.nn.RNN
+    __signature__ = layer_signature(has_nonlinearity=True)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         if "proj_size" in named:
@@ -269,7 +278,7 @@ class RNN(_Recurrent):
         super().__init__(MODES[self.nonlinearity], *given, **named)
 
 
-class _Step:
+class _Step(KnownToTools):
     """What the cells share: one step is a sequence of one."""
 
     mode = ""
@@ -314,7 +323,7 @@ class _Step:
 
     def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
         weight = self.weight_ih  # type: ignore[attr-defined]
-        if not isinstance(input, Tensor) or input.dim() not in (1, 2):
+        if is_exported_to_onnx() or not isinstance(input, Tensor) or input.dim() not in (1, 2):
             return False
         wanted = (*input.shape[:-1], self.hidden_size)  # type: ignore[attr-defined]
         shapes = all(isinstance(s, Tensor) and tuple(s.shape) == wanted for s in states)
@@ -329,6 +338,8 @@ class _Step:
 class GRUCell(_Step, torch.nn.GRUCell):
     """``torch.nn.GRUCell`` on cellgen's kernels."""
 
+    __signature__ = inspect.signature(torch.nn.GRUCell)
+
     mode = "GRU"
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
@@ -337,6 +348,9 @@ class GRUCell(_Step, torch.nn.GRUCell):
         found = self._usual(input, states)
         if found is not None:
             return found[0]
+        node = as_node(self, "GRUCell", (input, hx), {}, {})
+        if node is not None:
+            return node
         if not self._is_mine(input, states):
             return super().forward(input, hx)
         return self._step(input, states)[0]
@@ -344,6 +358,8 @@ class GRUCell(_Step, torch.nn.GRUCell):
 
 class RNNCell(_Step, torch.nn.RNNCell):
     """``torch.nn.RNNCell`` on cellgen's kernels."""
+
+    __signature__ = inspect.signature(torch.nn.RNNCell)
 
     def _mode(self) -> str:
         return MODES.get(self.nonlinearity, MODES["tanh"])
@@ -354,6 +370,9 @@ class RNNCell(_Step, torch.nn.RNNCell):
         found = self._usual(input, states) if self.nonlinearity in MODES else None
         if found is not None:
             return found[0]
+        node = as_node(self, "RNNCell", (input, hx), {}, {})
+        if node is not None:
+            return node
         if not self._is_mine(input, states) or self.nonlinearity not in MODES:
             return super().forward(input, hx)
         return self._step(input, states)[0]
@@ -361,6 +380,8 @@ class RNNCell(_Step, torch.nn.RNNCell):
 
 class LSTMCell(_Step, torch.nn.LSTMCell):
     """``torch.nn.LSTMCell`` on cellgen's kernels."""
+
+    __signature__ = inspect.signature(torch.nn.LSTMCell)
 
     mode = "LSTM"
 
@@ -370,6 +391,9 @@ class LSTMCell(_Step, torch.nn.LSTMCell):
         found = self._usual(input, states)
         if found is not None:
             return found[0], found[1]
+        node = as_node(self, "LSTMCell", (input, hx), {}, {})
+        if node is not None:
+            return node
         if states is None or not self._is_mine(input, states):
             return super().forward(input, hx)
         return self._step(input, states)

@@ -1,4 +1,4 @@
-"""Swap the recurrent layers of an existing model for cellgen's, in place."""
+"""Swap the recurrent layers of an existing model for cellgen's, in place, and back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cellgen.runtime.call.stored import element_name
 from cellgen.torch import recurrent
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError
+from cellgen.torch.layers import CellLayers
 
 PAIRS: Mapping[type, type] = {
     getattr(torch.nn, name): getattr(recurrent, name)
@@ -21,7 +22,7 @@ PAIRS: Mapping[type, type] = {
 
 @dataclass(frozen=True)
 class Replaced:
-    """What ``replace`` did: layers by their names in the model, and why others stay."""
+    """What ``replace`` or ``restore`` did: layers by their names, and why others stay."""
 
     swapped: Mapping[str, str]
     kept: Mapping[str, str]
@@ -57,6 +58,32 @@ def replace(model: torch.nn.Module) -> Replaced:
         elif isinstance(layer, tuple(PAIRS)) and type(layer) not in PAIRS.values():
             parent = next(kind for kind in PAIRS if isinstance(layer, kind)).__name__
             kept[shown] = f"{type(layer).__name__} is a class of its own, derived from {parent}"
+    return Replaced(swapped, kept)
+
+
+def restore(model: torch.nn.Module) -> Replaced:
+    """Make cellgen's drop-ins in a model layers of ``torch.nn`` again; say which, and why not.
+
+    The way back from ``replace``, for tools that know torch's layers by type. The layers stay the
+    same objects with the same parameters. Raises KindError.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise KindError(
+            f"restore: model is a {type(model).__name__}, expected a torch.nn.Module; pass that"
+        )
+    swapped, kept = {}, {}
+    peers = {mine: peer for peer, mine in PAIRS.items()}
+    for name, layer in model.named_modules():
+        shown, kind = name or "the model itself", type(layer)
+        if kind in peers:
+            layer.__class__ = peers[kind]
+            layer.__dict__.pop("_stack", None)
+            swapped[shown] = f"cellgen.torch.{kind.__name__} is torch.nn.{kind.__name__}"
+        elif isinstance(layer, CellLayers):
+            kept[shown] = f"{layer.where} is a cell's, of which torch.nn has none"
+        elif isinstance(layer, tuple(peers)):
+            parent = next(mine for mine in peers if isinstance(layer, mine)).__name__
+            kept[shown] = f"{kind.__name__} is a class of its own, derived from {parent}"
     return Replaced(swapped, kept)
 
 
