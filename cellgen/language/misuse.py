@@ -218,6 +218,7 @@ _BY_UNITS = (
 ATTRIBUTES = {
     **{name: f"write {name}({{}})" for name in ("sigmoid", "relu", "softmax", "softplus", "sum")},
     **{name: f"write {name}({{}})" for name in ("mean", "max", "norm", "cumsum", "logsumexp")},
+    **{name: f"write {name}({{}})" for name in ("cumprod", "cummax", "logcumsumexp")},
     **dict.fromkeys(("T", "mT", "t", "transpose"), "write transpose({})"),
     **dict.fromkeys(("dot", "mm", "bmm", "matmul"), "write {} @ b"),
     **dict.fromkeys(("clamp", "clip"), "write clip({}, low, high)"),
