@@ -148,7 +148,7 @@ class Notation:
         if row.is_sum or row.is_reshape:
             name = "sum" if row.is_sum else node.op
             return Text(f"{name}({texts} -> {format_shape(node.attributes)})", ATOM)
-        return Text(f"{node.op}({texts})", ATOM)
+        return Text(f"{node.op}({texts}{_attributes(node)})", ATOM)
 
     def _onto(self, node: Apply) -> Text:
         """``seed + product``, as the sum that it is."""
@@ -285,6 +285,13 @@ def _is_binary(number: Expr) -> bool:
     return denominator > 0 and denominator & (denominator - 1) == 0
 
 
+def _attributes(node: Apply) -> str:
+    """Attributes that tell one use of an operator from another, behind its operands."""
+    if not operator_of(node).prints_attributes:
+        return ""
+    return "; " + ", ".join(map(str, node.attributes))
+
+
 def _slices(node: Apply) -> str:
     axis, start, size = node.attributes
     first = "" if start == 0 else format_axis(start)
@@ -343,7 +350,9 @@ class Latex(Notation):
         if row.is_sum:
             return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
         listed = ", ".join(operand.text for operand in operands)
-        return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({listed}\right)", ATOM)
+        return Text(
+            rf"\mathrm{{{latex_text(node.op)}}}\left({listed}{_attributes(node)}\right)", ATOM
+        )
 
     def _bracket(self, piece: Text, at_least: int) -> str:
         return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"

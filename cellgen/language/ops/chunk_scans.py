@@ -293,6 +293,7 @@ SCANS = (
         _max_scan_adjoint,
         tangent=_max_scan_tangent,
         mixes_units=True,
+        prints_attributes=True,
         stem="max_scan",
     ),
 )

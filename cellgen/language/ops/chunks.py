@@ -255,6 +255,7 @@ _STACKS = (
         ),
         tangent=Motion.LINEAR,
         is_repeatable=True,
+        prints_attributes=True,
         stem="entry",
     ),
     Operator(
@@ -264,6 +265,7 @@ _STACKS = (
         lambda y, d_y, of, attributes: (Apply("entry", (d_y,), attributes[:1]),),
         tangent=Motion.LINEAR,
         is_repeatable=True,
+        prints_attributes=True,
         stem="into_entry",
     ),
 )

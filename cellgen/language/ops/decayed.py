@@ -128,6 +128,7 @@ def _row(
         adjoint,
         tangent=tangent,
         mixes_units=True,
+        prints_attributes=True,
         stem="decayed",
     )
 

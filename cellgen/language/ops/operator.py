@@ -132,7 +132,8 @@ class Traits:
     it carries a number from one to the next. ``fill`` is a number that the result may hold
     whatever the operands are. ``is_solve``: it solves a triangle of steps. ``is_repeatable``:
     computing it again costs next to nothing. ``stem`` begins the names of results that an author
-    gave none; ``text`` and ``latex`` are templates over the operands.
+    gave none; ``text`` and ``latex`` are templates over the operands; one that
+    ``prints_attributes`` names them behind its operands.
     """
 
     product: Contraction | None = None
@@ -148,6 +149,7 @@ class Traits:
     running: Running | None = None
     fill: Expr | None = None
     is_solve: bool = False
+    prints_attributes: bool = False
     is_repeatable: bool = False
     unit_axes: Callable[[Sequence[Expr]], int] = _one_axis
     axes_after: Callable[[Sequence[Expr]], int] = _no_axis

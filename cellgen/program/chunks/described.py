@@ -105,9 +105,9 @@ class _Spelled:
         if layer.log_decay is not None:
             parts.append(self._decay(layer, layer.log_decay))
         for n, eraser in enumerate(layer.erasers):
-            parts.append(f"u{_index(n, layer.erasers)} = {old} @ {self._factor(eraser)}")
+            parts.append(f"u{_index(n, layer.erasers)} = {old} @ {self._operand(eraser)}")
         reads = [
-            f"{layer.next if read.after else old} @ {self._factor(read.query)}"
+            f"{layer.next if read.after else old} @ {self._operand(read.query)}"
             for read in layer.readouts
         ]
         parts.append(f"read as {', '.join(reads)}")
@@ -131,9 +131,12 @@ class _Spelled:
             is_one = self.form.stated.get(coefficient) == 1
             u = f"u{_index(n, erasers)}"
             minus = "- " if terms else "-"
-            terms.append(f"{minus}{u}" if is_one else f"{minus}{self._factor(coefficient)} * {u}")
+            term = u if is_one else f"{self._factor(coefficient)} * {u}"
+            is_negative = term.startswith("-")
+            plus = "+ " if terms else ""
+            terms.append(f"{plus}{term[1:]}" if is_negative else f"{minus}{term}")
         joined = " ".join(
-            term if n == 0 or term.startswith("-") else f"+ {term}" for n, term in enumerate(terms)
+            term if n == 0 or term[0] in "+-" else f"+ {term}" for n, term in enumerate(terms)
         )
         return f"outer({joined}, {self._of(update.key)})"
 
@@ -144,6 +147,13 @@ class _Spelled:
         written = self.form.stated.get(stream, stream)
         spelled = self._short(written, str(stream))
         return f"({spelled})" if written.is_Add and spelled != str(stream) else spelled
+
+    def _operand(self, stream: Value) -> str:
+        """A stream behind ``@``."""
+        written = self.form.stated.get(stream, stream)
+        spelled = self._short(written, str(stream))
+        is_compound = written.is_Add or written.is_Mul or written.is_Pow
+        return f"({spelled})" if is_compound and spelled != str(stream) else spelled
 
     def _short(self, expression: Expr, name: str) -> str:
         """An expression, its temporary values written out as far as it stays short."""
