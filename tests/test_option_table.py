@@ -33,12 +33,14 @@ from cellgen.runtime.stacks import OPTIONS as OF_STACKS
 from cellgen.targets.c.options import NUMBERS_HEADER, numbers_header
 
 MOST_FILES = 4
-"""Files of the package and its templates that may name an option: the table, and its meaning."""
+"""Files of the package and its templates that may name an option: the table, and its meaning.
+Proofs, which try options, do not count."""
 
 
 def files_that_name(word: str) -> list[str]:
     folders = ((PACKAGE, "*.py"), (templates_folder(), "*.j2"))
     paths = [path for folder, kind in folders for path in sorted(folder.rglob(kind))]
+    paths = [path for path in paths if not path.is_relative_to(Path(PACKAGE) / "proof")]
     named = re.compile(rf"\b{word}\b")
     return [
         path.relative_to(Path(PACKAGE).parent).as_posix()

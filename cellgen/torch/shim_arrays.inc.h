@@ -165,7 +165,7 @@ static void *address(Run *run, Tensor tensor, const Member *member)
         return NULL;
     }
     const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
-    for (int64_t k = 0; k < rank; ++k)
+    for (int64_t k = 0; k < rank && member->source != THETA; ++k) /* whose shapes are bound */
         if (sizes[k] != cg_view_length(&view, k + before, run->dims)) {
             fail(run, "cellgen: shapes do not agree");
             return NULL;

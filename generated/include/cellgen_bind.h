@@ -143,11 +143,21 @@ static inline int64_t cg_order(const cellgen_axis *axis)
     return (axis->terms << 32) + axis->term[0].factor;
 }
 
-/* One round over the axes of all views, in order; how many dimensions it told, -1: a fault. */
-static inline int64_t cg_round(const cg_view *view, int64_t views, int64_t *size, cg_fault *fault)
+/* The first dimension of a function that nothing told; -1: there is none. */
+static inline int64_t cg_missing(const cellgen_signature *function, const int64_t *size)
 {
-    int64_t found = 0, order = -1, next = 0;
-    for (; next != INT64_MAX; order = next) {
+    for (int64_t k = 0; k < function->dims; ++k)
+        if (size[function->dim[k]] < 0)
+            return function->dim[k];
+    return -1;
+}
+
+/* One round over the axes of all views, in order, while a dimension is missing; how many it told, -1: a fault. */
+static inline int64_t cg_round(const cellgen_signature *function, const cg_view *view, int64_t views, int64_t *size,
+                               cg_fault *fault)
+{
+    int64_t found = 0, order = ((int64_t)1 << 32) + 1, next = 0; /* the first: one dimension alone */
+    for (; next != INT64_MAX && cg_missing(function, size) >= 0; order = next) {
         next = INT64_MAX;
         for (int64_t v = 0; v < views; ++v)
             for (int64_t a = view[v].change.last_step; a < view[v].value->axes; ++a) {
@@ -185,14 +195,13 @@ static inline cg_fault cg_bind(const cellgen_cell *cell, const cellgen_signature
         }
     }
     while (told > 0)
-        told = cg_round(view, views, size, &fault);
+        told = cg_round(function, view, views, size, &fault);
     if (told < 0)
         return fault;
-    for (int64_t k = 0; k < function->dims; ++k)
-        if (size[function->dim[k]] < 0) {
-            fault.code = CG_UNBOUND, fault.axis = function->dim[k];
-            return fault;
-        }
+    if ((told = cg_missing(function, size)) >= 0) {
+        fault.code = CG_UNBOUND, fault.axis = told;
+        return fault;
+    }
     const int64_t rows = cg_dim_named(cell, "B");
     for (int64_t v = 0; v < views; ++v)
         for (int64_t a = view[v].change.last_step - view[v].change.by_row; a < view[v].value->axes; ++a) {

@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from drawn import drawn, function  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import cellgen.torch  # noqa: E402
+from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import schemas  # noqa: E402
 
 pytestmark = [
@@ -26,9 +29,8 @@ pytestmark = [
 ]
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
-NOTHING = (0, 0, 1, 0, False)
 """What follows the options: products, checkpoint, every, hidden, last."""
-USUAL = ([], 0, False, False, 0, False, *NOTHING)
+USUAL = ([], 0, *as_numbers(ON_TENSORS))
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +78,9 @@ def test_opcheck_of_steps_that_do_not_count() -> None:
     theta = [t.detach() for t in drawn(function("gru")).values()]
     mask = torch.tensor([[True, False], [True, True], [False, True]])
     tables = [torch.tensor([3, 1]), mask, ~mask]
-    arguments = ("gru", theta, [], False, tables, 7, True, True, 0, True, *NOTHING)
+    switches = {"reverse": True, "zero_output_for_mask": True, "flush_denormals": True}
+    numbers = as_numbers(replace(ON_TENSORS, **switches))
+    arguments = ("gru", theta, [], False, tables, 7, *numbers)
     torch.library.opcheck(FORWARD, arguments)
 
 

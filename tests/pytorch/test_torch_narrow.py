@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
 
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
+from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.runtime.numbers import as_numbers  # noqa: E402
 from cellgen.torch import operators, schemas  # noqa: E402
 
 pytestmark = [
@@ -24,7 +27,7 @@ pytestmark = [
 ]
 FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
 BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
-USUAL = ([], 0, False, False, 0, False, 0, 0, 1, 0, False)
+USUAL = ([], 0, *as_numbers(ON_TENSORS))
 DTYPES = (torch.bfloat16, torch.float16)
 MASK = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) > 0.3
 TABLES = {"lengths": torch.tensor([40, 7, 23]), "mask": MASK, "reset": MASK.roll(3, 0)}
@@ -128,15 +131,15 @@ def test_a_part_of_the_outputs_and_other_strides() -> None:
 def test_operators_in_python_give_the_same(name: str, dtype: torch.dtype) -> None:
     theta = [tensor.detach() for tensor in narrow(name, dtype).values()]
     scalars = [*function(name).scalars.values()]
-    tables = ([*TABLES.values()], 7, *USUAL[2:])
-    for options in (USUAL, (*tables[:7], 6, *tables[8:])):
+    segments = as_numbers(replace(ON_TENSORS, checkpoint=6))
+    for options in (USUAL, ([*TABLES.values()], 7, *segments)):
         found = FORWARD(name, theta, scalars, True, *options)
         wanted = operators._forward(name, theta, scalars, True, *options)
         fake = operators._forward_shapes(name, theta, scalars, True, *options)
         assert [(t.dtype, t.shape) for t in found] == [(t.dtype, t.shape) for t in fake]
         count = len(function(name).layout.outputs)
         assert {t.dtype for t in found[count:]} <= {dtype, torch.float16, torch.float32}
-        kept = found[count:] if options[7] else found
+        kept = found if options is USUAL else found[count:]
         upstream = [torch.randn(found[0].shape).to(dtype)]
         arguments = (name, theta, scalars, kept, upstream, 1, -1, *options)
         pairs = zip(
