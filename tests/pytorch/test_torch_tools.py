@@ -8,6 +8,7 @@ import io
 import pickle
 import warnings
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -153,6 +154,30 @@ def test_packed_sequences_are_traced_without_warnings_for_other_lengths(
     for x, lengths in ((torch.randn(9, 2, I), [4, 9]), (torch.randn(3, 4, I), [3, 1, 2, 3])):
         given = x, torch.tensor(lengths)
         assert torch.equal(traced(*given), own(*given))
+
+
+def iterations(layer: torch.nn.Module, name: str, calls: int) -> tuple[int, Tensor]:
+    """Steps of the power iteration of a spectral norm in some calls, and the last output."""
+    torch.manual_seed(1)
+    normed = torch.nn.utils.parametrizations.spectral_norm(layer, name)
+    with mock.patch.object(
+        torch.nn.utils.parametrizations._SpectralNorm, "_power_method", autospec=True,
+        side_effect=torch.nn.utils.parametrizations._SpectralNorm._power_method,
+    ) as stepped:  # fmt: skip
+        for _ in range(calls):
+            output = normed(torch.ones(2, 1, I))[0]
+    return stepped.call_count, output
+
+
+def test_a_normed_weight_is_formed_once_a_call() -> None:
+    torch.manual_seed(0)
+    peer = torch.nn.GRU(I, H)
+    mine = copy.deepcopy(peer)
+    cellgen.torch.replace(mine)
+    count, found = iterations(mine, "weight_hh_l0", 30)
+    assert count == 30
+    torch.testing.assert_close(found, iterations(peer, "weight_hh_l0", 30)[1])
+    assert iterations(cellgen.torch.module("gru", I, H), "u_z", 3)[0] == 3
 
 
 def test_restore_is_the_way_back() -> None:
