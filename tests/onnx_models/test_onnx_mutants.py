@@ -6,8 +6,11 @@ onnxruntime, where that takes the model too: a node's operands and results, as t
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -59,6 +62,35 @@ def models() -> tuple[ModelProto, ...]:
     return (*(onnx.load(path) for path in sorted(FILES.glob("*.onnx"))), *own)
 
 
+class Peer:
+    """onnxruntime in a process of its own, since some mutants end it."""
+
+    def __init__(self) -> None:
+        self.pool = self.started()
+
+    def started(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def run(self, model, given):
+        """What a model gives; None where onnxruntime refuses it, or ends."""
+        try:
+            return self.pool.submit(answer, model.SerializeToString(), given).result()
+        except BrokenProcessPool:
+            self.pool = self.started()
+            return None
+
+
+def answer(model: bytes, given):
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        return run(onnx.load_from_string(model), given)
+    except Exception:  # of onnxruntime, which refuses it
+        return None
+
+
+peer = cache(Peer)
+
+
 @contextmanager
 def limited(seed):
     """Stop what hangs."""
@@ -103,10 +135,10 @@ def compared(model, layers, seed) -> str:
     more = [n for n in dict.fromkeys(names) if n and n not in own]
     shown.graph.output.extend(map(helper.make_empty_tensor_value_info, more))
     given = inputs(shown, seed)
-    try:
-        every = {**given, **run(shown, given)}
-    except Exception:  # of onnxruntime, which refuses it
+    found = peer().run(shown, given)
+    if found is None:
         return "read"
+    every = {**given, **found}
     for one, layer in zip(ones, layers, strict=True):
         if one.graph is graph and not gives_twice(one.node):
             compare_one(one.node, layer, every, seed)
@@ -159,7 +191,6 @@ def compare_one(node, layer, every, seed) -> None:
 
 
 def hold(seeds) -> Counter:
-    onnxruntime.set_default_logger_severity(4)
     return Counter(map(outcome, seeds))
 
 
