@@ -1,23 +1,28 @@
-"""Products in bfloat16 beside products in float32, and beside PyTorch's bfloat16 layers.
+"""Products in bfloat16, in every way that the machine has, beside float32 and PyTorch's layers.
 
     python -m benchmarks.half_precision --rounds 20 --threads 2
-    python -m benchmarks.half_precision --shapes W3,W4 --cells lstm
+    python -m benchmarks.half_precision --shapes W3,W4 --cells lstm --ways amx
 
-Every contestant takes a turn in every round; figures are each one's fastest, so that what else a
-machine does counts little. ``f`` is a forward pass, ``f+b`` one that saves and a backward pass with
-every gradient. ``bf16`` is ``products="bf16"`` on float32 arrays, ``arrays`` a call of arrays in
-bfloat16; each contestant has its own. ``full packed``, ``bf16 packed`` and ``int8 packed`` are
-forward passes of float32 arrays with weights that were packed before. ``torch`` is ``nn.LSTM`` or
-``nn.GRU`` in float32 and in bfloat16, where torch is installed. On a machine that is busy,
-processor time on one thread says more: ``--processor-time --threads 1``. Prints a table in
-Markdown: milliseconds of ``full``, the others as multiples of it.
+A process has one way (``CELLGEN_BF16``), so each way is measured in a process of its own, beside
+float32 there: every contestant takes a turn in every round; figures are each one's fastest, so that
+what else a machine does counts little. ``f`` is a forward pass, ``f+b`` one that saves and a
+backward pass with every gradient. ``amx``, ``avx512`` and ``float32`` are ``products="bf16"`` on
+float32 arrays. Of the first way: ``arrays``, a call of arrays in bfloat16; ``full packed``,
+``bf16 packed`` and ``int8 packed``, forward passes of float32 arrays with weights that were packed
+before; ``torch``, ``nn.LSTM`` or ``nn.GRU`` in float32 and in bfloat16, where torch is installed.
+On a machine that is busy, processor time on one thread says more: ``--processor-time --threads 1``.
+Prints a table in Markdown: milliseconds of ``full``, the others as multiples of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -25,6 +30,9 @@ import numpy as np
 import cellgen
 from cellgen.bench.shapes import BenchShape, parse_shapes
 from cellgen.runtime.abi import axis_length
+from cellgen.runtime.build.compiler import compiler
+from cellgen.runtime.build.half import VARIABLE, WAYS, half_products
+from cellgen.runtime.paths import include_folder
 from cellgen.runtime.results import Array
 
 try:
@@ -124,36 +132,80 @@ def fastest(
     return best
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cells", default="lstm,gru")
-    parser.add_argument("--shapes", default="W1,W3,W4,W6")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--without-torch", action="store_true")
-    parser.add_argument("--processor-time", action="store_true", help="of all threads")
-    given = parser.parse_args()
+Times = dict[str, dict[str, float]]
+"""Milliseconds by mode and contestant."""
+
+
+def measured(given: argparse.Namespace) -> Iterator[str]:
+    """One line of JSON for each cell and shape: cell, shape, ``Times``. Of this process's way."""
     clock = time.process_time if given.processor_time else time.perf_counter
-    names = ("bf16", "arrays", *(f"{p} packed" for p in PACKED), "torch full", "torch bf16")
-    print(f"| cell | shape | mode | full, ms | {' | '.join(names)} |")
-    print(f"|---|---|---|---:|{'---:|' * len(names)}")
     for cell in given.cells.split(","):
         for shape in parse_shapes([given.shapes]):
             works = of_cellgen(cell, shape, given.threads)
             if not given.without_torch:
                 works |= of_torch(cell, shape, given.threads)
-            best = fastest(works, given.rounds, clock)
-            for mode in ("f", "f+b"):
-                full = best[mode, "full"]
-                ratios = [
-                    f"{best[mode, name] / full:.2f}" if (mode, name) in best else ""
-                    for name in names
-                ]
-                print(
-                    f"| {cell} | {shape.name} | {mode} | {full:.3f} | {' | '.join(ratios)} |",
-                    flush=True,
-                )
+            times: Times = {"f": {}, "f+b": {}}
+            for (mode, name), best in fastest(works, given.rounds, clock).items():
+                times[mode][name] = best
+            yield json.dumps([cell, shape.name, times])
+
+
+def of_way(way: str, given: argparse.Namespace, *, is_first: bool) -> dict[tuple[str, str], Times]:
+    """What a process with one way measures, by cell and shape."""
+    words = [
+        f"--{name}={getattr(given, name)}" for name in ("cells", "shapes", "threads", "rounds")
+    ]
+    words += ["--processor-time"] if given.processor_time else []
+    words += ["--without-torch"] if given.without_torch or not is_first else []
+    command = [sys.executable, "-m", "benchmarks.half_precision", "--measure", *words]
+    done = subprocess.run(
+        command, env={**os.environ, VARIABLE: way}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return {
+        (cell, shape): times for cell, shape, times in map(json.loads, done.stdout.splitlines())
+    }
+
+
+def ways_here() -> list[str]:
+    """Those that the machine has, the one that it takes by itself first."""
+    found = []
+    for way in WAYS:
+        os.environ[VARIABLE] = way
+        if half_products(compiler(), include_folder()).way == way:
+            found.append(way)
+    del os.environ[VARIABLE]
+    own = half_products(compiler(), include_folder()).way
+    return sorted(found, key=lambda way: way != own)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", default="lstm,gru")
+    parser.add_argument("--shapes", default="W1,W2,W3,W4,W5,W6")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--ways", default="", help="amx, avx512, float32; all when left out")
+    parser.add_argument("--without-torch", action="store_true")
+    parser.add_argument("--processor-time", action="store_true", help="of all threads")
+    parser.add_argument("--measure", action="store_true", help="of this process's way, as JSON")
+    given = parser.parse_args()
+    if given.measure:
+        for line in measured(given):
+            print(line, flush=True)
+        return
+    ways = given.ways.split(",") if given.ways else ways_here()
+    found = {way: of_way(way, given, is_first=way == ways[0]) for way in ways}
+    others = ("arrays", *(f"{p} packed" for p in PACKED), "torch full", "torch bf16")
+    print(f"| cell | shape | mode | full, ms | {' | '.join((*ways, *others))} |")
+    print(f"|---|---|---|---:|{'---:|' * (len(ways) + len(others))}")
+    for (cell, shape), first in found[ways[0]].items():
+        for mode, times in first.items():
+            own = [found[way][cell, shape][mode] for way in ways]
+            cells = [f"{of['bf16'] / of['full']:.2f}" for of in own]
+            full = times["full"]
+            cells += [f"{times[name] / full:.2f}" if name in times else "" for name in others]
+            print(f"| {cell} | {shape} | {mode} | {full:.3f} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

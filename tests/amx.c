@@ -1,10 +1,12 @@
 /* Instructions of AMX and products made of them, with hardware or emulated: prints a digest of the bits of each kind of
  * operands and of all products, for tests/test_amx.py to compare. A product that is not the chain that cellgen_amx.h
- * describes, or that writes beside its result, ends with code 1. With an argument: what hardware answers with a signal. */
+ * describes, or that writes beside its result, ends with code 1. With an argument: what hardware answers with a signal,
+ * or `small`: the way that is chosen beside an alternate signal stack into which tiles do not fit. */
 #include <stdio.h>
 
 #include "cellgen_amx.h"
 #include <math.h>
+#include <signal.h>
 
 static uint64_t state = 88172645463325252ull;
 static uint32_t draw(void)
@@ -85,6 +87,14 @@ enum { ROWS = 50, COLUMNS = 97, GROUPS = 3, TERMS = 2, BESIDE = 7 };
 static uint32_t left[TERMS][ROWS][16 * GROUPS + 5], right[TERMS][16 * GROUPS][COLUMNS + 3];
 static float sums[ROWS + 1][COLUMNS + BESIDE], before[ROWS + 1][COLUMNS + BESIDE];
 
+static void draw_pairs(uint32_t *to, size_t count)
+{
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t first = draw_half(ABOUT_ONE) << 16;
+        to[i] = first | draw_half(ABOUT_ONE);
+    }
+}
+
 static int is_chain(int64_t rows, int64_t columns, int64_t terms, const cellgen_term_tiles *term, int accumulate)
 {
     for (int64_t m = 0; m <= ROWS; ++m)
@@ -120,10 +130,11 @@ static int products(void)
                 for (int t = 0; t < TERMS; ++t) {
                     const cellgen_term_tiles own = {draw() % (GROUPS + 1), left[t][0], 16 * GROUPS + 5, right[t][0], COLUMNS + 3};
                     term[t] = own;
-                    for (size_t i = 0; i < sizeof left[t] / 4; ++i) left[t][0][i] = draw_half(ABOUT_ONE) << 16 | draw_half(ABOUT_ONE);
-                    for (size_t i = 0; i < sizeof right[t] / 4; ++i) right[t][0][i] = draw_half(ABOUT_ONE) << 16 | draw_half(ABOUT_ONE);
+                    draw_pairs((uint32_t *)left[t], sizeof left[t] / 4);
+                    draw_pairs((uint32_t *)right[t], sizeof right[t] / 4);
                 }
-                for (size_t i = 0; i < sizeof sums / 4; ++i) sums[0][i] = before[0][i] = number(draw_half(ABOUT_ONE));
+                for (int m = 0; m <= ROWS; ++m)
+                    for (int n = 0; n < COLUMNS + BESIDE; ++n) sums[m][n] = before[m][n] = number(draw_half(ABOUT_ONE));
                 cellgen_amx_product(&amx, heights[h], widths[w], term, TERMS, sums[0], COLUMNS + BESIDE, accumulate);
                 cellgen_amx_end(&amx);
                 if (!is_chain(heights[h], widths[w], TERMS, term, accumulate)) return 0;
@@ -133,8 +144,20 @@ static int products(void)
     return 1;
 }
 
+static int small_stack(void)
+{
+    static char small[8192];
+    const stack_t stack = {.ss_sp = small, .ss_size = sizeof small};
+    const char *why;
+    if (sigaltstack(&stack, 0)) return 2;
+    const int way = cellgen_choose_bf16(&why);
+    printf("%d %s\n", way, why);
+    return 0;
+}
+
 int main(int count, char **words)
 {
+    if (count > 1 && !strcmp(words[1], "small")) return small_stack();
     static uint32_t words_of_a_tile[256];
     cellgen_amx amx = {0};
     if (!cellgen_may_use_amx()) return puts("not permitted"), 2;

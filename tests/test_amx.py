@@ -77,6 +77,18 @@ def test_hardware_gives_the_bits_of_the_emulation(emulated_program: Path, tmp_pa
     assert said(program(tmp_path)) == said(emulated_program)
 
 
+def test_a_process_that_is_refused_tiles_goes_another_way(tmp_path: Path) -> None:
+    """Linux refuses them where a signal stack has no room for what they are saved to."""
+    needs_amx()
+    done = subprocess.run(
+        [str(program(tmp_path)), "small"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout == (
+        "3 the system does not permit AMX, and vdpbf16ps is slower than fused multiply-adds\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "message"),
     [("released", "a tile is not configured"), ("unfit", "three tiles do not fit each other")],

@@ -200,7 +200,7 @@ CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const c
     cg_rows_of_row_block(b, args, options, from);
     b->team = call->team;
     b->packed = b->options.packed != 0;
-    b->unpacked = plan->unpacked && !(options && options->packed) && !b->in_bf16;
+    b->unpacked = plan->unpacked && !(options && options->packed);
     for (int i = 0; i < f->totals && number > 0; ++i)
         if (f->total[i].own != CELLGEN_NONE && cg_member(b, f->total[i].member))
             memcpy(b->args + CELLGEN_WORD * f->total[i].member, b->memory + f->total[i].own, sizeof(real *));

@@ -190,7 +190,7 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     if (options) row_block->options = *options;
     row_block->team = team;
     row_block->packed = options && options->packed;
-    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_bf16 && !row_block->in_int8;
+    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_int8;
     const int bad = cg_begin(row_block, options, &plan);
     if (bad) return bad;
     if (row_block->shown) cg_copy_row(row_block->shown, 0, row_block->B * cg_sparse_width(row_block));

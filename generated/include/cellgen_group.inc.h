@@ -1,39 +1,7 @@
 /* Groups of a step: tiles of products with equations on each, and products of inputs ahead of the loop.
  * Part of cellgen_stage.inc.h, once per precision. */
 
-/* Products of single steps, whose weights are read where they lie: all slots of a row side by side. */
-#undef cg_products_in_place
-#define cg_products_in_place CELLGEN_NAME(cellgen_products_in_place)
-CELLGEN_OUTLINE void cg_products_in_place(const cg_row_block *b, const cg_stage *stage, const cg_rows *at,
-                                          const cg_blocks *own, int64_t row_begin, int64_t row_end)
-{
-    const int64_t all = cg_length(b, stage->all_units), slots = stage->slots;
-    const int64_t heads = own->of_head ? cg_length(b, stage->heads) : 1;
-    const int64_t first = own->of_head ? 0 : own->begin * own->width;
-    const int64_t end = own->of_head ? own->units : own->end * own->width < own->units ? own->end * own->width : own->units;
-    real *const whole = b->memory[stage->whole] + row_begin * slots * all + first;
-    for (int64_t head = 0; head < heads; ++head) {
-        for (int i = 0; i < stage->runs; ++i) {
-            const cellgen_run *run = stage->run + i;
-            const int64_t inner = cg_length(b, run->inner), row = at[run->use].row;
-            const real *operand = cg_operand(b, at, run, head) + row_begin * row;
-            for (int j = 0; j < run->weights; ++j) {
-                const cellgen_weight *weight = stage->weight + run->first_weight + j;
-                const int64_t stride = cg_length(b, weight->stride);
-                const real *w = cg_either(b, weight->member, weight->memory);
-                if (weight->offset != CELLGEN_NONE) w += cg_length(b, weight->offset);
-                if (weight->head_step != CELLGEN_NONE) w += head * cg_length(b, weight->head_step);
-                real *out = whole + head * own->units + weight->slot * all;
-                if (weight->transposed)
-                    cg_gemm_nt(row_end - row_begin, end - first, inner, operand, row, w + first * stride, stride,
-                               out, slots * all, !weight->begins);
-                else
-                    cg_gemm_nn(row_end - row_begin, end - first, inner, operand, row, w + first, stride, out,
-                               slots * all, !weight->begins);
-            }
-        }
-    }
-}
+#include "cellgen_in_place.inc.h"
 
 /* Whole vectors of a row of a tile. */
 #undef cg_copy_vectors
@@ -313,7 +281,6 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
     const int64_t high = most < room ? most : room;
     tiles.pace = cellgen_pace((row_end - row_begin + high - 1) / high, stage->widest * vectors);
     tiles.ahead = b->hoist && stage->run->ahead != CELLGEN_NONE;
-    if (b->unpacked) cg_products_in_place(b, stage, frame->at, &tiles.own, row_begin, row_end);
 #if CELLGEN_PRECISION == 32
     CELLGEN_ALIGNED cellgen_pair rows_here[CELLGEN_ROUNDED_HERE];
     cellgen_rounded rounded;
@@ -325,6 +292,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 #else
     (void)of_part;
 #endif
+    if (b->unpacked) cg_products_in_place(b, stage, frame->at, tiles.rounded, &amx, &tiles.own, row_begin, row_end);
     cellgen_prefetch prefetch;
     if (stage->prefetches && parts == 1 && !tiles.deep && !b->unpacked &&
         (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {

@@ -186,7 +186,7 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     cg_rows_of_row_block(&call.all, args, options, 0);
     call.all.team = whole->team;
     call.all.packed = options->packed != 0;
-    call.all.unpacked = plan.unpacked && !options->packed && !call.all.in_bf16;
+    call.all.unpacked = plan.unpacked && !options->packed;
     const int bad = cg_begin(&call.all, &call.all.options, &plan);
     if (bad) return bad;
     cellgen_team_run(whole->team, cg_by_row_task, &call);

@@ -127,7 +127,7 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
     b->options.checkpoint = options->checkpoint;
     b->team = team;
     b->packed = segment->options.packed != 0;
-    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_bf16 && !b->in_int8;
+    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_int8;
     return cg_begin(b, &segment->options, &segment->plan);
 }
 

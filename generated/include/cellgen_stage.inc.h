@@ -93,17 +93,6 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
     }
 }
 
-#if CELLGEN_PRECISION == 32
-/* Weights that the caller has in bfloat16, NULL: in float. Products alone read such ones, in bfloat16. */
-CELLGEN_INLINE const uint16_t *cg_narrow_weight(const cg_row_block *b, const cellgen_weight *weight)
-{
-    const cellgen_options *const options = cg_options_of(b->f, b->args);
-    if (weight->member == CELLGEN_NONE || !options || !options->stored || options->stored[weight->member] != CELLGEN_STORED_BF16) return 0;
-    const uint16_t *const found = (const uint16_t *)(const void *)cg_member(b, weight->member);
-    return weight->offset == CELLGEN_NONE ? found : found + cg_length(b, weight->offset);
-}
-#endif
-
 /* Weights into panels, shared out over the threads; `all`: also those of stages that this call leaves out. */
 #undef cg_pack_panels
 #define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
