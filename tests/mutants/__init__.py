@@ -117,7 +117,7 @@ RULES = {
         (r"(?<=[\w\])] )or(?= [\w(])", "and"),
         (r"\bnot in\b", "in"),
         (r"\bif not (?=\w)", "if "),
-        (r"\bTrue\b", "False"),
+        (r"(?<!strict=)(?<!frozen=)\bTrue\b", "False"),
         (r"\b1\b(?=[\])])", "0"),
     ),
     "j2": (

@@ -38,11 +38,16 @@ SUITES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who noticed a mutant, in words; nobody where it is empty."""
+    """Who noticed a mutant, in words; nobody where it is empty.
+
+    ``changes`` is False where the C that is generated of its cells, and of their tangents, is the
+    same as without it: a condition that holds for none of them, a part that is not used.
+    """
 
     mutant: Mutant
     proof: str
     suite: str
+    changes: bool = True
 
 
 class Workplace:
@@ -65,9 +70,18 @@ class Workplace:
         try:
             proof = self._run("-m", "tests.mutants.prove", *mutant.cells)
             suite = self._suite(mutant) if suites and not proof else ""
+            generated = "" if proof or suite or path.suffix == ".h" else self._sources(mutant)
         finally:
             self._write(path, text)
-        return Verdict(mutant, proof, suite)
+        return Verdict(mutant, proof, suite, not generated or generated != self._sources(mutant))
+
+    def _sources(self, mutant: Mutant) -> str:
+        """A digest of what is generated of the cells of a mutant; nothing where that fails."""
+        words = [sys.executable, "-m", "tests.mutants.prove", "--sources", *mutant.cells]
+        done = subprocess.run(
+            words, cwd=self.folder, env=self.environment, capture_output=True, check=False
+        )
+        return done.stdout.decode().strip()
 
     def _write(self, path: Path, text: str) -> None:
         """Write a source; byte code of one that is as long, from the same second, is stale."""
@@ -116,7 +130,9 @@ def main(words: Sequence[str] | None = None) -> int:
         verdicts = _judged(mutants, Path(folder), options.jobs, options.suites)
     killed = sum(bool(v.proof) for v in verdicts)
     seen = sum(bool(v.proof or v.suite) for v in verdicts)
-    print(f"{killed} of {len(verdicts)} noticed by cellgen check, {seen} by it or by tests")
+    changing = sum(v.changes for v in verdicts)
+    print(f"{killed} of {changing} noticed by cellgen check, {seen} by it or by tests")
+    print(f"{len(verdicts) - changing} change nothing that is generated of their cells")
     return int(
         any(v.mutant.name and v.mutant.file.endswith(".h") and not v.proof for v in verdicts)
     )
@@ -134,6 +150,7 @@ def _judged(mutants: Sequence[Mutant], folder: Path, jobs: int, suites: bool) ->
         finally:
             free.put(place)
         who = f"check: {found.proof}" if found.proof else f"tests: {found.suite or '-'}"
+        who = who if found.changes else "changes nothing that is generated of its cells"
         print(f"{time.perf_counter() - began:5.0f} s  {mutant}\n         {who}", flush=True)
         return found
 
