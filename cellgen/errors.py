@@ -5,7 +5,27 @@ A message names the cell, the value, what was found, what was expected and one t
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+
+def _require_own_package(package: object) -> None:
+    """Refuse to run within the package of another project that is named cellgen as well.
+
+    Its files and these lie in one folder where both were installed, and one ``__init__.py`` is
+    left. Raises ImportError.
+    """
+    if not hasattr(package, "EXPORTS"):
+        folder = Path(str(getattr(package, "__file__", ""))).parent
+        raise ImportError(
+            f"{folder} holds files of another project, the cellgen of the package index, among "
+            f"those of cellgen-compiler: pip uninstall cellgen cellgen-compiler, then pip install "
+            f"cellgen-compiler"
+        )
+
+
+_require_own_package(sys.modules["cellgen"])
 
 
 class CellgenError(Exception):

@@ -38,7 +38,7 @@ try:
 except ModuleNotFoundError as missing:
     print(
         f"examples/characters.py needs matplotlib, and {missing.name} cannot be imported; "
-        f"install it with: pip install 'cellgen[examples]'",
+        f"install it with: pip install 'cellgen-compiler[examples]'",
         file=sys.stderr,
     )
     raise SystemExit(2) from None

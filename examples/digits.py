@@ -37,7 +37,7 @@ try:
 except ModuleNotFoundError as missing:
     print(
         f"examples/digits.py needs scikit-learn and matplotlib, and {missing.name} cannot be "
-        f"imported; install them with: pip install 'cellgen[examples]'",
+        f"imported; install them with: pip install 'cellgen-compiler[examples]'",
         file=sys.stderr,
     )
     raise SystemExit(2) from None

@@ -29,7 +29,8 @@ try:
     import cellgen.torch
     from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
 except ImportError as missing:
-    print(f"examples/torch_text.py: {missing}; pip install 'cellgen[torch]'", file=sys.stderr)
+    needed = "pip install 'cellgen-compiler[torch]'"
+    print(f"examples/torch_text.py: {missing}; {needed}", file=sys.stderr)
     raise SystemExit(2) from None
 
 from characters import licence

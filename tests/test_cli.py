@@ -566,9 +566,9 @@ def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkey
     assert result.exit_code == 0
     found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
     assert "no CUDA compiler: nvcc is not on PATH" in found["nvcc"]["text"]
-    assert "cellgen[cuda]" in found["nvcc"]["fix"]
+    assert "cellgen-compiler[cuda]" in found["nvcc"]["fix"]
     assert "products of the runtime header run instead" in found["cuBLAS"]["text"]
-    assert found["cuBLAS"]["fix"] == "pip install 'cellgen[cublas]'"
+    assert found["cuBLAS"]["fix"] == "pip install 'cellgen-compiler[cublas]'"
     monkeypatch.setattr("cellgen.runtime.device.cublas.candidates", lambda: iter(["libm.so.6"]))
     found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)["findings"]}
     assert found["cuBLAS"] == {**found["cuBLAS"], "ok": True, "text": "libm.so.6"}

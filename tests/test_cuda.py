@@ -907,7 +907,9 @@ def test_cublas_of_a_wheel_is_found_and_its_absence_is_said(
     null = kernel.library().ffi.NULL
     monkeypatch.setattr(kernel, "emulated", False)
     monkeypatch.setattr("cellgen.runtime.device.cublas.NAMES", ("libcublas_of_a_test.so.13",))
-    said = r"elman: cuBLAS was not found .*libcublas_of_a_test.* slow: pip install 'cellgen\["
+    said = (
+        r"elman: cuBLAS was not found .*libcublas_of_a_test.* slow: pip install 'cellgen-compiler\["
+    )
     with pytest.warns(RuntimeWarning, match=said):
         assert kernel.blas(0) == null
     assert not cublas.find()
@@ -1444,7 +1446,9 @@ def test_a_text_in_the_cache_that_is_not_the_listed_one_is_generated_again(
 
 def test_no_compiler_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
-    with pytest.raises(BuildError, match=r"no CUDA compiler.*pip install 'cellgen\[cuda\]'"):
+    with pytest.raises(
+        BuildError, match=r"no CUDA compiler.*pip install 'cellgen-compiler\[cuda\]'"
+    ):
         api.load_cuda("lstm").build()
     monkeypatch.setenv("CELLGEN_NVCC", "/nowhere/nvcc")
     with pytest.raises(BuildError, match="CELLGEN_NVCC names the CUDA compiler '/nowhere/nvcc'"):

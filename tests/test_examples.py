@@ -180,7 +180,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(package: s
     done = run_python("-c", code)
     assert done.returncode == 2
     assert re.search(rf"{package}\S* cannot be imported", done.stderr)
-    assert "pip install 'cellgen[examples]'" in done.stderr
+    assert "pip install 'cellgen-compiler[examples]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

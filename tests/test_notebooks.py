@@ -48,7 +48,7 @@ def test_files_that_a_notebook_names_exist(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_notebook_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="pip install 'cellgen[notebooks]'")
+    nbclient = pytest.importorskip("nbclient", reason="pip install 'cellgen-compiler[notebooks]'")
     nbformat = pytest.importorskip("nbformat")
     before = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{before}" if before else str(ROOT))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -134,6 +137,41 @@ def test_the_bridges_are_tested_at_every_landing():
     names = re.search(r'for name in ([\w ]+); do\n.*\n    "\$\{name\}_suite" "not slow"', run)
     bodies = [re.search(rf"{name}_suite\(\) {{([^}}]*)}}", suites)[1] for name in names[1].split()]
     assert {*re.findall(r" tests/(\w+)", "".join(bodies))} >= bridges
+
+
+def test_the_distribution_is_named_as_the_package_index_has_it():
+    """``cellgen`` there is another project's; an extra of it would fetch that."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["name"] == "cellgen-compiler"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    paths = [ROOT / name for name in listed.stdout.splitlines()] or [*ROOT.rglob("*")]
+    suffixes = {".py", ".md", ".toml", ".ipynb", ".j2", ".yml", ""}
+    extras = "|".join(project["project"]["optional-dependencies"])
+    wrong = re.compile(
+        rf"(?<!-)\bcellgen\\?\[({extras}|{{extra}})\b|"
+        r"(?<!un)install (-\S+ )*'?cellgen['`\"\s]|cellgen-\*"
+    )
+    found = []
+    for path in paths:
+        if path.suffix in suffixes and path.is_file() and path != Path(__file__):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found += [f"{path.relative_to(ROOT)}: {one[0]}" for one in wrong.finditer(text)]
+    assert found == []
+
+
+def test_files_of_the_other_project_are_told_at_the_first_import(tmp_path):
+    """Its ``__init__.py`` was installed over this one."""
+    ours = ROOT / "cellgen"
+    shutil.copytree(ours, tmp_path / "cellgen", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "cellgen" / "__init__.py").write_text("__version__ = '0.3'\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import cellgen.cli.main"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    last = done.stderr.splitlines()[-1]
+    assert "holds files of another project" in last
+    assert "pip install cellgen-compiler" in last
 
 
 def test_links_between_documents_lead_somewhere():

@@ -26,20 +26,20 @@ def test_importing_cellgen_imports_no_framework() -> None:
 
 def test_the_functions_of_jax_say_what_to_install() -> None:
     done = run("import sys; sys.modules['jax'] = None\nimport cellgen.jax")
-    assert "pip install 'cellgen[jax]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'cellgen-compiler[jax]'" in done.stderr.splitlines()[-1]
     assert done.returncode == 1
 
 
 def test_the_layers_of_torch_say_what_to_install() -> None:
     done = run("import sys; sys.modules['torch'] = None\nimport cellgen.torch")
-    assert "pip install 'cellgen[torch]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'cellgen-compiler[torch]'" in done.stderr.splitlines()[-1]
     assert done.stderr.count("Traceback") == 1
     assert done.returncode == 1
 
 
 def test_models_of_onnx_say_what_to_install() -> None:
     done = run("import sys; sys.modules['onnx'] = None\nimport cellgen.onnx")
-    assert "pip install 'cellgen[onnx]'" in done.stderr.splitlines()[-1]
+    assert "pip install 'cellgen-compiler[onnx]'" in done.stderr.splitlines()[-1]
     assert done.returncode == 1
 
 

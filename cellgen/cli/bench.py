@@ -66,7 +66,7 @@ def usable(plan: Plan, failures: Sequence[Failure]) -> tuple[Plan, list[Failure]
 def require_matplotlib() -> None:
     """Raise UsageError before hours have gone into a picture that cannot be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib; pip install 'cellgen[plot]'")
+        raise UsageError("--plot needs matplotlib; pip install 'cellgen-compiler[plot]'")
 
 
 def run(plan: Plan) -> BenchReport:

@@ -110,7 +110,7 @@ def _cache() -> list[Finding]:
 
 def _extra(module: str, extra: str, purpose: str) -> Finding:
     present = importlib.util.find_spec(module) is not None
-    fix = "" if present else f"pip install 'cellgen[{extra}]'"
+    fix = "" if present else f"pip install 'cellgen-compiler[{extra}]'"
     text = purpose if present else f"not installed: {purpose}"
     return Finding(f"[{extra}] {module}", present, text, fix, required=False)
 

@@ -1,7 +1,7 @@
 """Cells as functions of JAX: ``cellgen.jax.function(GRU)(params, x)``.
 
 Pure functions, known to ``jit``, ``grad`` and every other transform, to any order. Needs JAX:
-``pip install cellgen[jax]``.
+``pip install cellgen-compiler[jax]``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     if error.name != "jax":  # it is there and lacks something: its own words say what
         raise
     raise ImportError(
-        "cellgen.jax needs JAX, which is not installed; pip install 'cellgen[jax]'"
+        "cellgen.jax needs JAX, which is not installed; pip install 'cellgen-compiler[jax]'"
     ) from None
 
 from cellgen.jax.functional import CellFunction, function

@@ -3,7 +3,7 @@
 ``export`` writes a cell over time: as ONNX's ``LSTM``, ``GRU`` or ``RNN`` where that is exactly the
 cell, else as a ``Scan`` over standard operators. ``load`` finds such nodes in a model and gives
 their cells and weights; ``read`` gives what runs them as the nodes run, ``declare`` writes them
-down. Needs onnx: ``pip install cellgen[onnx]``.
+down. Needs onnx: ``pip install cellgen-compiler[onnx]``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ except ModuleNotFoundError as error:
     if error.name != "onnx":  # it is there and lacks something: its own words say what
         raise
     raise ImportError(
-        "cellgen.onnx needs the package onnx, which is not installed; pip install 'cellgen[onnx]'"
+        "cellgen.onnx needs the package onnx, which is not installed; "
+        "pip install 'cellgen-compiler[onnx]'"
     ) from None
 
 from cellgen.onnx.export import export

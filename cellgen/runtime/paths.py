@@ -41,7 +41,7 @@ def _folder(name: str, package: Path) -> Path:
     if not path.is_dir():
         raise BuildError(
             f"the installation of cellgen is incomplete: {path} is missing; "
-            "install again (`pip install --force-reinstall cellgen`), "
+            "install again (`pip install --force-reinstall cellgen-compiler`), "
             "or work in a complete checkout of the repository"
         )
     return path

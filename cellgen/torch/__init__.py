@@ -3,7 +3,8 @@
 ``function`` gives any cell as a function of tensors, ``module`` as a layer with parameters. Both
 are differentiable to any order, and known to ``torch.compile``, ``torch.export`` and
 ``torch.func``. ``GRU``, ``LSTM``, ``RNN`` and their cells stand in for ``torch.nn``'s; ``replace``
-puts them into a model, ``restore`` is the way back. Needs torch: ``pip install cellgen[torch]``.
+puts them into a model, ``restore`` is the way back. Needs torch:
+``pip install cellgen-compiler[torch]``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":  # it is there and lacks something: its own words say what
         raise
     raise ImportError(
-        "cellgen.torch needs PyTorch, which is not installed; pip install 'cellgen[torch]'"
+        "cellgen.torch needs PyTorch, which is not installed; pip install 'cellgen-compiler[torch]'"
     ) from None
 
 from cellgen.torch.functional import CellFunction, function

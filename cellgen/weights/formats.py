@@ -35,7 +35,7 @@ def required(module: str, extra: str) -> Any:
         package = module.partition(".")[0]
         raise FormatError(
             f"such files need the package {package}, which is not installed: "
-            f"pip install 'cellgen[{extra}]', or use .npz"
+            f"pip install 'cellgen-compiler[{extra}]', or use .npz"
         ) from None
 
 

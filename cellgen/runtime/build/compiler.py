@@ -29,7 +29,7 @@ STILL_WORKS = (
 )
 FIX_COMPILER = (
     "install one: Debian and Ubuntu `apt install gcc`, Fedora `dnf install gcc`, macOS "
-    "`xcode-select --install`, anywhere `pip install cellgen[zig]`; "
+    "`xcode-select --install`, anywhere `pip install cellgen-compiler[zig]`; "
     "or name one: CELLGEN_CC=/path/to/cc"
 )
 REQUIRED_FLAGS = ("-O3", "-fPIC", "-std=gnu11")

@@ -37,8 +37,8 @@ def micro_kernel(info: CompilerInfo, include: Path) -> str:
     words = [word.strip(' "') for line in lines for word in line.split(" / ")]
     if len(words) != 5:
         raise BuildError(
-            f"{info} does not read {include / 'cellgen_gemm.h'}; install cellgen anew, or name "
-            f"another compiler: CELLGEN_CC=/path/to/cc"
+            f"{info} does not read {include / 'cellgen_gemm.h'}; install "
+            f"cellgen-compiler anew, or name another compiler: CELLGEN_CC=/path/to/cc"
         )
     name, width, registers, rows, vectors = words
     return (

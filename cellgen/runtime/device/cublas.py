@@ -17,7 +17,7 @@ WHEEL_PLACES = ("cu13/lib", "cublas/lib")
 ITS_OWN = "libcublasLt.so*"
 """What it needs beside itself, where no search path leads."""
 FALLBACK = "the products of the runtime header run instead, which are right and slow"
-FIX = "pip install 'cellgen[cublas]'"
+FIX = "pip install 'cellgen-compiler[cublas]'"
 
 
 def wheel_folders(places: tuple[str, ...] = WHEEL_PLACES) -> Iterator[Path]:

@@ -47,7 +47,7 @@ EMULATION_FLAGS = (
     "-shared",
 )
 FIX = (
-    f"install the CUDA toolkit, or `pip install 'cellgen[cuda]'`, or name a compiler: "
+    f"install the CUDA toolkit, or `pip install 'cellgen-compiler[cuda]'`, or name a compiler: "
     f"{VARIABLE}=/path/to/nvcc"
 )
 STILL_WORKS = "C kernels of the cell still work"
