@@ -12,8 +12,8 @@ import cellgen
 from cellgen.language.ops import OPERATORS, POINTWISE
 
 SOURCES = Path(cellgen.__file__).parent
-ELSEWHERE = ("language/ops/", "cells/", "compat/", "torch/recurrent.py")
-"""The table itself; arguments of authors and of other libraries, "tanh" or "relu"."""
+ELSEWHERE = ("language/ops/", "language/misuse.py", "cells/", "compat/", "torch/recurrent.py")
+"""The table itself; words of authors and arguments of other libraries, "tanh" or "relu"."""
 SPELLS_EVERY_ROW = "targets/python/loop.py"
 """It may look a row up by name, in a table of spellings; so does a target."""
 OF_TEXT = ("startswith", "endswith", "removeprefix", "removesuffix", "replace", "partition")

@@ -42,7 +42,7 @@ def scan_of(graph: ModelGraph, node: NodeProto) -> NodeProto:
 
 
 @dataclass(frozen=True)
-class _Carried:
+class _LoopState:
     """A value that a loop carries: in the body, where it starts, and what it becomes."""
 
     value: ValueInfoProto
@@ -68,7 +68,7 @@ class _Loop:
             raise self._none("its body gives another number of results")
         self.number, self.condition = (value.name for value in body.input[:2])
         self.carried = [
-            _Carried(value, start, result.name, final)
+            _LoopState(value, start, result.name, final)
             for value, start, result, final in zip(
                 body.input[2:], node.input[2:], body.output[1:], node.output, strict=False
             )
@@ -96,7 +96,7 @@ class _Loop:
     def _source(self, name: str) -> str:
         return self.aliases.get(name, name)
 
-    def _is_same(self, carried: _Carried) -> bool:
+    def _is_same(self, carried: _LoopState) -> bool:
         """Whether a value is the same in every step."""
         return bool(self._source(carried.result) == carried.value.name)
 
@@ -242,7 +242,7 @@ class _Loop:
         axes = self.graph.shapes[source][1:]
         return helper.make_tensor_value_info(name, kind, list(axes))
 
-    def _outputs(self, states: Sequence[_Carried]) -> Iterator[ValueInfoProto]:
+    def _outputs(self, states: Sequence[_LoopState]) -> Iterator[ValueInfoProto]:
         results = {value.name: value for value in self.body.output}
         yield from (results[c.result] for c in states)
         yield from (value for value, _ in self.results)

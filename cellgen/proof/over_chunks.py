@@ -17,7 +17,7 @@ from cellgen.errors import ArgumentError
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, Value
 from cellgen.program.chunks.layers import Delay, LinearScan, MaxPlusScan, Memory
-from cellgen.program.chunks.layout import Layout
+from cellgen.program.chunks.layout import StreamLayout
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
 from cellgen.program.chunks.writer import ChunkProgram
 from cellgen.program.closures import Array
@@ -57,7 +57,7 @@ def adjoint_of(program: Program) -> Adjoint:
 
 
 @dataclass
-class Rows:
+class StreamRows:
     """Which steps of which rows are valid, in the order in which they run."""
 
     order: np.ndarray
@@ -68,7 +68,7 @@ class Rows:
     """Steps that show what the step before showed."""
 
     @classmethod
-    def of(cls, options: Options, steps: int, rows: int) -> Rows:
+    def of(cls, options: Options, steps: int, rows: int) -> StreamRows:
         """Read lengths, mask, reset and reverse."""
         order = np.arange(steps)[:: -1 if options.reverse else 1]
         inside = np.ones((steps, rows), bool)
@@ -108,7 +108,7 @@ class LayerRun:
     """
 
     chunk: ChunkProgram
-    layout: Layout
+    layout: StreamLayout
     streams: Arrays
     programs: tuple[Program, ...]
     sizes: Mapping[str, int]
@@ -199,7 +199,7 @@ class ChunkRun:
         self.definition, self.options, self.length = definition, options, length
         self.exact = exact
         self.sizes = dict(sizes)
-        self.rows = Rows.of(options, sizes["T"], sizes["B"])
+        self.rows = StreamRows.of(options, sizes["T"], sizes["B"])
         self.programs: ChunkPrograms = chunk_programs(definition, self.rows.has_gaps)
         self.arguments: Arrays = {
             **{name: np.asarray(number) for name, number in definition.defaults.items()},
@@ -271,7 +271,7 @@ class ChunkRun:
         return {str(v): self.by_row[str(v)] for v in program.arguments}
 
     def _layer(self, chunk: ChunkProgram) -> None:
-        layer, layout = chunk.layer, Layout(chunk.layer)
+        layer, layout = chunk.layer, StreamLayout(chunk.layer)
         pre = self.programs.form.pre[layer.states]
         formed = interpret(pre, self._given(pre), self._row_sizes)
         streams = {

@@ -12,7 +12,7 @@ from cellgen.program.chunks.layers import Layer, Memory
 from cellgen.program.closures import Array
 
 
-class Layout:
+class StreamLayout:
     """How the arrays of one layer lie."""
 
     def __init__(self, layer: Layer) -> None:

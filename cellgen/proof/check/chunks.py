@@ -46,7 +46,7 @@ STRONGEST = 100.0
 
 
 @dataclass(frozen=True)
-class Case:
+class ChunkCase:
     """One run of a cell: with options, the states that it starts from, and what inputs are."""
 
     name: str
@@ -71,12 +71,12 @@ def _options() -> tuple[Options, ...]:
 
 
 CASES = (
-    Case("plain"),
-    Case("plain", exact=True),
-    Case("plain", steps=1),
-    Case("plain", steps=2 * LENGTH, is_initial=True),
-    *(Case("with options", options=options) for options in _options()),
-    Case("of equal inputs and zeros", inputs="equal"),
+    ChunkCase("plain"),
+    ChunkCase("plain", exact=True),
+    ChunkCase("plain", steps=1),
+    ChunkCase("plain", steps=2 * LENGTH, is_initial=True),
+    *(ChunkCase("with options", options=options) for options in _options()),
+    ChunkCase("of equal inputs and zeros", inputs="equal"),
 )
 
 
@@ -108,7 +108,7 @@ def prove_chunks(definition: Definition, rng: np.random.Generator) -> list[Row]:
 
 def _prove_case(
     definition: Definition,
-    case: Case,
+    case: ChunkCase,
     rng: np.random.Generator,
     found: dict[str, float],
     gradients: dict[str, float],
@@ -139,7 +139,7 @@ def _prove_case(
 
 
 def _arguments(
-    definition: Definition, case: Case, sizes: Mapping[str, int], rng: np.random.Generator
+    definition: Definition, case: ChunkCase, sizes: Mapping[str, int], rng: np.random.Generator
 ) -> Arguments:
     arguments = draw_arguments(definition, sizes, rng, 1.0, False)
     for memory in chunk_programs(definition).form.memories:
@@ -169,7 +169,7 @@ def _arguments(
 
 def _gradient_errors(
     definition: Definition,
-    case: Case,
+    case: ChunkCase,
     arguments: Arguments,
     sizes: Mapping[str, int],
     above: Mapping[str, Array],
