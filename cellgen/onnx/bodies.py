@@ -320,6 +320,8 @@ class _Reader:
         for name, axis in outputs:
             source = self.constants.source(name)
             term = self._term(source, self.node)
+            if len(term.shape) > 1 and term.shape[0] != B:
+                raise UsageError(f"{self.where}: its result {short(name)!r} has no axis of rows")
             own = self.targets.get(source, "")
             if not own:
                 own = self.step.write(BodyTerm(name, self.step.number(term), term.meaning)).text

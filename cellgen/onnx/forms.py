@@ -23,6 +23,8 @@ RUNTIME = "com.microsoft"
 """The domain of onnxruntime's operators."""
 SAME_FORM = {"DynamicQuantizeLSTM": "LSTM"}
 """Operators of onnxruntime, and the standard ones whose attributes they have."""
+GIVES_NAMES = ("LSTM", "GRU", "RNN")
+"""Operators whose operands are looked at where they are read, by what they hold."""
 LONGEST_NAME = 80
 """Characters of a name that a message shows."""
 
@@ -54,6 +56,10 @@ def attributes(where: str, node: NodeProto, opset: int) -> dict[str, Any]:
         _require_count(where, node, "operands", len(node.input), schema.min_input, schema.max_input)
         least, most = schema.min_output, schema.max_output
         _require_count(where, node, "results", len(node.output), least, most)
+        for formal, name in zip(schema.inputs[: schema.min_input], node.input, strict=False):
+            is_needed = formal.option.name == "Single" and node.op_type not in GIVES_NAMES
+            if is_needed and not name:
+                raise UsageError(f"{where}: {called(node)}: its operand {formal.name} is left out")
     return values
 
 

@@ -143,6 +143,12 @@ BROKEN = {
         rf"{SCAN}: node 's_new' \(Identity\) reads 'a' before it is made"),
     "Identity of nothing": (lambda: of_body([make("Identity", [], "s_new")]),
                             rf"{SCAN}: node 's_new' \(Identity\) has 0 operands, expected 1"),
+    "an operand left out": (lambda: of_body([make("PRelu", ["x", ""], "s_new")]),
+                            rf"{SCAN}: node 's_new' \(PRelu\): its operand slope is left out"),
+    "a result without rows": (
+        lambda: of_body([ADD, make("Identity", ["w"], "y")], {"w": np.ones((2, 3), "f")},
+                        outputs=("y",)),
+        f"{SCAN}: its result 'y' has no axis of rows"),
     "Cast to nothing": (lambda: of_body([make("Cast", ["x"], "s_new")]),
                         rf"{SCAN}: node 's_new' \(Cast\) lacks the attribute 'to'"),
     "a value given twice": (lambda: of_body([ADD, make("Neg", ["x"], "s_new")]),
