@@ -71,7 +71,14 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
 
         cell = next(cell for cell in SHIPPED if cell.definition.name == name)
     text = _generated(cell, target).of(target)[listed.file]
-    TextDigest.of(listed.file, text).remember(text)
+    if TextDigest.of(listed.file, text) != listed:
+        raise BuildError(
+            f"{name}: what is generated for {target} is not what the list of digests in "
+            f"{generated_folder()} says; write the cell again with `cellgen build {name}`, or "
+            f"install cellgen-compiler again",
+            code=f"build.{target}",
+        )
+    listed.remember(text)
     return text
 
 

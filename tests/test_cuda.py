@@ -1431,6 +1431,20 @@ def test_texts_of_cells_that_ship_are_generated_once_and_held_by_their_digests(
     assert listed["elman"] == TextDigest.of("elman.cu", dict(first.sources.files)["elman.cu"])
 
 
+def test_a_list_of_digests_that_does_not_hold_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
+    other = {"elman": TextDigest("elman.cu", "0" * 64)}
+    monkeypatch.setattr(api, "read_listed", lambda *_: other)
+    with pytest.raises(BuildError, match="elman: what is generated for cuda is not what the list"):
+        cellgen.load_cuda("elman")
+    for text in ("elman.cu\n", "0" * 64 + " elman/elman.cu\n"):
+        (tmp_path / "cuda.sha256").write_text(text)
+        with pytest.raises(BuildError, match=r"cuda\.sha256, line 1: found .*expected a SHA-256"):
+            read_listed(tmp_path, "cuda")
+
+
 def test_a_text_in_the_cache_that_is_not_the_listed_one_is_generated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

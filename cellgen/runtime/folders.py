@@ -8,6 +8,7 @@ writes it: whoever needs such a text generates it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from cellgen.runtime.abi import Interface
 from cellgen.runtime.build import cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.interface_file import FILE, interface_of
+
+LISTED = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<cell>\w+)/(?P<file>[\w.]+)")
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,30 @@ def digest_file(folder: Path, target: str) -> Path:
 
 
 def read_listed(folder: Path, target: str) -> dict[str, TextDigest]:
-    """The texts of a target that a folder of cells holds by their digests, by cell."""
+    """The texts of a target that a folder of cells holds by their digests, by cell.
+
+    Raises BuildError for a line that is none of ``sha256sum``.
+    """
     file = digest_file(folder, target)
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    rows = (line.split("  ", 1) for line in lines)
-    return {path.split("/")[0]: TextDigest(path.split("/")[1], digest) for digest, path in rows}
+    listed = {}
+    for number, line in enumerate(_lines(file), 1):
+        row = LISTED.fullmatch(line)
+        if row is None:
+            raise BuildError(
+                f"{file}, line {number}: found {line[:60]!r}, expected a SHA-256, two spaces and "
+                f"CELL/FILE; write the list again with `cellgen build`",
+                code=f"build.{target}",
+            )
+        listed[row["cell"]] = TextDigest(row["file"], row["digest"])
+    return listed
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file, none where there is no such file. Raises BuildError."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise BuildError(f"cannot read {file}: {error}") from error
 
 
 def listed_text(listed: Mapping[str, TextDigest]) -> str:
