@@ -63,6 +63,16 @@ def check_tensors(where: str, items: Sequence[Argument], given: Mapping[str, obj
             )
 
 
+def check_states(where: str, name: str, states: Sequence[object]) -> None:
+    """Look for states that are left out beside others that are not. Raises KindError."""
+    for place, state in enumerate(states):
+        if state is None:
+            raise KindError(
+                f"{where}: {name}[{place}] is None, expected a torch.Tensor; pass all states, or "
+                f"leave {name} out, and all start as the cell says"
+            )
+
+
 def check_shapes(
     layer: CellLayers,
     x: Tensor,

@@ -217,7 +217,8 @@ static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
     cellgen_options options;
     cellgen_set_numbers(&options, &run->say);
     int64_t rank = 0, *sizes = NULL;
-    int32_t dtype = -1;
+    int32_t dtype = -1, device = -1;
+    _Bool dense = 0;
     void *found = NULL;
     none(run->result, run->function->results);
     run->wanted = wanted;
@@ -227,8 +228,10 @@ static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
         return;
     options.products = run->in_bf16;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
-    if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run)) {
-        fail(run, "cellgen: what is kept is of another call");
+    aoti_torch_is_contiguous(kept, &dense), aoti_torch_get_device_type(kept, &device);
+    if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run) || !dense ||
+        device != aoti_torch_device_type_cpu()) {
+        fail(run, "cellgen: what is kept is of another call, or lies elsewhere");
         return;
     }
     aoti_torch_get_data_ptr(kept, &found);

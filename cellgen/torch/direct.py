@@ -21,6 +21,16 @@ SAVES, REVERSE, OF_LAYER, DETACHED, OF_STEP = 1, 2, 4, 8, 16
 """Flags of a call: it keeps what a gradient reads; steps run in reverse; states have a first axis
 of one layer, (1, B, ...); tensors that require gradients are taken, too, since nothing is
 tracked; arrays over time are those of one step, (B, ...), and final states alone are results."""
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The types whose objects C takes."""
+
+
+def are_plain(values: Sequence[object]) -> bool:
+    """Whether all are tensors of torch's own kinds: no None, no stand-in of a tracer."""
+    for value in values:  # noqa: SIM110 - a third of the time of all(...)
+        if type(value) not in PLAIN:
+            return False
+    return True
 
 
 def is_quiet() -> bool:

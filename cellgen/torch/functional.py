@@ -176,6 +176,9 @@ class CellFunction:
         self._expected = frozenset(self.names)
         self._items = {item.name: item for item in layout.theta}
         self._telling = tuple(dict.fromkeys(item.name for item in layout.telling))
+        self.needs_states = not {*self._telling}.isdisjoint(
+            self.states
+        )  # they alone tell a dimension
         self._calls: dict[object, Planned] = {}
         self._options_of: Callable[..., Options] = torch.compiler.assume_constant_result(
             lambda *stated: options_of(layout, *stated)

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from cellgen import accept
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
 from cellgen.runtime.abi import axis_length
-from cellgen.torch.checks import check_given, check_shapes, check_tensors
+from cellgen.torch.checks import check_given, check_shapes, check_states, check_tensors
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import known_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
@@ -60,7 +60,6 @@ class CellLayers(KnownToTools, torch.nn.Module):
         self.initial, self.scalars = dict(initial), dict(scalars)
         self.input_size = self.roles.input_width(self.sizes)
         self.hidden_size = self.sizes.get("H", self.roles.output_width(self.sizes))
-        self._alone = any(item.role == "state" for item in cell.layout.telling)
         self.layer_sizes = _sizes_by_layer(self.roles, self.sizes, num_layers, 1 + bidirectional)
         self.output_size = self.roles.output_width(self.layer_sizes[-1])
         for layer, suffix, _ in self.places():
@@ -225,6 +224,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
                 f"{self.where}: state holds {len(found)} tensors, expected "
                 f"{len(self.roles.states)}: {names}; pass a tuple in this order"
             )
+        check_states(self.where, "state", found)
         return found
 
     def _run(
@@ -236,7 +236,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         shown: Mapping[str, Any],
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run every layer and direction; return the last one's outputs, and final states."""
-        if self._alone and not states:
+        if self.cell.needs_states and not states:
             states = _begun(self, x, batch_first=options["batch_first"])
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
@@ -282,7 +282,7 @@ def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | Non
         layers._said = said  # last: another thread goes by it
     if not isinstance(stack, Stack) or (layers.training and layers.dropout):
         return None
-    if state is None and layers._alone:
+    if state is None and layers.cell.needs_states:
         return None
     states = (state,) if type(state) is Tensor else state
     found = stack.run(x, states, layers._parameters, layers.batch_first)

@@ -140,6 +140,11 @@ def _keep_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> N
 
 def _backward_gradients(ctx: Any, cotangents: Sequence[Tensor | None]) -> tuple[Any, ...]:
     call: Call = ctx.call
+    if call.options.per_row:
+        raise TensorError(
+            f"{call.known.layout.where}: this backward pass was run with per_row, expected the "
+            f"sum over rows where gradients are differentiated; leave per_row out"
+        )
     tables, theta, upstream = call.split(ctx.saved_tensors)
     every = spread(upstream, ctx.present, len(call.layout(tables).upstream))
     d_theta, d_every = second(call, tables, theta, every, cotangents)

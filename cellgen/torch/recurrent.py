@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.shown import ON_TENSORS
+from cellgen.torch.checks import check_states
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import PLACES
 from cellgen.torch.functional import CAST, CellFunction, function
@@ -92,9 +93,12 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
             found = as_node(self, type(self).__name__, (input, hx), {}, {})
         return self._computed(input, hx) if found is None else found
 
+    def _given(self, hx: Any) -> tuple[Any, ...] | None:
+        return _given(type(self).__name__, hx, len(self.cell.states))
+
     def _computed(self, input: Any, hx: Any) -> Any:
         """Compute by operators, or as ``torch.nn`` does, which says what is wrong."""
-        states = None if is_exported_to_onnx() else _given(hx, len(self.cell.states))
+        states = None if is_exported_to_onnx() else self._given(hx)
         if states is None:
             return self.peer.forward(self, input, hx)
         if isinstance(input, PackedSequence) or torch.compiler.is_compiling():
@@ -216,13 +220,19 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
         return states if len(states) > 1 else states[0]
 
 
-def _given(hx: Any, count: int) -> tuple[Any, ...] | None:
-    """The states that a call is given; None where torch refuses what holds them."""
+def _given(where: str, hx: Any, count: int) -> tuple[Any, ...] | None:
+    """The states that a call is given; None where torch refuses what holds them.
+
+    Raises KindError where some are None.
+    """
     if hx is None:
         return ()
     if count == 1:
         return (hx,) if isinstance(hx, Tensor) else None
-    return tuple(hx) if isinstance(hx, tuple | list) and len(hx) == count else None
+    if not isinstance(hx, tuple | list) or len(hx) != count:
+        return None
+    check_states(where, "hx", hx)
+    return tuple(hx)
 
 
 def _has_kernel(tensor: Tensor, weight: Tensor) -> bool:
@@ -387,7 +397,7 @@ class LSTMCell(_Step, torch.nn.LSTMCell):
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         """One step: the new states h and c."""
-        states = _given(hx, 2)
+        states = _given("LSTMCell", hx, 2)
         found = self._usual(input, states)
         if found is not None:
             return found[0], found[1]

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward
-from cellgen.torch.direct import DETACHED, OF_STEP, SAVES, is_quiet
+from cellgen.torch.direct import DETACHED, OF_STEP, SAVES, are_plain, is_quiet
+from cellgen.torch.errors import TensorError
 from cellgen.torch.functional import CellFunction
 
 NO_TABLES = (None, None, None)
@@ -50,7 +51,7 @@ class CellStep:
         self, x: Any, states: Sequence[Any], parameters: Mapping[str, Any]
     ) -> Sequence[Tensor] | None:
         """Compute the final states, or nothing; ``states`` are () where they start at zero."""
-        if type(x) is not Tensor or x.dim() != 2:
+        if type(x) is not Tensor or x.dim() != 2 or not are_plain(states):
             return None
         run = native.direct()
         if run is None or not is_quiet():
@@ -112,16 +113,24 @@ class CellStep:
         return [None if d_x is None else d_x.squeeze(0), *spread[1:]]
 
     def _apart(self, theta: Sequence[Tensor], kept: Tensor) -> list[Tensor]:
-        """What a step keeps as the operators have it: outputs, final states, saved arrays."""
-        layout, place, found = self.cell.layout, 0, dict[str, Tensor]()
-        sizes = layout.sizes(theta)
-        for item in layout.forward.results:
-            if item.of:
-                continue
-            shape = layout.shape(item.name, sizes)
-            count = math.prod(shape)
-            found[item.name] = kept[place : place + count].view(shape)
-            place += -(-count // ALIGNED) * ALIGNED
+        """What a step keeps as the operators have it: outputs, final states, saved arrays.
+
+        Raises TensorError where a hook of saved tensors gave something else back.
+        """
+        layout, found = self.cell.layout, dict[str, Tensor]()
+        sizes, x = layout.sizes(theta), theta[0]
+        shapes = {i.name: layout.shape(i.name, sizes) for i in layout.forward.results if not i.of}
+        lengths = [-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes.values()]
+        expected = (sum(lengths),)
+        if (tuple(kept.shape), kept.dtype, kept.device) != (expected, x.dtype, x.device):
+            raise TensorError(
+                f"{layout.where}: what a step keeps is {tuple(kept.shape)} of {kept.dtype} on "
+                f"{kept.device}, expected {expected} of {x.dtype} on {x.device}; a hook of saved "
+                f"tensors changed it: let it give back what it was given"
+            )
+        parts = kept.contiguous().split(lengths)
+        for part, (name, shape) in zip(parts, shapes.items(), strict=True):
+            found[name] = part[: math.prod(shape)].view(shape)
         for name, final in zip(self.cell.over_time_names, self.cell.finals, strict=True):
             found[final] = found[name][0]
         return [found[item.name] for item in (*layout.outputs, *layout.saved)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from cellgen.errors import ArgumentError
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call
-from cellgen.torch.direct import DETACHED, OF_LAYER, REVERSE, is_quiet
+from cellgen.torch.direct import DETACHED, OF_LAYER, REVERSE, are_plain, is_quiet
 from cellgen.torch.functional import CellFunction, Eager
 
 Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
@@ -57,7 +57,7 @@ class Stack:
             return None
         if states is None:
             states = ()
-        elif type(states) is not tuple or len(states) != self.states:
+        elif type(states) is not tuple or len(states) != self.states or not are_plain(states):
             return None
         flags = OF_LAYER | DETACHED
         if torch.is_grad_enabled():
@@ -82,7 +82,7 @@ class Stack:
             own = states or (None,) * self.states
             return self._one([x, *own, *map(parameters.get, self.places[0][0])], flags, 0)
         place, count = 0, len(self.places) * len(self.places[0])
-        if any(type(state) is not Tensor or len(state) != count for state in states):
+        if any(len(state) != count for state in states):
             return None
         lasts: list[tuple[Tensor, ...]] = []
         for layer in self.places:

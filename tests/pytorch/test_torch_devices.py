@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,9 @@ from emulated import emulated_device  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import cellgen.torch  # noqa: E402
+from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.runtime.numbers import as_numbers  # noqa: E402
+from cellgen.torch import schemas  # noqa: E402
 from cellgen.torch.errors import DeviceRunError, TensorError  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
 
@@ -110,6 +114,24 @@ def test_parts_of_outputs_are_shown_on_a_device(asked: dict[str, object]) -> Non
         assert all((other is None) == (one is None) for other in others)
         if one is not None:
             torch.testing.assert_close(others, [one] * 2, rtol=1e-5, atol=1e-6)
+
+
+def test_a_device_refuses_options_of_operators_by_their_names() -> None:
+    theta = [tensor.detach() for tensor in drawn(function("elman")).values()]
+    forward, backward = (
+        getattr(getattr(torch.ops.cellgen, name), schemas.OVERLOAD)
+        for name in ("forward", "backward")
+    )
+    plain, last, by_row = (
+        as_numbers(replace(ON_TENSORS, **option))
+        for option in ({}, {"last_only": True}, {"per_row": True})
+    )
+    with emulated_device():
+        kept = forward("elman", theta, [], True, [], 0, *plain)
+        with pytest.raises(TensorError, match=r"last_only is given, .* of all steps; leave it out"):
+            forward("elman", theta, [], False, [], 0, *last)
+        with pytest.raises(TensorError, match=r"per_row is given, .* over rows; leave it out"):
+            backward("elman", theta, [], kept, [kept[0]], 1, -1, [], 0, *by_row)
 
 
 def test_gradients_of_single_samples_of_a_device() -> None:

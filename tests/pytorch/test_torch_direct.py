@@ -249,6 +249,23 @@ def test_a_copy_and_what_is_unpickled_call_anew() -> None:
             torch.testing.assert_close(again(x)[0], wanted, rtol=0, atol=0)
 
 
+def test_a_module_that_an_older_version_pickled_whole_runs() -> None:
+    """It has what ``module`` is made with, parameters, and nothing that follows from the cell."""
+    facts = ("cell", "sizes", "num_layers", "roles", "batch_first", "bidirectional", "dropout")
+    facts += ("window", "rate", "initial", "scalars", "input_size", "hidden_size")
+    facts += ("layer_sizes", "output_size")
+    plain = vars(torch.nn.Module())
+    for name in ("lem", "lstm"):
+        layer, x = cellgen.torch.module(name, 3, 5), torch.randn(4, 2, 3)
+        wanted = layer(x)[0]
+        again = pickle.loads(pickle.dumps(layer))
+        for other in {*vars(again)} - {*facts, *plain}:
+            delattr(again, other)
+        for learns in (True, False):
+            with torch.set_grad_enabled(learns):
+                torch.testing.assert_close(again(x)[0], wanted, rtol=0, atol=0)
+
+
 def test_options_of_a_layer_may_change_between_calls() -> None:
     layer, x = cellgen.torch.module("lem", 3, 5), torch.randn(6, 2, 3)
 

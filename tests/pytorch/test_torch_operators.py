@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_other_kept_tensors_are_refused() -> None:
     kept = FORWARD("elman", theta, [], False, [], 0, *NOTHING)
     with pytest.raises(RuntimeError):
         BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, *NOTHING)
+
+
+def test_gradients_row_by_row_are_not_differentiated() -> None:
+    theta = [*drawn(function("elman")).values()]
+    kept = [t.detach() for t in FORWARD("elman", theta, [], True, [], 0, *NOTHING)]
+    by_row = as_numbers(replace(ON_TENSORS, per_row=True))
+    for options, is_refused in ((NOTHING, False), (by_row, True)):
+        found = BACKWARD("elman", theta, [], kept, [kept[0]], 1, -1, [], 0, *options)
+        total = sum(gradient.square().sum() for gradient in found)
+        refused = pytest.raises(RuntimeError, match=r"run with per_row, .* leave per_row out")
+        with refused if is_refused else nullcontext():
+            assert torch.autograd.grad(total, theta[0])[0].any()
 
 
 def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 from torch.nn.utils import parametrizations  # noqa: E402
 
+import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
 from cellgen.torch import native  # noqa: E402
 
@@ -172,6 +173,87 @@ def test_tools_around_a_step() -> None:
         torch.autograd.grad(h.sum(), cell.weight_ih),
         torch.autograd.grad(other.relu().sum(), peer.weight_ih),
     )
+
+
+HOLES = [(None, 1), (1, None), (None, None)]
+"""Which of two states are there."""
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("holes", HOLES)
+@pytest.mark.parametrize("what", ["LSTMCell", "LSTM", "LSTM of 2", "module", "module of 2"])
+def test_states_are_all_there_or_none(
+    what: str, holes: tuple[int | None, ...], learns: bool
+) -> None:
+    kind, _, count = what.partition(" of ")
+    layers = int(count or 1)
+    rows = (ROWS,) if kind == "LSTMCell" else (layers, ROWS)
+    layer = {
+        "LSTMCell": lambda: cellgen.torch.LSTMCell(I, H),
+        "LSTM": lambda: cellgen.torch.LSTM(I, H, layers),
+        "module": lambda: cellgen.torch.module("lstm", I, H, layers),
+    }[kind]()
+    x = torch.randn(ROWS, I) if kind == "LSTMCell" else torch.randn(STEPS, ROWS, I)
+    states = tuple(None if hole is None else torch.randn(*rows, H) for hole in holes)
+    name, place = "state" if kind == "module" else "hx", holes.index(None)
+    words = rf"{kind}.*: {name}\[{place}\] is None, expected a torch.Tensor; pass all states"
+    with torch.set_grad_enabled(learns), pytest.raises(cellgen.ArgumentError, match=words):
+        layer(x, states)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_hook_gives_back_may_lie_anywhere(kind: str) -> None:
+    _, cell = pair(kind)
+    x = torch.randn(ROWS, I)
+
+    def slopes(change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), change):
+            return gradients(cell, x.unsqueeze(0))
+
+    def only_kept(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        sizes = [p.shape for p in cell.parameters()]
+        return lambda t: change(t) if t.dim() == 1 and t.shape not in sizes else t
+
+    gaps = slopes(lambda t: torch.stack([t, t + 1], -1)[..., 0])
+    assert all(map(torch.equal, gaps, slopes(lambda t: t)))
+    one = slopes(only_kept(lambda t: t[:1].expand_as(t)))
+    assert all(map(torch.equal, one, slopes(only_kept(lambda t: t[:1].repeat(len(t))))))
+    assert not torch.equal(one[0], gaps[0])
+    for change in (
+        lambda t: t[:-16],
+        lambda t: torch.cat([t, t]),
+        lambda t: t[None],
+        lambda t: t.double(),
+        lambda t: t.to("meta"),
+    ):
+        with pytest.raises(RuntimeError, match=r"what a step keeps is .* expected \(\d+,\) of"):
+            slopes(only_kept(change))
+
+
+class OfConstant(torch.nn.Module):
+    """A frozen layer that reads the same input at every call."""
+
+    def __init__(self, layer: torch.nn.Module, x: Tensor) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.register_buffer("x", x)
+
+    def forward(self, h: Tensor, c: Tensor | None = None) -> Tensor:
+        found = self.layer(self.x, h if c is None else (h, c))
+        return found[0] if isinstance(self.layer, torch.nn.LSTMCell) else found
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "GRU", "LSTM", "module"])
+def test_a_frozen_layer_is_traced_by_its_state_alone(kind: str) -> None:
+    over_time = kind not in KINDS
+    make = getattr(cellgen.torch, kind)
+    layer = make("gru", I, H) if kind == "module" else make(I, H)
+    model = OfConstant(layer, torch.randn(STEPS, ROWS, I) if over_time else torch.randn(ROWS, I))
+    states = [torch.randn(*(1,) * over_time, ROWS, H)] * (2 if kind.startswith("LSTM") else 1)
+    constant = {} if len(states) == 2 else {"c": None}
+    traced = torch.fx.symbolic_trace(model, concrete_args=constant)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["layer"]
+    torch.testing.assert_close(traced(*states), model(*states), rtol=0, atol=0)
 
 
 def test_the_mode_of_an_rnn_may_change() -> None:
