@@ -365,6 +365,20 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "expected: kernel, recurrent_kernel, bias; all are there with prefix 'a/'",
     ),
+    "a name that stands twice": (
+        lambda: convert(
+            {**drawn("keras.layers.GRU"), "kernel:0": np.ones((3, 12))},
+            "keras.layers.GRU", "torch.nn.GRU",
+        ),
+        "kernel stands twice, as kernel and kernel:0; give one",
+    ),
+    "a nested name that stands twice": (
+        lambda: convert(
+            {"a/kernel": np.ones(2), "a": drawn("keras.layers.GRU")},
+            "keras.layers.GRU", "torch.nn.GRU", prefix="a/",
+        ),
+        "convert: a/kernel stands twice among the arrays",
+    ),
     "no file": (lambda: weights.load("nowhere.npz"), "there is no file"),
 }  # fmt: skip
 
@@ -481,6 +495,28 @@ def test_what_lies_in_another_file_is_not_read(tmp_path: Path) -> None:
         file.create_dataset("outside", (2,), np.float32, external=place)
     with pytest.raises(ArgumentError, match="outside lies in another file"):
         weights.load(tmp_path / "a.h5")
+
+
+def test_a_name_that_stands_twice_in_a_file_is_named(tmp_path: Path) -> None:
+    arrays = drawn("keras.layers.GRU")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in ("w.npy", "w"):
+            archive.writestr(name, array_file(arrays["kernel"]))
+    with pytest.raises(ArgumentError, match="two arrays of the name w;"):
+        weights.load(tmp_path / "a.npz")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["gru/cell/kernel"] = arrays["kernel"]
+        file["gru/cell/vars/0"] = arrays["kernel"]
+        file["gru/cell/vars/1"] = arrays["recurrent_kernel"]
+    with pytest.raises(ArgumentError, match="two arrays of the name gru/cell/kernel;"):
+        weights.load(tmp_path / "a.h5")
+
+
+def array_file(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
 
 
 def test_names_of_tensorflow_are_those_of_keras() -> None:

@@ -2,7 +2,8 @@
 
 Input: a ``Loop`` as exporters write one for a layer over time: it counts its steps, takes the entry
 of that number of sequences around it, and ends with them. Output: a ``Scan`` of the same results,
-without what counts and what stays the same. That it counts and ends so is tried, at two lengths.
+without what counts and what stays the same. That it counts and ends so is tried: at two short
+lengths, and at one beyond which no sequence goes.
 Not supported: loops that end by what they compute, entries in any other order.
 """
 
@@ -27,8 +28,10 @@ BY_ENTRY = frozenset((
     "Max", "Min", "Mul", "Neg", "Not", "Or", "Sub",
 ))  # fmt: skip
 """What counts and compares: of several numbers the same as of each."""
-LONGEST = 2**20
-"""Steps of a sequence whose length is fixed."""
+LONGEST = 10**6
+"""Steps of the longest sequence: a limit from there on ends none."""
+DENSE = 1024
+"""Steps up to which each is tried; after them powers of two and those beside them."""
 _TRUE = np.asarray(True)
 
 
@@ -119,7 +122,7 @@ class _Loop:
 
     def _goes_back(self, sequences: Mapping[str, tuple[NodeProto, str]]) -> bool:
         """Whether it goes from the last entry to the first. Raises LoopError for neither."""
-        ways = {self._tried(list(sequences.values()), free) for free in FREE}
+        ways = {self._tried(list(sequences.values()), free) for free in (*FREE, LONGEST)}
         if len(ways) != 1:
             raise self._none("the order of its steps depends on their number")
         return ways.pop()
@@ -132,9 +135,11 @@ class _Loop:
             raise self._none(f"its sequences have {sorted(lengths)} steps")
         around = (self._around(n, free) if n else None for n in self.node.input[:2])
         limit, begins = around
-        if (limit is not None and limit < steps) or (begins is not None and not begins):
-            raise self._none("it ends before its sequences do")
-        every = np.arange(steps)
+        if begins is not None and not begins:
+            raise self._none("it ends before its sequences do, without a step")
+        if limit is not None and limit < steps:
+            raise self._none(f"it ends before its sequences do, after {limit} steps of {steps}")
+        every = _some_of(steps)
         first = {c.value.name: self._around(c.start, free) for c in self.counters}
         alone = self._computed({self.number: every[:1], self.condition: _TRUE, **first}, free)
         values, after = {}, {}
@@ -144,13 +149,13 @@ class _Loop:
             values[name] = (begin + every * by).astype(begin.dtype)
             after[counter.result] = (begin + (every + 1) * by).astype(begin.dtype)
         found = self._computed({self.number: every, self.condition: _TRUE, **values}, free)
-        if any(not np.array_equal(found(name, steps), array) for name, array in after.items()):
+        if any(not np.array_equal(found(name, every.size), array) for name, array in after.items()):
             raise self._none("what it counts with is no count")
-        goes_on = found(self.body.output[0].name, steps).astype(bool)
+        goes_on = found(self.body.output[0].name, every.size).astype(bool)
         if not goes_on[:-1].all() or (goes_on[-1] and limit != steps):
             raise self._none("it does not end with its sequences")
-        orders = [found(node.input[1], steps) for node, _ in sequences]
-        for order, back in ((every, False), (every[::-1], True)):
+        orders = [found(node.input[1], every.size) for node, _ in sequences]
+        for order, back in ((every, False), (steps - 1 - every, True)):
             if all(np.array_equal(one, order) for one in orders):
                 return back
         raise self._none("it takes entries of its sequences in another order")
@@ -158,21 +163,35 @@ class _Loop:
     def _computed(self, moving: Mapping[str, Array], free: int) -> Callable[[str, int], Array]:
         """What a body computes of numbers that count, entry by entry: of all steps at once."""
         inner = self.graph.within(self.body)
-        known = dict(moving)
-        for name, start in self.same.items():
-            array = self.graph.counted(start, self.node, free)
-            if array is not None:
-                known[name] = array
-        inner.known.update({(name, free): array for name, array in known.items()})
+        inner.known.update({(name, free): array for name, array in moving.items()})
         mixed = self._mixed(set(moving))
 
+        def computed(name: str) -> Array | None:
+            for same in self._made_of(name) & self.same.keys():
+                array = self.graph.counted(self.same[same], self.node, free)
+                if array is not None:
+                    inner.known[same, free] = array
+            return inner.counted(name, self.node, free)
+
         def value(name: str, steps: int) -> Array:
-            array = None if name in mixed else inner.counted(name, self.node, free)
+            array = None if name in mixed else computed(name)
             if array is None or array.shape not in ((), (1,), (steps,)):
                 raise self._none("how many steps it has depends on what it computes")
             return np.broadcast_to(array, (steps,))
 
         return value
+
+    def _made_of(self, name: str) -> set[str]:
+        """What a value of the body is computed of, itself among it."""
+        producers = {output: node for node in self.body.node for output in node.output}
+        names: set[str] = set()
+        stack = [name]
+        while stack:
+            one = stack.pop()
+            if one not in names:
+                names.add(one)
+                stack += producers[one].input if one in producers else ()
+        return names
 
     def _mixed(self, moving: set[str]) -> set[str]:
         """Values of a body of which one step's may be made of another step's numbers."""
@@ -246,6 +265,17 @@ class _Loop:
         results = {value.name: value for value in self.body.output}
         yield from (results[c.result] for c in states)
         yield from (value for value, _ in self.results)
+
+
+def _some_of(steps: int) -> Array:
+    """The steps that are tried, the first and the last among them, in their order."""
+    if steps <= DENSE:
+        return np.arange(steps)
+    powers = 2 ** np.arange(steps.bit_length())
+    beside = np.concatenate([powers - 1, powers, powers + 1])
+    near_end = steps - 1 - np.concatenate([np.arange(DENSE), beside])
+    tried = np.concatenate([np.arange(DENSE), beside, near_end])
+    return np.unique(tried[(tried >= 0) & (tried < steps)])
 
 
 def _counts(value: ValueInfoProto) -> bool:

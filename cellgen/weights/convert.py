@@ -101,7 +101,12 @@ def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
     }
     wanted = [array.name for array in read_as.arrays]
     for name in [n for n in flat if n.endswith(OF_TENSORFLOW)]:
-        flat.setdefault(name.removesuffix(OF_TENSORFLOW), flat.pop(name))
+        plain = name.removesuffix(OF_TENSORFLOW)
+        if plain in flat:
+            raise ArgumentError(
+                f"{read_as.name}: {plain} stands twice, as {plain} and {name}; give one"
+            )
+        flat[plain] = flat.pop(name)
     missing = [name for name in wanted if name not in flat]
     if missing:
         found = ", ".join(sorted(flat)) or "none"
@@ -132,10 +137,15 @@ def _flat(arrays: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         )
     flat: dict[str, Any] = {}
     for name, value in arrays.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{before}{name}/")
-        else:
-            flat[f"{before}{name}"] = value
+        inner = isinstance(value, Mapping)
+        own = _flat(value, f"{before}{name}/") if inner else {f"{before}{name}": value}
+        twice = sorted(flat.keys() & own.keys())
+        if twice:
+            raise ArgumentError(
+                f"convert: {twice[0]} stands twice among the arrays, nested and by its whole name; "
+                f"give one"
+            )
+        flat |= own
     return flat
 
 

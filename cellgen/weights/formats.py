@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,17 @@ from cellgen.weights.grids import Array, Arrays
 _KERAS_NAMES = ("kernel", "recurrent_kernel", "bias")
 """Variables of a recurrent cell of Keras 3, whose files number them."""
 _KERAS_VARIABLE = re.compile(r"(?P<cell>.*)/vars/(?P<number>\d+)")
+_TORCH_CODE = re.compile(
+    r"unsupported (?:global|class):? (?:GLOBAL )?(?P<code>[\w.]+)|TorchScript archive",
+    re.IGNORECASE,
+)
+"""How torch says that a file holds code, and of which name."""
+_TORCH_REASON = re.compile(
+    r"WeightsUnpickler error: (?P<reason>.*?)(?: Check the documentation of torch\.load|$)"
+)
+"""Where torch says what it could not read."""
+
+_A = TypeVar("_A")
 
 
 class FormatError(Exception):
@@ -39,6 +50,16 @@ def required(module: str, extra: str) -> Any:
         ) from None
 
 
+def _by_name(pairs: Iterable[tuple[str, _A]]) -> dict[str, _A]:
+    """Arrays by name. Raises FormatError for a name that two of them have."""
+    arrays: dict[str, _A] = {}
+    for name, array in pairs:
+        if name in arrays:
+            raise FormatError(f"it holds two arrays of the name {name}; rename one")
+        arrays[name] = array
+    return arrays
+
+
 def _npz(path: Path) -> Arrays:
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
@@ -48,7 +69,7 @@ def _npz(path: Path) -> Arrays:
             f"it holds {holds}, expected an .npz; write it with numpy.savez(path, **arrays)"
         )
     with np.load(path, allow_pickle=False) as held:
-        members = {name: held[name] for name in held.files}
+        members = _by_name((name, held[name]) for name in held.files)
     return {name: array for name, array in members.items() if isinstance(array, np.ndarray)}
 
 
@@ -64,13 +85,21 @@ def _pytorch(path: Path) -> Arrays:
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        if "weights_only" not in str(error):
+        said = " ".join(str(error).split())
+        code = _TORCH_CODE.search(said)
+        if code:
+            raise FormatError(
+                f"it holds more than tensors, {code['code'] or 'TorchScript'}, which is code that "
+                f"reading would run; save model.state_dict() in place of it, or convert "
+                f"model.state_dict() in a program"
+            ) from None
+        reason = _TORCH_REASON.search(said)
+        if not reason:
             raise
         raise FormatError(
-            "it holds more than tensors, which is code that reading would run; save "
-            "model.state_dict() in place of the model, or convert model.state_dict() in a program"
+            f"it is damaged, or no file of torch.save ({reason['reason']}); give a whole file"
         ) from None
-    tensors = dict(_tensors(held, torch.Tensor))
+    tensors = _by_name(_tensors(held, torch.Tensor))
     if "" in tensors:
         raise FormatError("it holds one tensor without a name, expected several by name")
     return {name: _from_torch(name, tensor, torch) for name, tensor in tensors.items()}
@@ -112,7 +141,7 @@ def _hdf5(source: Path | IO[bytes]) -> Arrays:
 
     with h5py.File(source, "r") as file:
         file.visititems(visit)
-    return dict(_named_by_keras(found))
+    return _by_name(_named_by_keras(found))
 
 
 def _keras(path: Path) -> Arrays:

@@ -58,7 +58,8 @@ def loop(nodes, *, trips="", limit="limit", outputs=("y",), steps="T", start=0):
         helper.make_node("Mul", ["limit", "two"], ["twice"]),
         helper.make_node("Sub", ["limit", "one"], ["less"]),
     ]
-    numbers = {"first": 0, "one": 1, "two": 2, "t_0": start}
+    numbers = {"first": 0, "one": 1, "two": 2, "five": 5, "far": 5000, "t_0": start}
+    numbers["int_max"] = 2**31 - 1
     arrays = {n: np.array(v) for n, v in numbers.items()} | {"begin": np.array(True), "w_0": W}
     graph = helper.make_graph(
         [*around, node],
@@ -77,6 +78,7 @@ GOOD = {
         "trips": "limit",
     },
     "both": {"nodes": [*COUNTS, *STEP], "trips": "twice"},
+    "a limit beyond every sequence": {"nodes": [*COUNTS, *STEP], "trips": "int_max"},
     "the loop's own number": {
         "nodes": [("Gather", ["xs", "i"], ["x"]), *COUNTS[1:], *STEP],
     },
@@ -119,6 +121,26 @@ BAD = {
     "one step more": ([*COUNTS[:2], ("LessOrEqual", ["t_new", "limit"], ["go"]), *STEP], {},
                       "it does not end with its sequences"),
     "fewer steps": ([*COUNTS, *STEP], {"trips": "less"}, "it ends before its sequences do"),
+    "at most so many steps": (
+        [*COUNTS, *STEP], {"trips": "five"},
+        "it ends before its sequences do, after 5 steps of 1000000",
+    ),
+    "at most so many steps of a known number": (
+        [*COUNTS, *STEP], {"trips": "five", "steps": 6},
+        "it ends before its sequences do, after 5 steps of 6",
+    ),
+    "an entry that stays from some step on": (
+        [("Min", ["t", "two"], ["k"]), ("Gather", ["xs", "k"], ["x"]), *COUNTS[1:], *STEP], {},
+        "it takes entries of its sequences in another order",
+    ),
+    "an entry that stays from a late step on": (
+        [("Min", ["t", "far"], ["k"]), ("Gather", ["xs", "k"], ["x"]), *COUNTS[1:], *STEP], {},
+        "it takes entries of its sequences in another order",
+    ),
+    "an end at a late step": (
+        [*COUNTS[:2], ("Min", ["limit", "far"], ["n"]), ("Less", ["t_new", "n"], ["go"]), *STEP],
+        {}, "it does not end with its sequences",
+    ),
     "its end computed": (
         [*COUNTS[:2], *STEP, ("ReduceSum", ["s_new"], ["n"]), ("Less", ["n", "n"], ["go"])],
         {}, "how many steps it has depends on what it computes",
@@ -150,6 +172,24 @@ def test_another_loop_is_named_and_why(what):
             node.attribute.append(helper.make_attribute("keepdims", 0))
     with pytest.raises(UsageError, match=rf"; node 'the_loop' \(Loop\) .*: {said}"):
         cellgen.onnx.read(model)
+
+
+def test_what_a_loop_does_not_count_with_may_have_any_length():
+    model = loop([*COUNTS, *STEP])
+    node = model.graph.node.pop()
+    body = node.attribute[0].g
+    large = typed("large", TensorProto.FLOAT, ["T", "B", U])
+    body.input.append(large)
+    body.output.insert(len(body.input) - 2, large)
+    node.input.append("large_0")
+    node.output.insert(len(body.input) - 3, "large_end")
+    zeros = helper.make_node("ConstantOfShape", ["axes"], ["large_0"])
+    model.graph.node.extend([zeros, node])
+    xs, s = np.ones((T, B, U), "f"), np.zeros((B, U), "f")
+    (layer,) = cellgen.onnx.read(model)
+    found = layer.run(s, xs, interpreted=True)
+    for array, other in zip(found, run(model, {"xs": xs, "s_0": s}).values(), strict=True):
+        assert difference(array, other) < BAR
 
 
 def test_a_node_within_a_loop_is_read_itself():

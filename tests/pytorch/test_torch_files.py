@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +49,24 @@ class Hostile:
         return self.path.write_text, ("here",)
 
 
-@pytest.mark.parametrize("kind", ["module", "hostile", "tensor", "sparse", "cut"])
+@pytest.mark.parametrize(
+    "kind", ["module", "hostile", "scalar", "tensor", "sparse", "twice", "cut"]
+)
 def test_what_is_no_dict_of_tensors_is_refused(kind: str, tmp_path: Path) -> None:
     mark, path = tmp_path / "mark", tmp_path / "a.pth"
     held, says = {
-        "module": (torch.nn.GRU(3, 4), r"more than tensors, .* save model\.state_dict\(\)"),
+        "module": (
+            torch.nn.GRU(3, 4),
+            r"more than tensors, torch\.nn\.modules\.rnn\.GRU, .* save model\.state_dict\(\)",
+        ),
+        "scalar": (
+            {"w": torch.ones(2), "loss": np.float64(0.5)},
+            r"more than tensors, numpy\._?core\.multiarray\.scalar, ",
+        ),
+        "twice": (
+            {"a/b": torch.ones(2), "a": {"b": torch.zeros(2)}},
+            "two arrays of the name a/b; rename",
+        ),
         "hostile": ({"w": Hostile(mark)}, "more than tensors"),
         "tensor": (torch.ones(2), "one tensor without a name"),
         "sparse": ({"w": torch.eye(3).to_sparse()}, r"w is torch\.float32, torch\.sparse_coo"),
@@ -64,3 +78,32 @@ def test_what_is_no_dict_of_tensors_is_refused(kind: str, tmp_path: Path) -> Non
     with pytest.raises(ArgumentError, match=says):
         weights.load(path)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["text", "pickle", "legacy", "end"])
+def test_a_damaged_file_is_not_said_to_hold_code(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"w": torch.ones(2)}, path, _use_new_zipfile_serialization=kind != "legacy")
+    whole = path.read_bytes()
+    path.write_bytes(
+        {
+            "text": b"\x80\x02no file of torch.save",
+            "pickle": pickle.dumps({"w": np.ones(2)}, protocol=4),
+            "legacy": whole[:-4],
+            "end": whole[:-30],
+        }[kind]
+    )
+    with pytest.raises(ArgumentError, match=r"give a whole file$") as caught:
+        weights.load(path)
+    assert "more than tensors" not in str(caught.value)
+    assert "Weights only load failed" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_program_of_torch_is_code(tmp_path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "a.pt")
+    with pytest.raises(
+        ArgumentError, match=r"more than tensors, TorchScript, .* model\.state_dict"
+    ):
+        weights.load(tmp_path / "a.pt")
