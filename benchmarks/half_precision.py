@@ -168,14 +168,16 @@ def of_way(way: str, given: argparse.Namespace, *, is_first: bool) -> dict[tuple
 
 def ways_here() -> list[str]:
     """Those that the machine has, the one that it takes by itself first."""
-    found = []
-    for way in WAYS:
-        os.environ[VARIABLE] = way
-        if half_products(compiler(), include_folder()).way == way:
-            found.append(way)
-    del os.environ[VARIABLE]
-    own = half_products(compiler(), include_folder()).way
-    return sorted(found, key=lambda way: way != own)
+    named, found = os.environ.get(VARIABLE), {}
+    try:
+        for way in ("", *WAYS):  # an empty name is none
+            os.environ[VARIABLE] = way
+            found[way] = half_products(compiler(), include_folder()).way
+    finally:
+        os.environ.pop(VARIABLE)
+        if named is not None:
+            os.environ[VARIABLE] = named
+    return sorted((way for way in WAYS if found[way] == way), key=lambda way: way != found[""])
 
 
 def main() -> None:

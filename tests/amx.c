@@ -1,10 +1,12 @@
 /* Instructions of AMX and products made of them, with hardware or emulated: prints a digest of the bits of each kind of
  * operands and of all products, for tests/test_amx.py to compare. A product that is not the chain that cellgen_amx.h
- * describes, or that writes beside its result, ends with code 1. With an argument: what hardware answers with a signal,
- * or `small`: the way that is chosen beside an alternate signal stack into which tiles do not fit. */
+ * describes, or of bytes that is not what vpdpbusd gives, or that writes beside its result, ends with code 1. With an
+ * argument: what hardware answers with a signal; `way`: the way that is chosen; `small`: the same beside an alternate
+ * signal stack into which tiles do not fit. */
 #include <stdio.h>
 
 #include "cellgen_amx.h"
+#include "cellgen_gemm_int8.h"
 #include <math.h>
 #include <signal.h>
 
@@ -144,12 +146,50 @@ static int products(void)
     return 1;
 }
 
-static int small_stack(void)
+#if CELLGEN_AMX_INT8
+enum { DEEPEST = 200, VECTORS = 5, WIDEST = 16 * VECTORS, MOST_ROWS = 33, FIXED_WORDS = 16 + (DEEPEST + 63) / 64 * 48 + 5 };
+static float rows_of_floats[MOST_ROWS][DEEPEST], weights[DEEPEST][WIDEST];
+static float by_tiles[MOST_ROWS + 1][WIDEST + BESIDE], by_bytes[MOST_ROWS + 1][WIDEST + BESIDE];
+static cellgen_pair fixed[MOST_ROWS][FIXED_WORDS];
+CELLGEN_ALIGNED static int8_t panel[256 * WIDEST + 8 * WIDEST];
+
+static int are_same_bytes(int64_t count, int64_t vectors, int64_t K, int accumulate)
+{
+    cellgen_amx amx = {0};
+    for (int m = 0; m < MOST_ROWS; ++m)
+        for (int k = 0; k < DEEPEST; ++k) rows_of_floats[m][k] = number(draw_half(ABOUT_ONE));
+    for (int k = 0; k < DEEPEST; ++k)
+        for (int n = 0; n < WIDEST; ++n) weights[k][n] = number(draw_half(ABOUT_ONE));
+    for (int m = 0; m <= MOST_ROWS; ++m)
+        for (int n = 0; n < WIDEST + BESIDE; ++n) by_tiles[m][n] = by_bytes[m][n] = number(draw_half(ABOUT_ONE));
+    for (int64_t m = 0; m < count; ++m) cellgen_fix_row(rows_of_floats[m], K, fixed[m]);
+    for (int64_t v = 0; v < vectors; ++v) cellgen_pack_int8(K, 16, 16, weights[0] + 16 * v, WIDEST, 0, panel, 16 * v, 16 * vectors);
+    cellgen_fixed_product_amx(&amx, count, vectors, K, fixed[0], FIXED_WORDS, panel, by_tiles[0], WIDEST + BESIDE, accumulate);
+    cellgen_amx_end(&amx);
+    cellgen_fixed_product(count, vectors, K, fixed[0], FIXED_WORDS, panel, by_bytes[0], WIDEST + BESIDE, accumulate);
+    if (!memcmp(by_tiles, by_bytes, sizeof by_tiles)) return 1;
+    printf("bytes: %lld rows, %lld vectors, %lld deep differ\n", (long long)count, (long long)vectors, (long long)K);
+    return 0;
+}
+static int products_of_bytes(void)
+{
+    static const int64_t depths[] = {1, 63, 64, 65, DEEPEST};
+    for (int64_t count = 1; count <= MOST_ROWS; ++count)
+        for (int64_t vectors = 1; vectors <= VECTORS; ++vectors)
+            for (size_t k = 0; k < sizeof depths / sizeof *depths; ++k)
+                if (!are_same_bytes(count, vectors, depths[k], (int)(draw() & 1))) return 0;
+    return 1;
+}
+#else /* rows are not in fixed point */
+static int products_of_bytes(void) { return 1; }
+#endif
+
+static int says_way(int beside_small)
 {
     static char small[8192];
     const stack_t stack = {.ss_sp = small, .ss_size = sizeof small};
     const char *why;
-    if (sigaltstack(&stack, 0)) return 2;
+    if (beside_small && sigaltstack(&stack, 0)) return 2;
     const int way = cellgen_choose_bf16(&why);
     printf("%d %s\n", way, why);
     return 0;
@@ -157,7 +197,7 @@ static int small_stack(void)
 
 int main(int count, char **words)
 {
-    if (count > 1 && !strcmp(words[1], "small")) return small_stack();
+    if (count > 1 && (!strcmp(words[1], "way") || !strcmp(words[1], "small"))) return says_way(words[1][0] == 's');
     static uint32_t words_of_a_tile[256];
     cellgen_amx amx = {0};
     if (!cellgen_may_use_amx()) return puts("not permitted"), 2;
@@ -169,5 +209,5 @@ int main(int count, char **words)
         return 0;
     }
     for (int kind = 0; kind < KINDS; ++kind) instructions(kind);
-    return !products();
+    return !products() || !products_of_bytes();
 }

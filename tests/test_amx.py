@@ -22,12 +22,14 @@ from cellgen.runtime.build.half import VARIABLE, half_products
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BF16, INT8
 from cellgen.runtime.paths import include_folder
-from tests.test_half_precision import Arrays, drawn, upstream
+from tests.test_half_precision import Arrays, drawn, rounded, upstream
 
 EMULATED = "-DCELLGEN_AMX_EMULATED"
 SOURCE = Path(__file__).with_name("amx.c")
 SIZES = ((5, 3, 32, 24), (4, 20, 33, 17), (3, 40, 16, 40), (40, 1, 7, 16), (1, 33, 24, 40))
 """T, B, I, H: groups of 32 rows end within steps, rows fill no tile, K and N no group."""
+AXES = {"slstm_heads": {"K": 2, "D": 18}, "lstm_projection": {"P": 20}}
+"""Lengths of axes that a cell has besides; its threads divide work as its plan says alone."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +47,11 @@ def needs_amx() -> None:
         pytest.skip("no AMX-BF16 that this process may use")
 
 
-def program(folder: Path, *flags: str) -> Path:
-    """Instructions and products of tests/amx.c."""
+def program(folder: Path, *flags: str, source: Path = SOURCE) -> Path:
+    """Instructions and products of tests/amx.c, or another program."""
     info, made = compiler(), folder / "amx"
     command = [*info.command, *info.flags, "-D_DEFAULT_SOURCE", *flags, f"-I{include_folder()}"]
-    subprocess.run([*command, str(SOURCE), "-o", str(made), "-lm"], check=True)
+    subprocess.run([*command, str(source), "-o", str(made), "-lm"], check=True)
     return made
 
 
@@ -58,11 +60,17 @@ def emulated_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program(tmp_path_factory.mktemp("emulated"), EMULATED)
 
 
+@pytest.fixture(scope="module")
+def without_pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the compiler's target has no AVX512-BF16."""
+    return program(tmp_path_factory.mktemp("without_pairs"), EMULATED, "-U__AVX512BF16__", "-O0")
+
+
 # --- instructions -----------------------------------------------------------------------------
 
 
-def said(made: Path) -> str:
-    done = subprocess.run([str(made)], capture_output=True, text=True, check=False)
+def said(made: Path, *words: str) -> str:
+    done = subprocess.run([str(made), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -102,6 +110,53 @@ def test_what_hardware_answers_with_a_signal_ends_the_emulation(
     assert message in done.stderr
 
 
+# --- the choice of a way ----------------------------------------------------------------------
+
+CHOOSING_AT_ONCE = """
+#include <stdlib.h>
+static int cellgen_bf16_way(void);
+static int asked, other;
+static const char *environment(const char *name)
+{
+    (void)name;
+    if (asked++) return "float32";
+    other = cellgen_bf16_way(); /* of a thread that comes in between */
+    return "amx";
+}
+#define getenv environment
+#include "cellgen_bf16_way.h"
+int main(void)
+{
+    const int first = cellgen_bf16_way();
+    if (first != other || other != CELLGEN_BF16_FLOATS) return 1;
+    return cellgen_bf16_way() != other || asked != 2;
+}
+"""
+
+
+def test_threads_that_choose_at_once_get_the_way_that_was_first(tmp_path: Path) -> None:
+    source = tmp_path / "at_once.c"
+    source.write_text(CHOOSING_AT_ONCE)
+    done = subprocess.run([str(program(tmp_path, EMULATED, source=source))], check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "way"),
+    [
+        ("", "1 the processor has AMX-BF16, and the system permits it"),
+        ("bfloat", "1 the processor has AMX-BF16, and the system permits it"),
+        ("float32", "3 CELLGEN_BF16 says so"),
+        ("avx512", "3 CELLGEN_BF16 leaves AMX out, and the compiler's target has no AVX512-BF16"),
+    ],
+)
+def test_a_way_is_chosen_by_name_and_another_name_counts_as_none(
+    named: str, way: str, without_pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, named)
+    assert said(without_pairs, "way") == f"{way}\n"
+
+
 # --- calls ------------------------------------------------------------------------------------
 
 
@@ -110,6 +165,11 @@ def built(monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> Kernel:
     (cell,) = (c for c in SHIPPED if c.definition.name == name)
     monkeypatch.setenv(FLAGS_VARIABLE, f"-O1 {flags}")
     return cellgen.compile(cell)
+
+
+def output(run: Any) -> str:
+    """The first of a run's outputs: what has a gradient from above."""
+    return str(run._fields[0])
 
 
 def digest(*results: Mapping[str, Any]) -> str:
@@ -123,23 +183,28 @@ def digest(*results: Mapping[str, Any]) -> str:
 
 
 def gradients(kernel: Kernel, arrays: Arrays, run: Any, **how: Any) -> dict[str, Any]:
-    known = {**arrays, **upstream(arrays), **run._asdict()}
+    name = output(run)
+    top = np.asarray(getattr(run, name))
+    known = {**arrays, **run._asdict()}
+    known[f"d_{name}"] = rounded(np.random.default_rng(1).standard_normal(top.shape))
     names = [a.name for a in kernel.sequence_backward.function.arguments if not a.saved]
-    call = {n: known[n].astype(run.h.dtype) for n in names if n in known}
+    call = {n: known[n].astype(top.dtype) for n in names if n in known}
     found = kernel.sequence_backward(**call, saved=run.saved, products=BF16, **how)
     return dict(found._asdict())
 
 
-def calls(kernel: Kernel, arrays: Arrays, threads: int) -> Iterator[str]:
+def calls(kernel: Kernel, of: tuple[int, ...], threads: int, **how: Any) -> Iterator[str]:
     """Digests of the same call by every plan, chunk and checkpoint."""
-    steps, rows = arrays["x"].shape[:2]
-    sizes = {"T": steps, "B": rows, "I": arrays["x"].shape[2], "H": arrays["h_prev"].shape[1]}
-    saving = {"save": True, "products": BF16, "threads": threads}
+    name, rows = kernel.name, of[1]
+    arrays = drawn(name, *of, **AXES.get(name, {}))
+    axes = {**dict(zip("TBIH", of, strict=True)), **AXES.get(name, {})}
+    sizes = {n: axes[n] for n in kernel.sequence_backward.function.dims}
+    saving = {"save": True, "products": BF16, "threads": threads, **how}
     run = kernel.sequence_forward(**arrays, **saving)
     outputs = run._asdict()
     plan = kernel.sequence_backward.plan(threads=threads, **sizes)
     yield digest(outputs, gradients(kernel, arrays, run, threads=threads))
-    for by_units in (False, True) if threads > 1 else (plan.by_units,):
+    for by_units in (False, True) if threads > 1 and name not in AXES else (plan.by_units,):
         for chunk in (rows, 3 * rows, 7 * rows):
             own = replace(plan, chunk_rows=chunk, by_units=by_units, unpacked=False, hoist=False)
             yield digest(outputs, gradients(kernel, arrays, run, threads=threads, plan=own))
@@ -148,21 +213,47 @@ def calls(kernel: Kernel, arrays: Arrays, threads: int) -> Iterator[str]:
         yield digest(outputs, gradients(kernel, arrays, again, threads=threads))
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("name", "cases", "how"),
+    [
+        ("lstm", SIZES, {}),
+        ("gru", SIZES, {}),
+        ("slstm_heads", SIZES[1:2], {}),
+        ("lstm_projection", SIZES[1:2], {}),
+        ("gru", ((7, 5, 33, 17),), {"lengths": [7, 2, 5, 0, 3]}),
+    ],
+    ids=["lstm", "gru", "heads", "projection", "lengths"],
+)
 def test_emulated_calls_have_the_same_bits_for_any_threads_chunks_and_checkpoints(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    cases: tuple[tuple[int, ...], ...],
+    how: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Groups of 32 rows begin at fixed places: what a chunk does not finish is carried on."""
     kernel = built(monkeypatch, name, EMULATED)
     whole: dict[tuple[int, ...], set[str]] = {}
-    for sizes in SIZES:
-        arrays = drawn(name, *sizes)
-        whole[sizes] = {d for threads in (1, 2, 3) for d in calls(kernel, arrays, threads)}
+    for sizes in cases:
+        whole[sizes] = {d for threads in (1, 2, 3) for d in calls(kernel, sizes, threads, **how)}
         assert len(whole[sizes]) == 1, sizes
     if has_amx():
         own = built(monkeypatch, name, "")
         for sizes, digests in whole.items():
-            assert set(calls(own, drawn(name, *sizes), 2)) == digests, sizes
+            assert set(calls(own, sizes, 2, **how)) == digests, sizes
+
+
+@pytest.mark.parametrize("wanted", [("d_x",), ("d_u_f", "d_b_o"), ("d_w_i", "d_h_prev")])
+def test_emulated_gradients_have_the_same_bits_where_others_are_left_out(
+    wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, arrays = built(monkeypatch, "lstm", EMULATED), drawn("lstm", 6, 7, 20, 24)
+    for threads in (1, 2):
+        run = kernel.sequence_forward(**arrays, save=True, products=BF16, threads=threads)
+        every = gradients(kernel, arrays, run, threads=threads)
+        some = gradients(kernel, arrays, run, threads=threads, gradients=wanted)
+        assert {name for name, array in some.items() if array is not None} == set(wanted)
+        for name in wanted:
+            np.testing.assert_array_equal(some[name], every[name], err_msg=name)
 
 
 def test_windows_of_arrays_in_bfloat16_carry_groups_on(monkeypatch: pytest.MonkeyPatch) -> None:

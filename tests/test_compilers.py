@@ -44,6 +44,27 @@ def test_the_driver_and_cells_compile_without_a_warning(machine, language, tmp_p
         compilers.compile_strictly(present(machine), flags, source, *more)
 
 
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or platform.system() != "Linux", reason="AMX, and who permits it"
+)
+@pytest.mark.parametrize(
+    ("language", "has_amx"),
+    [
+        (("-x", "c", "-std=gnu11"), 1),
+        (compilers.C11, 1),
+        ((*compilers.C11, "-D_POSIX_C_SOURCE=200809L"), 0),
+        ((*compilers.C11, "-D_POSIX_C_SOURCE=200809L", "-D_DEFAULT_SOURCE"), 1),
+    ],
+)
+def test_amx_is_used_where_its_permission_can_be_asked_for(language, has_amx, tmp_path) -> None:
+    """POSIX alone does not declare how: the driver compiles, and goes another way."""
+    source = tmp_path / "driver.c"
+    test = f'_Static_assert(CELLGEN_AMX == {has_amx}, "AMX");'
+    source.write_text(f'#include "{compilers.DRIVER}.c"\n{test}\n')
+    flags = ("-march=sapphirerapids", f"-I{include_folder()}", *SYNTAX)
+    compilers.compile_strictly(any_compiler(), language, source, *flags)
+
+
 def test_cells_compile_without_gnu_c() -> None:
     for name in compilers.QUICK:
         source = compilers.source_of(name)

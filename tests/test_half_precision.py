@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import cellgen
+from benchmarks import half_precision
 from cellgen.errors import ArgumentError
 from cellgen.proof.half_precision import BF16_ROUNDOFF
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.build.compiler import compiler
-from cellgen.runtime.build.half import VARIABLE, WAYS, half_products
+from cellgen.runtime.build.half import VARIABLE, WAYS, HalfProducts, half_products
 from cellgen.runtime.options import BF16, FULL
 from cellgen.runtime.paths import include_folder
 
@@ -32,9 +33,12 @@ def rounded(array: np.ndarray) -> np.ndarray:
     return nearest.astype(np.uint32).view(np.float32)
 
 
-def drawn(cell: str, steps: int, rows: int, inputs: int, units: int, seed: int = 0) -> Arrays:
+def drawn(
+    cell: str, steps: int, rows: int, inputs: int, units: int, seed: int = 0, **more: int
+) -> Arrays:
     function = cellgen.load(cell).sequence_forward.function
-    draw, sizes = np.random.default_rng(seed), {"T": steps, "B": rows, "I": inputs, "H": units}
+    draw = np.random.default_rng(seed)
+    sizes = {"T": steps, "B": rows, "I": inputs, "H": units, **more}
     found = {}
     for item in function.arguments:
         axes = tuple(axis_length(axis, sizes) for axis in item.shape)
@@ -378,6 +382,24 @@ def test_what_cannot_be_is_refused() -> None:
         kernel.sequence_forward(**given, packed=packed, products=FULL)
     with pytest.raises(ArgumentError, match=r"products is 'bf16', but packed was made for 'full'"):
         kernel.sequence_forward(**given, packed=kernel.pack(**weights), products=BF16)
+
+
+@pytest.mark.parametrize("named", [None, "", "avx512"])
+def test_the_benchmark_leaves_the_name_of_a_way_as_it_is(
+    named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if named is not None:
+        monkeypatch.setenv(VARIABLE, named)
+
+    def machine(*_: object) -> HalfProducts:
+        way = os.environ.get(VARIABLE)
+        return HalfProducts(way if way == "float32" else "amx", "")
+
+    monkeypatch.setattr(half_precision, "half_products", machine)
+    monkeypatch.setattr(half_precision, "compiler", lambda: None)
+    assert half_precision.ways_here() == ["amx", "float32"]
+    assert os.environ.get(VARIABLE) == named
 
 
 def test_steps_that_are_computed_once_more_are_in_the_products_of_their_run() -> None:

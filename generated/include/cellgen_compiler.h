@@ -125,5 +125,18 @@
 #define CELLGEN_READ_SHARED(p) (*(const volatile int *)(p))
 #define CELLGEN_WRITE_SHARED(p, value) ((void)(*(volatile int *)(p) = (value)))
 #endif
+/* Give such a word its value once: what it holds afterwards, the first value that is not 0. Without GNU C
+ * threads that do so at once must give the same value. */
+CELLGEN_INLINE int cellgen_keep_first(int *word, int value)
+{
+    int kept = 0;
+#if CELLGEN_GNU
+    return __atomic_compare_exchange_n(word, &kept, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ? value : kept;
+#else
+    kept = CELLGEN_READ_SHARED(word);
+    if (!kept) CELLGEN_WRITE_SHARED(word, value);
+    return kept ? kept : value;
+#endif
+}
 
 #endif
