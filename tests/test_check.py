@@ -316,6 +316,8 @@ def test_without_a_compiler_the_mathematics_is_proved_and_the_c_rows_fail(name: 
 
 
 def test_a_figure_that_is_not_a_number_fails() -> None:
+    none = judged("name", {}, FLOAT64_BAR)
+    assert (none.verdict, none.figure, none.note) == ("failed", None, "nothing was compared")
     assert judged("name", {"a": 1e-15, "b": float("nan")}, FLOAT64_BAR).verdict == "failed"
     infinite = judged("name", {"a": float("inf"), "b": 0.0}, FLOAT64_BAR)
     record = Report("cell", 0, (infinite,)).as_dict()

@@ -23,11 +23,13 @@ from cellgen import (
     exp,
     expand_dims,
     l2_normalise,
+    log,
     log_sigmoid,
     maximum,
     outer,
     sigmoid,
     softplus,
+    sqrt,
     tanh,
 )
 from cellgen import sum as units_sum
@@ -44,6 +46,7 @@ from cellgen.proof.check import check
 from cellgen.proof.check.chunks import prove_chunks
 from cellgen.proof.over_chunks import ChunkRun
 from cellgen.proof.over_time import run_steps
+from cellgen.runtime.options import Options
 from cellgen.views.chunks import as_data, as_latex, as_text, sections
 from tests.test_chunks import QUALIFY, Fed, KeptRest
 
@@ -275,6 +278,64 @@ def test_a_wrong_statement_is_noticed(op: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("cellgen.proof.over_chunks.chunk_programs", wrong)
     rows = prove_chunks(cell.definition, np.random.default_rng(0))
     assert any(row.verdict == "failed" for row in rows), op
+
+
+class Rooted(Cell):
+    """Its steps are numbers where its inputs are positive."""
+
+    x, h_prev, f = Input(D), State(D), Bias(D)
+    h = sigmoid(f) * h_prev + sqrt(x)
+
+
+class NoNumber(Cell):
+    x, h_prev, f = Input(D), State(D), Bias(D)
+    h = sigmoid(f) * h_prev + log(-1 - x * x)
+
+
+def test_cells_of_positive_numbers_are_compared_at_such() -> None:
+    rows = prove_chunks(Rooted.definition, np.random.default_rng(0))
+    assert {row.verdict for row in rows} == {"ok"}
+    assert all("runs with positive arguments" in row.note for row in rows)
+    assert not any("left out" in row.note for row in rows)
+    assert all(row.figure > 0 for row in rows if "gradients" in row.name)
+
+
+def test_steps_that_are_masked_are_zeros_whatever_an_equation_gives_there() -> None:
+    options = Options(mask=np.array([[True], [False]]), zero_output_for_mask=True)
+    arguments = {"x": np.ones((2, 1, 1)), "h_prev": np.zeros((1, 1)), "f": np.zeros(1)}
+
+    class Logged(Cell):
+        x, h_prev, f = Input(D), State(D), Bias(D)
+        h = sigmoid(f) * h_prev + log(x)
+
+    sizes = {"B": 1, "T": 2, "D": 1}
+    assert run_steps(Logged.definition, arguments, sizes, options).outputs["h"].tolist() == [
+        [[0.0]],
+        [[0.0]],
+    ]
+
+
+def test_rows_that_compared_nothing_are_skipped_with_the_reason() -> None:
+    rows = prove_chunks(NoNumber.definition, np.random.default_rng(0))
+    assert len(rows) == 6
+    assert {(row.verdict, row.figure) for row in rows} == {("skipped", None)}
+    assert all("nothing was compared" in row.note for row in rows)
+
+
+@pytest.mark.parametrize("name", ["x", "h_prev", "f"])
+def test_a_gradient_that_is_not_formed_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ChunkRun.backward
+
+    def without(self, upstream):
+        return {n: array for n, array in whole(self, upstream).items() if n != name}
+
+    monkeypatch.setattr(ChunkRun, "backward", without)
+    rows = prove_chunks(Rooted.definition, np.random.default_rng(0))
+    bad = [row for row in rows if row.verdict == "failed"]
+    assert len(bad) == 3
+    assert all(row.figure == math.inf and f"d_{name} inf" in row.note for row in bad)
 
 
 def test_the_command_line_proves_chunks() -> None:

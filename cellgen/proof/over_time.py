@@ -87,7 +87,7 @@ def run_steps(
         holds = inside & ~valid & started & (not options.zero_output_for_mask)
         started |= valid
         for name, steps in collected.items():
-            none = 0 * values[name]
+            none = np.zeros_like(values[name])
             if name in states_after:
                 kept = state[states_after[name]]
             else:

@@ -43,6 +43,11 @@ LEAST = 1e-30
 """A gradient that is less is one of what a floored decay left: where decays are 0 it is 0."""
 STRONGEST = 100.0
 """Gates are drawn down to exp(-100) a step."""
+DRAWS = ((False, 1.0), (True, 1.0), (True, 0.25))
+"""Whether arguments are positive (for logarithms and roots) and how large inputs are, by try.
+
+Positive inputs of equal steps have no zeros beside them.
+"""
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,18 @@ def prove_chunks(definition: Definition, rng: np.random.Generator) -> list[Row]:
     rows = []
     for name in dict.fromkeys(case.name for case in CASES):
         found, gradients = dict[str, float](), dict[str, float]()
-        for case in CASES:
-            if case.name == name:
-                _prove_case(definition, case, rng, found, gradients)
+        cases = [case for case in CASES if case.name == name]
+        ways = (f"chunks {name}, forward", found), (f"chunks {name}, gradients", gradients)
+        draws = [_prove_case(definition, case, rng, found, gradients) for case in cases]
+        if not any(draws):
+            why = "no drawn inputs give finite numbers step by step: nothing was compared"
+            rows += [Row(way, None, BAR, "skipped", why) for way, _ in ways]
+            continue
         note = f"T = {STEPS}, chunks of {LENGTH}"
         if name == "with options":
             note += "; lengths, mask, reset, reverse, every, last_only; NaN in masked steps"
-        rows.append(judged(f"chunks {name}, forward", found, BAR, note))
-        rows.append(judged(f"chunks {name}, gradients", gradients, BAR, note))
+        note += _draws_note(draws)
+        rows += [judged(way, errors, BAR, note) for way, errors in ways]
     for chunk in programs.layers:
         if isinstance(chunk.layer, Memory):
             rows.append(_prove_memory(definition, chunk, chunk.layer, rng))
@@ -106,19 +115,30 @@ def prove_chunks(definition: Definition, rng: np.random.Generator) -> list[Row]:
 # --- whole cells ---------------------------------------------------------------------------------
 
 
+def _draws_note(draws: Sequence[tuple[bool, float] | None]) -> str:
+    """What was drawn otherwise, so that steps give finite numbers, and what was left out."""
+    positive, none = sum(bool(draw and draw[0]) for draw in draws), draws.count(None)
+    note = f"; {positive} of {len(draws)} runs with positive arguments" if positive else ""
+    return note + (f"; {none} of {len(draws)} left out: no finite numbers" if none else "")
+
+
 def _prove_case(
     definition: Definition,
     case: ChunkCase,
     rng: np.random.Generator,
     found: dict[str, float],
     gradients: dict[str, float],
-) -> None:
+) -> tuple[bool, float] | None:
+    """Compare one run; which of ``DRAWS`` gives finite numbers step by step, None where none."""
     sizes = {str(d): n for d, n in zip(definition.dims, GRADIENT_SIZES, strict=False)}
     sizes |= {"B": ROWS, "T": case.steps}
-    arguments = _arguments(definition, case, sizes, rng)
-    steps = run_steps(definition, arguments, sizes, case.options)
-    if not all(np.isfinite(array).all() for array in steps.results.values()):
-        return  # zeros, where the step itself is no number
+    for draw in DRAWS:
+        arguments = _arguments(definition, case, sizes, rng, *draw)
+        steps = run_steps(definition, arguments, sizes, case.options)
+        if all(np.isfinite(array).all() for array in steps.results.values()):
+            break
+    else:
+        return None
     run = ChunkRun(definition, arguments, sizes, case.options, LENGTH, exact=case.exact)
     chunks = run.forward()
     for name, array in chunks.results.items():
@@ -136,28 +156,31 @@ def _prove_case(
     formed = run.backward(_shown(poisoned, timed, case.options))
     for name, error in _gradient_errors(definition, case, arguments, sizes, above, formed, rng):
         raise_to(gradients, f"d_{name}", error)
+    return draw
 
 
 def _arguments(
-    definition: Definition, case: ChunkCase, sizes: Mapping[str, int], rng: np.random.Generator
+    definition: Definition,
+    case: ChunkCase,
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+    positive: bool,
+    scale: float,
 ) -> Arguments:
-    arguments = draw_arguments(definition, sizes, rng, 1.0, False)
+    arguments = draw_arguments(definition, sizes, rng, 1.0, positive)
     for memory in chunk_programs(definition).form.memories:
         for value in memory.positive:
             arguments[str(value)] = np.abs(arguments[str(value)])
     for value in definition.with_role(Role.SCALAR):
         del arguments[str(value)]
-    steps = case.steps
-    valid = np.ones((steps, ROWS), bool)
-    if case.options.mask is not None:
-        valid = valid & np.asarray(case.options.mask)
-    if case.options.lengths is not None:
-        valid = valid & (np.arange(steps)[:, None] < np.asarray(case.options.lengths))
+    steps, valid = case.steps, _valid_steps(case)
     for value in definition.with_role(Role.INPUT):
-        drawn = np.array([drawn_normal(rng, value, sizes) for _ in range(steps)])
+        drawn = np.array([drawn_normal(rng, value, sizes, scale) for _ in range(steps)])
+        drawn = np.abs(drawn) if positive else drawn
         if case.inputs == "equal":
             drawn[:] = drawn[0]
-            drawn[steps // 2 :, 1:] = 0
+            if not positive:
+                drawn[steps // 2 :, 1:] = 0
         shown = valid.reshape(steps, ROWS, *(1,) * (drawn.ndim - 2))
         arguments[str(value)] = np.where(shown, drawn, np.nan)
     if case.is_initial:
@@ -165,6 +188,15 @@ def _arguments(
             shape = shape_sizes(state, sizes)
             arguments[str(state)] = np.full(shape, definition.initial_of(state))
     return arguments
+
+
+def _valid_steps(case: ChunkCase) -> Array:
+    valid = np.ones((case.steps, ROWS), bool)
+    if case.options.mask is not None:
+        valid = valid & np.asarray(case.options.mask)
+    if case.options.lengths is not None:
+        valid = valid & (np.arange(case.steps)[:, None] < np.asarray(case.options.lengths))
+    return valid
 
 
 def _gradient_errors(
@@ -176,19 +208,21 @@ def _gradient_errors(
     formed: Mapping[str, Array],
     rng: np.random.Generator,
 ) -> list[tuple[str, float]]:
-    """Each gradient along a direction, by complex step, relative to the sizes of its terms."""
+    """Gradients of all that learns and all that is formed, along a direction, by complex step."""
+    learning = [str(v) for v in definition.declared if v not in definition.fixed]
+    points = {**{n: np.asarray(number) for n, number in definition.defaults.items()}, **arguments}
     errors = []
-    for name, gradient in formed.items():
-        if name not in arguments or not np.isfinite(np.nan_to_num(arguments[name])).all():
-            continue
-        if np.isneginf(arguments[name]).any():
-            continue  # a state that starts from -infinity moves nothing
-        direction = rng.standard_normal(arguments[name].shape)
-        moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
+    for name in dict.fromkeys((*learning, *formed)):
+        if np.isinf(points[name]).any():
+            continue  # a state that starts from an infinity moves nothing
+        direction = np.asarray(rng.standard_normal(points[name].shape))
+        moved = {**arguments, name: points[name] + 1j * STEP * direction}
         results = run_steps(definition, moved, sizes, case.options).results
         loss = sum(np.sum(results[n.removeprefix("d_")] * d) for n, d in above.items())
-        terms = gradient * direction
-        errors.append((name, _of_direction(terms, loss)))
+        if name in formed:
+            errors.append((name, _of_direction(formed[name] * direction, loss)))
+        else:
+            errors.append((name, math.inf if np.imag(loss) else 0.0))
     return errors
 
 

@@ -78,8 +78,14 @@ class Report(ShownInNotebooks):
 
 
 def judged(name: str, errors: Mapping[str, float], bar: float, note: str = "") -> Row:
-    """Make the row of some errors; a failed one lists every array above the bar."""
-    worst = max(errors.values(), default=0.0)
+    """Make the row of some errors; a failed one lists every array above the bar.
+
+    Where nothing was compared nothing is proven: that row failed.
+    """
+    if not errors:
+        said = "nothing was compared" + (f"; {note}" if note else "")
+        return Row(name, None, bar, "failed", said)
+    worst = max(errors.values())
     bad = {key: error for key, error in errors.items() if not error <= bar}
     if bad:
         listed = ", ".join(f"{key} {error:.1e}" for key, error in bad.items())
