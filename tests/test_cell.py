@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import sympy
 
+import cellgen
 from cellgen import (
     Bias,
     Cell,
@@ -215,6 +216,21 @@ def test_variant_whose_declaration_breaks_a_parents_equation_shows_that_equation
     assert "z_bar = x @ w_z + h_prev @ u_z + b_z" in text
 
 
+@pytest.mark.parametrize("factor", ["x.shape[0]", "sigmoid(B + x)", "mean(B * x)"])
+def test_a_number_of_rows_is_no_number_of_an_equation(factor: str) -> None:
+    body = f"class A(Cell):\n    x, h_prev = Input(H), State(H)\n    h = h_prev * {factor} + x\n"
+    with pytest.raises(DeclarationError, match="B counts rows; a row's result does not depend"):
+        exec(body, {**vars(cellgen), "B": B})
+
+
+def test_other_lengths_are_numbers_of_an_equation() -> None:
+    class A(Cell):
+        x, h_prev = Input(H), State(H)
+        h = h_prev * x.shape[1] + mean(x, axis=all)
+
+    assert H in A.definition.equations[0].expression.free_symbols
+
+
 # --- Python's own errors --------------------------------------------------------------------------
 
 MISUSES = {
@@ -228,17 +244,26 @@ MISUSES = {
     "h = np.tanh(x)": "an equation uses cellgen's own: from cellgen import tanh",
     "h = x @ w - np.mean(h_prev)": "numpy.mean takes arrays",
     "h = np.dot(x, w) + h_prev": "an equation uses cellgen's own: from cellgen import tanh",
-    "h = x @ w if x else h_prev": "so `if` cannot decide: write where(condition, a, b)",
+    "h = x @ w if x else h_prev": "so `if` cannot decide: write where(x, x @ w, h_prev)",
     "h = h_prev + (x and h_prev) @ w": "truth value of x; an equation has no value yet",
     "h = h_prev / len(x)": "an equation holds for all units at once: write H for them",
-    "h = x @ w if 2 * x > 1 else h_prev": "so `if` cannot decide: write where(condition, a, b)",
+    "h = x @ w if 2 * x > 1 else h_prev": (
+        "so `if` cannot decide: write where(2 * x > 1, x @ w, h_prev)"
+    ),
+    "h = max(h_prev, 0)": "`max` cannot decide: write maximum(h_prev, 0)",
+    "h = max(h_prev, 0, x @ w)": "`max` cannot decide: write maximum(maximum(h_prev, 0), x @ w)",
+    "h = min(h_prev, 1, x @ w)": "`min` cannot decide: write minimum(minimum(h_prev, 1), x @ w)",
+    "from cellgen import max\n    h = max(h_prev, H) * (h_prev if h_prev > 0 else 1)": (
+        "`if` cannot decide: write where(h_prev > 0, h_prev, 1)"
+    ),
+    "h = pow(h_prev, 2, 3)": "a remainder is written mod(a ** b, 3)",
     "h = where(x > 0 and h_prev > 0, x, 0)": "`and` cannot decide: write (x > 0) & (h_prev > 0)",
     "h = where(h_prev > 1 or x < 0, 1, 0)": "`or` cannot decide: write (h_prev > 1) | (x < 0)",
     "h = where(0 < x < 1, x, h_prev)": "`and` cannot decide: write (0 < x) & (x < 1)",
     "h = where(not h_prev > 0, 1, 0)": "`not` cannot decide: write ~(h_prev > 0)",
     "h = min(h_prev, 1)": "`min` cannot decide: write minimum(h_prev, 1)",
     "h = 1 * h_prev if 0 < h_prev < 1 else h_prev * 2": (
-        "`if` cannot decide: write where((0 < h_prev) & (h_prev < 1), a, b)"
+        "`if` cannot decide: write where((0 < h_prev) & (h_prev < 1), 1 * h_prev, h_prev * 2)"
     ),
 }
 

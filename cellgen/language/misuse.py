@@ -152,35 +152,67 @@ def _truth_value(error: BaseException, line: SourceLine | None, text: str) -> st
 
 def _conditions(line: SourceLine) -> list[tuple[str, str]]:
     """What in a statement asks for a truth, and what to write instead, the outermost first."""
-    nodes = _nodes_at(line)
-    found = [(word, written) for node in nodes for word, written in _condition(node)]
-    decides = any(isinstance(node, ast.If | ast.IfExp | ast.While) for node in nodes)
-    return [("if", f"where({found[0][1]}, a, b)")] if decides and found else found
+    tree = _tree_of(line.file)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    own = {a.asname or a.name for i in imports if i.module == "cellgen" for a in i.names}
+    pairs = [pair for node in _nodes_at(tree, line) for pair in _condition(node)]
+    return [pair for pair in pairs if pair[0] != "max" or not own & {"max", "*"}]
 
 
 def _condition(node: ast.AST) -> list[tuple[str, str]]:
     match node:
+        case ast.If() | ast.While():
+            return [("if", f"where({_written(node.test)}, a, b)")]
+        case ast.IfExp():
+            word = "if"
         case ast.BoolOp():
-            word, sign = ("and", " & ") if isinstance(node.op, ast.And) else ("or", " | ")
-            return [(word, sign.join(f"({ast.unparse(value)})" for value in node.values))]
+            word = "and" if isinstance(node.op, ast.And) else "or"
+        case ast.Compare() if len(node.ops) > 1:
+            word = "and"
+        case ast.UnaryOp(op=ast.Not()):
+            word = "not"
+        case ast.Call(func=ast.Name(id=("min" | "max") as word), args=[_, _, *_], keywords=[]):
+            pass
+        case _:
+            return []
+    return [(word, _written(node))]
+
+
+def _written(node: ast.expr) -> str:
+    """An expression as cellgen takes it: what would ask for a truth is written otherwise."""
+    match node:
+        case ast.IfExp():
+            return f"where({', '.join(map(_written, (node.test, node.body, node.orelse)))})"
+        case ast.BoolOp():
+            sign = " & " if isinstance(node.op, ast.And) else " | "
+            return sign.join(f"({_written(value)})" for value in node.values)
         case ast.Compare() if len(node.ops) > 1:
             terms = [node.left, *node.comparators]
             pairs = zip(terms, node.ops, terms[1:], strict=False)
             parts = [ast.unparse(ast.Compare(a, [sign], [b])) for a, sign, b in pairs]
-            return [("and", " & ".join(f"({part})" for part in parts))]
+            return " & ".join(f"({part})" for part in parts)
         case ast.UnaryOp(op=ast.Not()):
-            return [("not", f"~({ast.unparse(node.operand)})")]
-        case ast.Call(func=ast.Name(id="min"), args=[first, second]):
-            return [("min", f"minimum({ast.unparse(first)}, {ast.unparse(second)})")]
-    return []
+            return f"~({_written(node.operand)})"
+        case ast.Call(
+            func=ast.Name(id=("min" | "max") as word), args=[first, _, *_] as terms, keywords=[]
+        ):
+            written = _written(first)
+            for term in terms[1:]:
+                written = f"{word}imum({written}, {_written(term)})"
+            return written
+    return ast.unparse(node)
 
 
-def _nodes_at(line: SourceLine) -> list[ast.AST]:
-    """What stands in the smallest statement at a line; nothing where the source is not there."""
+def _tree_of(file: str) -> ast.Module:
+    """A file as it is parsed; an empty one where the source is not there."""
     try:
-        tree = ast.parse("".join(linecache.getlines(line.file)))
+        return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
-        return []
+        return ast.Module([], [])
+
+
+def _nodes_at(tree: ast.Module, line: SourceLine) -> list[ast.AST]:
+    """What stands in the smallest statement at a line."""
     around = [
         node
         for node in ast.walk(tree)

@@ -126,7 +126,13 @@ def _no_number(condition: Basic) -> DeclarationError:
 
 def _taking_booleans(name: str) -> Callable[[Expr, object], Expr]:
     @located
-    def method(self: Expr, other: object) -> Expr:
+    @functools.wraps(getattr(Expr, name))
+    def method(self: Expr, other: object, *modulus: object) -> Expr:
+        if modulus:
+            raise ExpressionError(
+                f"TypeError: pow() of three is for whole numbers; a remainder is written "
+                f"mod(a ** b, {modulus[0]})"
+            )
         if isinstance(other, Relational):
             raise _no_number(other)
         number = int(other) if isinstance(other, bool | BooleanAtom) else other

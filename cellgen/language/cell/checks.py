@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sympy import Expr
+from sympy import Basic, Expr
 
 from cellgen.errors import DeclarationError
 from cellgen.language.cell.definition import Equation, next_name
@@ -114,6 +114,23 @@ def check_dims(draft: Draft, values: Iterable[Value]) -> None:
                 f"  {draft.lines[str(value.name)]}",
                 code="declaration.name",
             )
+
+
+def check_rows(equation: Equation) -> None:
+    """Refuse the number of rows as a number: every row is computed alone."""
+    pending: list[Basic] = [equation.expression]
+    known: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if node == B:
+            raise DeclarationError(
+                "B counts rows; a row's result does not depend on it: give the number that is "
+                "meant as a Scalar, or a dimension such as H",
+                code="declaration.dims",
+            )
+        if id(node) not in known:
+            known.add(id(node))
+            pending += node.operands if isinstance(node, Apply) else node.args
 
 
 def check_told(draft: Draft, declared: tuple[Value, ...]) -> None:

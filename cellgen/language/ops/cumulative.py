@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sympy import Expr, Integer, sympify
 
+from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.author import axes_of
@@ -51,10 +52,17 @@ def _along(name: str, what: str, a: Expr, axis: object) -> Apply:
     """Apply an operator that goes along one axis.
 
     Raises:
-        DeclarationError: an axis that the value does not have, several, a scalar.
+        DeclarationError: what is no expression, an axis that the value does not have, several, a
+            scalar.
     """
-    a = sympify(a)
-    shape = shape_of(a)
+    operand = sympify(a)
+    if not isinstance(operand, Expr):
+        raise DeclarationError(
+            f"{name}({shown(a)}): expected a value of the cell or an expression of such, found "
+            f"{type(a).__name__}",
+            code="declaration.foreign",
+        )
+    shape = shape_of(operand)
     along = axes_of(name, shape, axis) if shape else (0,)
     if len(along) > 1:
         raise DeclarationError(
@@ -62,6 +70,6 @@ def _along(name: str, what: str, a: Expr, axis: object) -> Apply:
             code="declaration.axis",
         )
     behind = len(shape) - 1 - along[0]
-    node = Apply(name, (a,), [Integer(behind)] if behind > 0 else [])
+    node = Apply(name, (operand,), [Integer(behind)] if behind > 0 else [])
     shape_of(node)
     return node

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sympy import Basic, Expr
 
+from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.ops.chunk_scans import SCANS
 from cellgen.language.ops.chunks import CHUNKS
@@ -52,6 +53,8 @@ def shape_of(expression: Expr) -> Shape:
     pending = [expression]
     while pending:
         node = pending[-1]
+        if not isinstance(node, Basic):
+            raise _no_shape(node)
         operands = node.operands if isinstance(node, Apply) else node.args
         missing = [operand for operand in operands if id(operand) not in _SHAPES]
         if missing:
@@ -73,8 +76,12 @@ def _shape_of(node: Expr, shapes: Sequence[Shape]) -> Shape:
         return operator_of(node).shape(shapes, node.attributes)
     if node.args:
         return broadcast(shapes)
-    raise DeclarationError(
-        f"{node} ({type(node).__name__}) has no shape; use values declared in this "
+    raise _no_shape(node)
+
+
+def _no_shape(node: object) -> DeclarationError:
+    return DeclarationError(
+        f"{shown(node)} ({type(node).__name__}) has no shape; use values declared in this "
         f"cell, numbers and functions of cellgen",
         code="declaration.foreign",
     )
