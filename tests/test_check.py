@@ -22,6 +22,7 @@ from cellgen.language.ops import POINTWISE
 from cellgen.language.value import B, Role, Value
 from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward as forward_program
+from cellgen.program.differentiate import differentiate
 from cellgen.program.interpret import STEP, interpret, shape_sizes
 from cellgen.program.ssa import Program, Statement
 from cellgen.proof import check
@@ -134,8 +135,10 @@ def test_why_a_cell_was_not_built_is_said_once() -> None:
 
 
 @pytest.fixture
-def _forgetful() -> Iterator[None]:
+def _forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget what was derived and spelled, before and after: the operator table is to change."""
+    anew = differentiate.__wrapped__
+    monkeypatch.setattr("cellgen.program.step.differentiate", anew)
     pipeline.programs_of.cache_clear()
     c_expression.cache_clear()
     yield
