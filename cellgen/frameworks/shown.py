@@ -54,6 +54,10 @@ def is_whole(options: Options) -> bool:
     return usual and not (options.checkpoint or options.last_only)
 
 
+LAST = "last_only"
+"""The option by which outputs over time are those of the last step."""
+
+
 def is_last(options: Options) -> bool:
     """Whether outputs over time are (B, ...), of the last step."""
     return options.last_only

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cellgen.errors import DeviceError
-from cellgen.frameworks.shown import ON_TENSORS, is_last
+from cellgen.frameworks.shown import LAST, ON_TENSORS, is_last
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.backend import DeviceKernel, Launcher
 from cellgen.runtime.call.stored import element_name
@@ -91,7 +91,7 @@ class DeviceRunner(Runner):
         """Raise TensorError for options that kernels of CUDA do not have here."""
         usual = replace(ON_TENSORS, products=options.products)
         found = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
-        found = "last_only" if is_last(options) else found
+        found = LAST if is_last(options) else found
         found = "products" if options.products == BF16 and found != "every" else found
         if found:
             raise TensorError(
@@ -106,7 +106,7 @@ LACKING = {
     "flush_denormals": "whose kernels take denormal numbers as they are, at no cost",
     "checkpoint": "whose kernels keep what every step saves",
     "outputs": "whose kernels form all outputs",
-    "last_only": "whose kernels form the outputs of all steps",
+    LAST: "whose kernels form the outputs of all steps",
     "per_row": "whose kernels sum gradients of weights over rows",
 }
 """Options that kernels of CUDA do not have for tensors, and why."""
