@@ -42,6 +42,7 @@ from cellgen.language.ops import absolute, power
 from cellgen.pipeline import programs_of
 from cellgen.program.branches import Branches
 from cellgen.program.derive import adjoint, tangent
+from cellgen.program.differentiate import differentiate
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
 from cellgen.program.step import CellPrograms, derive_functions
@@ -329,6 +330,7 @@ def test_what_selects_is_equal_to_the_bit_to_the_product_where_that_is_a_number(
     given = draw(full.arguments)
     found = interpret(full, given, SIZES)
     monkeypatch.setattr(Branches, "product", lambda self, first, second: first * second)
+    monkeypatch.setattr("cellgen.program.step.differentiate", differentiate.__wrapped__)
     plain = derive_functions(cell.definition).mathematics[1]
     assert [str(s) for s in plain.statements] != [str(s) for s in full.statements]
     for name, array in interpret(plain, given, SIZES).items():

@@ -272,4 +272,4 @@ def test_a_shape_that_is_none_is_told_by_the_option_s_name() -> None:
     words = ["report", "gru", "--no-prove", "--out", "never.html", "--shape", "0,1,1,1"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
-    assert "--shape: 0,1,1,1 is neither" in done.output
+    assert "--shape: '0,1,1,1' is neither" in done.output
