@@ -235,7 +235,11 @@ def test_things_that_look_like_arrays_are_refused(toy: Kernel) -> None:
         flags = np.ones((B, I)).flags
 
     has(refused(toy, **{**arguments(), "x": Lookalike()}), "Lookalike")
-    has(refused(toy, **{**arguments(), "x": np.ma.ones((B, I))}), "x is a masked array", "x.filled(...)")
+    has(
+        refused(toy, **{**arguments(), "x": np.ma.ones((B, I))}),
+        "x is a masked array",
+        "x.filled(...)",
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int64, np.complex128, np.bool_, object])
@@ -670,15 +674,11 @@ def test_masked_arrays_are_no_flags(name: str, limit: dict[str, int]) -> None:
     arguments = sizes_of(kernel.sequence_forward, {"T": 2, "B": 2, "I": 3, "H": 4})
     plain = np.array([1, 2]) if name == "lengths" else np.ones((2, 2), bool)
     masked = np.ma.masked_array(plain, mask=plain == 1)
-    with pytest.raises(
-        ArgumentError, match=rf"{name} is numpy\.ma.*MaskedArray, expected an array"
-    ):
+    with pytest.raises(ArgumentError, match=rf"{name} is a masked array.*{name}\.filled"):
         kernel.sequence_forward(**arguments, **{name: masked})
     y = kernel.sequence_forward(**arguments, save=True)
     given = {**arguments, "h": y.h, "saved": y.saved._asdict()}
-    with pytest.raises(
-        ArgumentError, match=rf"{name} is numpy\.ma.*MaskedArray, expected an array"
-    ):
+    with pytest.raises(ArgumentError, match=rf"{name} is a masked array.*{name}\.filled"):
         kernel.sequence_backward(**given, **{name: masked}, **limit)
 
 
