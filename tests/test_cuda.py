@@ -1062,7 +1062,7 @@ def planted(cell: type[Cell], file: str, right: str, wrong: str) -> tuple[CudaKe
         for name, text in good.sources.files
     )
     assert files != good.sources.files
-    sources = type(good._sources)(cell.definition.name, files)
+    sources = type(good.sources)(cell.definition.name, files)
     return good, CudaKernel(good.interface, sources, emulated=True)
 
 
