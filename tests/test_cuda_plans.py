@@ -361,6 +361,26 @@ class Tensor(ByCapsule):
     def new_empty(self, shape: tuple[int, ...]) -> Tensor:
         return Tensor(np.full(shape, np.nan))
 
+    def untyped_storage(self) -> SimpleNamespace:
+        return SimpleNamespace(nbytes=lambda: self.array.nbytes)
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def is_contiguous(self) -> bool:
+        return self.array.flags.c_contiguous
+
+    def numel(self) -> int:
+        return self.array.size
+
+    @property
+    def itemsize(self) -> int:
+        return self.array.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
 
 Tensor.__module__ = "torch"
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
-from tests.test_running import along_rows
+torch = pytest.importorskip("torch")
+
+from tests.test_running import along_rows  # noqa: E402
 
 ROWS = [
     *np.random.default_rng(3).normal(size=(3, 6)).tolist(),
