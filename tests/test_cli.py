@@ -284,7 +284,7 @@ BAD_FILES = {
         8,
         ("an equation uses cellgen's own",),
     ),
-    "if": (HEAD + "    h = x @ w if x > 0 else h_prev\n", 7, ("where(condition, a, b)",)),
+    "if": (HEAD + "    h = x @ w if x > 0 else h_prev\n", 7, ("where(x > 0, x @ w, h_prev)",)),
     "shapes": (HEAD.replace("Weight(I, H)", "Weight(H, H)") + "    h = x @ w\n", 7, ("(B, I)",)),
     "no equation for the state": (HEAD + "    a = x @ w\n", 5, ("h_prev",)),
     "any other": ("x = 1\nraise OSError('the disk is on fire')\n", 2, ("the disk is on fire",)),

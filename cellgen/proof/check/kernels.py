@@ -51,6 +51,8 @@ def prove_kernels(subject: Subject, rng: np.random.Generator) -> list[Row]:
     note = f"{len(shapes)} shapes: {_listed(subject.definition.dims, shapes)}"
     return [
         judged(_name(d, p), errors[_name(d, p)], C_BARS[d], note + _optional_note(p))
+        if p.results
+        else Row(_name(d, p), None, C_BARS[d], "skipped", "it runs, and has no results to compare")
         for d, p in functions
     ]
 
