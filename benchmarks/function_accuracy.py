@@ -6,7 +6,8 @@ Input: the header in generated/include, compiled as cellgen compiles kernels ($C
 another compiler). Output: a table on standard output, progress on standard error, exit status 1
 when a function is beyond its bar.
 `--coefficients` instead repeats the fits from which the header's coefficients come.
-Not supported: functions of two arguments, float64 (tests/test_runtime_math.py samples both).
+Not supported: functions of two arguments, float64 (tests/targets/test_runtime_math.py samples
+both).
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Count what "one call, one plan" is measured by: files that a call enters, records of its options.
 
-Run ``python tests/count_paths.py`` for the table of docs/explanation/architecture.md, or with
+Run ``python -m tests.count_paths`` for the table of docs/explanation/architecture.md, or with
 ``--list`` for the files and records behind each figure.
 
 - Files that a NumPy call enters: those of the package in which Python runs a function during a

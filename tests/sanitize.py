@@ -47,7 +47,7 @@ QUICK_PORTABLE = ("thread",)
 """Compiled for any machine: which thread touches what is no matter of vectors, and the time driver
 without them compiles in a third of the time."""
 QUICK_BUILDS = ("address", "thread")
-"""Allocations are counted by tests/test_sanitize.py."""
+"""Allocations are counted by tests/proof/test_sanitize.py."""
 
 ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",

@@ -1,6 +1,7 @@
 """A target and its backend in a few lines: the step of a cell as a Python module over NumPy.
 
-``tests/test_targets.py`` enters it in both tables and uses it through the API and the commands.
+``tests/targets/test_targets.py`` enters it in both tables and uses it through the API and the
+commands.
 """
 
 from __future__ import annotations

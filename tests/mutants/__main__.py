@@ -91,7 +91,7 @@ class Workplace:
 
     def _suite(self, mutant: Mutant) -> str:
         names = next(v for folder, v in SUITES.items() if mutant.file.startswith(folder))
-        files = [f"tests/{name}.py" for name in names.split()]
+        files = [str(*self.folder.glob(f"tests/**/{name}.py")) for name in names.split()]
         return self._run("-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *files)
 
     def _run(self, *words: str) -> str:

@@ -20,7 +20,7 @@ def prove_goldens(subject: Subject, rng: np.random.Generator) -> list[Row]:
     """Compare with the peers' numbers, by the measure of this report, the largest entry.
 
     Other figures of the decision "Bars", entry by entry and medians, are judged in
-    tests/test_goldens.py.
+    tests/proof/test_goldens.py.
     """
     name, kernel = subject.definition.name, subject.kernel
     row = Row("goldens of the real peers", None, None, "skipped")

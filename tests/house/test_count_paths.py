@@ -1,0 +1,38 @@
+"""A call's options are one record, and few files carry an option: what a new one costs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.count_paths import files_of, records
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+RECORDS = {
+    "cellgen/runtime/options.py Options",
+    "generated/include/cellgen_numbers.h cellgen_numbers",
+    "generated/include/cellgen_options.h cellgen_options",
+    "generated/include/cellgen_row_block.inc.h cg_row_block",
+}
+"""The record in Python, what is generated of it, and the driver's own of a row block."""
+
+
+def counted(what: str) -> int:
+    """What the documentation says."""
+    found = re.search(
+        rf"^\| {re.escape(what)} \| \d+ \| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.M
+    )
+    assert found is not None, what
+    return int(found[1])
+
+
+def test_a_call_has_one_record_of_options() -> None:
+    assert {*records()} == RECORDS
+    assert counted("records of a call's options") == len(RECORDS)
+
+
+@pytest.mark.parametrize("option", ["every", "zero_output_for_mask"])
+def test_an_option_is_carried_by_as_few_files_as_the_documentation_says(option: str) -> None:
+    assert len(files_of(option)) <= counted(f"files that carry the option `{option}`")

@@ -1,0 +1,28 @@
+"""Names of classes: one name means one thing in the whole package."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "cellgen"
+
+SHARED = {
+    "CellFunction": "a cell as a function of tensors, in PyTorch and in JAX",
+    "GRU": "the cell, and PyTorch's layer of that name",
+    "LSTM": "the cell, and PyTorch's layer of that name",
+    "GRUBlockCell": "the cell, and what TensorFlow's op of that name returns",
+}
+"""Names that stand twice, and why."""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path.relative_to(PACKAGE).as_posix())
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: places for name, places in twice.items() if name not in SHARED} == {}
+    assert sorted(SHARED.keys() - twice.keys()) == []

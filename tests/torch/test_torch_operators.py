@@ -1,0 +1,154 @@
+"""The operators in C and in Python: the same numbers, the same words, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cellgen.frameworks.shown import ON_TENSORS  # noqa: E402
+from cellgen.runtime.numbers import as_numbers  # noqa: E402
+from cellgen.torch import operators, schemas  # noqa: E402
+from cellgen.torch.derivatives import Call  # noqa: E402
+from cellgen.torch.registry import find  # noqa: E402
+from tests.torch.drawn import SHIPPED, drawn, function  # noqa: E402
+
+FORWARD = getattr(torch.ops.cellgen.forward, schemas.OVERLOAD)
+BACKWARD = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
+NOTHING = as_numbers(ON_TENSORS)
+"""What follows the options: products, checkpoint, every, hidden, last."""
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="operators in C are for Linux")
+def test_the_operators_are_c() -> None:
+    assert operators.is_native
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
+    cell = function(name)
+    for dtype in (torch.float32, torch.float64):
+        theta = [*drawn(cell, learns=False, dtype=dtype).values()]
+        scalars = [*cell.scalars.values()]
+        mask = torch.tensor([[True, False], [True, True], [False, True]])
+        tables = [torch.tensor([3, 2]), mask, mask.T.contiguous().T]
+        lengths, mask, reset = tables
+        steps = replace(ON_TENSORS, lengths=lengths, mask=mask, reset=reset, reverse=True)
+        options = (tables, 7, *as_numbers(replace(ON_TENSORS, reverse=True)))
+        runner = find(name).runner
+        found = FORWARD(name, theta, scalars, True, *options)
+        wanted = runner.forward(theta, scalars, steps, True)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+        upstream = [torch.randn_like(found[0])]
+        gradients = BACKWARD(name, theta, scalars, found, upstream, 1, -1, *options)
+        places = [None] * (len(cell.layout.upstream) - 1)
+        wanted = runner.backward(theta, scalars, found, [*upstream, *places], steps)
+        torch.testing.assert_close(gradients, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_calls_leave_no_memory_behind() -> None:
+    cell = function("gru")
+    tensors = drawn(cell, T=20, B=8, H=32, I=32, dtype=torch.float32)
+
+    def train() -> None:
+        cell(**tensors).h.sum().backward()
+        with pytest.raises(RuntimeError, match="b_n has shape"):
+            cell(**{**tensors, "b_n": torch.zeros(4)})
+
+    for _ in range(50):
+        train()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(500):
+        train()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8 << 10  # KiB; one call's tensors alone are 0.2 MiB
+
+
+def test_an_unknown_cell_is_named() -> None:
+    theta = [*drawn(function("elman"), learns=False).values()]
+    with pytest.raises(RuntimeError, match="do not know"):
+        FORWARD("no_such_cell", theta, [], False, [], 0, *NOTHING)
+
+
+def test_other_kept_tensors_are_refused() -> None:
+    theta = [*drawn(function("elman"), learns=False).values()]
+    kept = FORWARD("elman", theta, [], False, [], 0, *NOTHING)
+    with pytest.raises(RuntimeError):
+        BACKWARD("elman", theta, [], kept[:1], [kept[0]], 1, -1, [], 0, *NOTHING)
+
+
+def test_gradients_row_by_row_are_not_differentiated() -> None:
+    theta = [*drawn(function("elman")).values()]
+    kept = [t.detach() for t in FORWARD("elman", theta, [], True, [], 0, *NOTHING)]
+    by_row = as_numbers(replace(ON_TENSORS, per_row=True))
+    for options, is_refused in ((NOTHING, False), (by_row, True)):
+        found = BACKWARD("elman", theta, [], kept, [kept[0]], 1, -1, [], 0, *options)
+        total = sum(gradient.square().sum() for gradient in found)
+        refused = pytest.raises(RuntimeError, match=r"run with per_row, .* leave per_row out")
+        with refused if is_refused else nullcontext():
+            assert torch.autograd.grad(total, theta[0])[0].any()
+
+
+def test_operators_in_python_where_there_is_no_compiler_for_them() -> None:
+    code = (
+        "import torch, cellgen.torch\n"
+        "from cellgen.torch import operators\n"
+        "assert not operators.is_native\n"
+        "layer = cellgen.torch.module('elman', 3, 4).double()\n"
+        "x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)\n"
+        "assert torch.autograd.gradcheck(lambda x: layer(x)[0], (x,), fast_mode=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "CELLGEN_TORCH_OPERATORS": "python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_call_is_known_by_its_cell_and_options() -> None:
+    options = replace(ON_TENSORS, reverse=True)
+    one = Call(find("gru"), (), options)
+    assert one == Call(find("gru"), (), replace(ON_TENSORS, reverse=True))
+    assert one.numbers == (True, *NOTHING[1:])
+
+
+@pytest.mark.parametrize("mode", ["c", "python"])
+def test_gradients_that_nobody_wants_are_not_formed(mode: str) -> None:
+    theta = [t.detach() for t in drawn(function("lstm")).values()]
+    options = ([], 0, *NOTHING)
+    kept = FORWARD("lstm", theta, [], True, *options)
+    upstream = [torch.ones_like(kept[0])]
+    run = BACKWARD if mode == "c" else operators._backward
+    every = run("lstm", theta, [], kept, upstream, 1, -1, *options)
+    some = run("lstm", theta, [], kept, upstream, 1, 0b1001, *options)
+    assert len(some) == 2
+    assert torch.equal(some[0], every[0])
+    assert torch.equal(some[1], every[3])
+
+
+def test_frozen_weights_and_inputs_get_no_gradients() -> None:
+    cell = function("gru")
+    for learning in (("x",), ("w_z", "b_n"), ("u_n",)):
+        tensors = drawn(cell, learns=False)
+        wanted = drawn(cell)
+        for name in learning:
+            tensors[name].requires_grad_()
+        for given in (tensors, wanted):
+            cell(**given).h.sin().sum().backward()
+        for name, tensor in tensors.items():
+            assert (tensor.grad is not None) == (name in learning)
+            if tensor.grad is not None:
+                assert torch.equal(tensor.grad, wanted[name].grad)

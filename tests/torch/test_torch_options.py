@@ -1,0 +1,302 @@
+"""Options that say what is shown and kept: values and gradients of the kernels, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+import cellgen  # noqa: E402
+import cellgen.torch  # noqa: E402
+from cellgen.errors import ArgumentError  # noqa: E402
+from cellgen.frameworks.shown import options_of  # noqa: E402
+from cellgen.torch import operators, schemas  # noqa: E402
+from cellgen.torch.derivatives import Call  # noqa: E402
+from cellgen.torch.planned import last_step  # noqa: E402
+from cellgen.torch.registry import find  # noqa: E402
+from tests.torch.drawn import drawn, function  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+CELLS = ("gru", "sru")
+"""All outputs are states; an output that is none."""
+OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "checkpoint": {"checkpoint": 3},
+    "beyond the end": {"checkpoint": 9},
+    "limit": {"memory_limit": 900},
+    "no limit": {"memory_limit": 1 << 20},
+    "every": {"every": 2},
+    "every, checkpoint": {"every": 3, "checkpoint": 2},
+    "outputs": {"outputs": ("h",)},
+    "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
+    "products": {"products": "bf16"},
+    "products, checkpoint": {"products": "bf16", "checkpoint": 2},
+}
+TABLES = {
+    "all": {},
+    "lengths": {"lengths": torch.tensor([7, 4])},
+    "mask": {"mask": torch.tensor([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]]).bool(), "reverse": True},
+}
+
+
+def in_numpy(given: Mapping[str, object]) -> dict[str, object]:
+    return {n: v.detach().numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
+
+
+def by_kernel(
+    name: str, given: Mapping[str, Tensor], upstream: Mapping[str, Tensor], **options: object
+) -> tuple[object, object]:
+    """Outputs and gradients of the NumPy kernel."""
+    kernel, arrays = cellgen.load(name), in_numpy(given)
+    run = kernel.sequence_forward(**arrays, save=True, **in_numpy(options))
+    read = {a.name for a in kernel.sequence_backward.function.arguments}
+    ups = {f"d_{n}": u.numpy() for n, u in upstream.items() if f"d_{n}" in read}
+    shown = "every" in options or "outputs" in options or run.saved.run.checkpoint
+    kept = {} if shown else {n: a for n, a in run._asdict().items() if n in read and n != "saved"}
+    how = {n: v for n, v in options.items() if n == "products"}
+    return run, kernel.sequence_backward(**arrays, **kept, saved=run.saved, **ups, **how)
+
+
+def upstream_of(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    return {n: torch.randn_like(v) for n, v in found.items() if v is not None}
+
+
+def backward(found: Mapping[str, Tensor | None], upstream: Mapping[str, Tensor]) -> None:
+    torch.autograd.backward([found[name] for name in upstream], [*upstream.values()])
+
+
+@pytest.mark.parametrize("tables", TABLES)
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", CELLS)
+def test_values_and_gradients_are_those_of_the_kernel(name: str, option: str, tables: str) -> None:
+    cell, options = function(name), {**TABLES[tables], **OPTIONS[option]}
+    given = drawn(cell, T=7, dtype=torch.float32)
+    found = cell(**given, **options)._asdict()
+    upstream = upstream_of(found)
+    backward(found, upstream)
+    run, gradients = by_kernel(name, given, upstream, **options)
+    with torch.no_grad():
+        alone = cell(**given, **options)._asdict()
+    for field, value in found.items():
+        wanted = getattr(run, field)
+        assert (value is None) == (wanted is None) == (alone[field] is None)
+        if wanted is not None:
+            np.testing.assert_array_equal(value.detach().numpy(), wanted, err_msg=field)
+            np.testing.assert_array_equal(alone[field].numpy(), wanted, err_msg=field)
+    for argument, tensor in given.items():
+        if tensor.grad is not None:
+            wanted = getattr(gradients, f"d_{argument}")
+            np.testing.assert_array_equal(tensor.grad.numpy(), wanted, err_msg=argument)
+
+
+@pytest.mark.parametrize("checkpoint", [0, 3])
+@pytest.mark.parametrize("tables", TABLES)
+@pytest.mark.parametrize("name", CELLS)
+def test_of_the_last_step_alone(name: str, tables: str, checkpoint: int) -> None:
+    cell, steps = function(name), TABLES[tables]
+    given, again = (drawn(cell, T=7, dtype=torch.float32) for _ in range(2))
+    found = cell(**given, **steps, last_only=True, checkpoint=checkpoint)._asdict()
+    wanted = cellgen.load(name).sequence_forward(
+        **in_numpy(given), **in_numpy(steps), last_only=True
+    )
+    for field, value in found.items():
+        assert (value is None) == (getattr(wanted, field) is None)
+        if value is not None:
+            np.testing.assert_array_equal(value.detach().numpy(), getattr(wanted, field))
+    upstream = upstream_of(found)
+    backward(found, upstream)
+    whole = cell(**again, **steps)._asdict()
+    given_tables = (steps.get("lengths"), steps.get("mask"), None)
+    last = {
+        n: whole[n]
+        if whole[n].shape == u.shape
+        else last_step(whole[n], given_tables, tables == "mask")
+        for n, u in upstream.items()
+    }
+    backward(last, upstream)
+    for argument, tensor in given.items():
+        if tensor.grad is not None:
+            assert torch.equal(tensor.grad, again[argument].grad), argument
+
+
+def test_arrays_batch_first() -> None:
+    cell = function("sru")
+    given = drawn(cell, T=7)
+    turned = {**given, "x": given["x"].transpose(0, 1)}
+    for options in ({"every": 2}, {"last_only": True}, {"outputs": ("h",), "checkpoint": 2}):
+        wanted = cell(**given, **options)._asdict()
+        found = cell(**turned, **options, batch_first=True)._asdict()
+        for field, value in found.items():
+            if value is not None and value.dim() == 3:
+                value = value.transpose(0, 1)
+            assert wanted[field] is value or torch.equal(wanted[field], value)
+
+
+@pytest.mark.parametrize("option", ["every, checkpoint", "outputs, checkpoint", "limit"])
+def test_operators_in_python_give_the_same(option: str) -> None:
+    cell = function("sru")
+    theta = [t.detach() for t in drawn(cell, T=7).values()]
+    options = OPTIONS[option]
+    outputs = () if "outputs" in options else None
+    stated = {"every": options.get("every", 1), "outputs": outputs, "checkpoint": 2}
+    shown = options_of(cell.layout, tuple(stated.items()))
+    call = Call(find("sru"), (), shown)
+    how = ([], 0, *call.numbers)
+    scalars = [*cell.scalars.values()]
+    arguments = ("sru", theta, scalars, True, *how)
+    kept = torch.ops.cellgen.forward(*arguments)
+    for one, other in zip(kept, operators._forward(*arguments), strict=True):
+        assert torch.equal(one, other)
+    count = call.outputs
+    arguments = ("sru", theta, scalars, kept[count:], [kept[0]], 1, -1, *how)
+    found = torch.ops.cellgen.backward(*arguments)
+    for one, other in zip(found, operators._backward(*arguments), strict=True):
+        assert torch.equal(one, other)
+    checks = ("test_schema", "test_faketensor")
+    backward = getattr(torch.ops.cellgen.backward, schemas.OVERLOAD)
+    torch.library.opcheck(backward, arguments, test_utils=checks)
+
+
+def loss(cell: object, given: Mapping[str, Tensor], options: Mapping[str, object]) -> Tensor:
+    return sum((v**2).sum() for v in cell(**given, **options) if v is not None)
+
+
+@pytest.mark.parametrize("option", ["every, checkpoint", "outputs, checkpoint", "limit", "last"])
+def test_second_derivatives_and_transforms(option: str) -> None:
+    cell = function("sru")
+    given = drawn(cell, T=5, learns=False)
+    options = {"last_only": True} if option == "last" else OPTIONS[option]
+
+    def plain(x: Tensor) -> Tensor:
+        y = cell(**{**given, "x": x})
+        if option == "last":
+            return (y.h[-1] ** 2).sum() + (y.c_last**2).sum()
+        every = options.get("every", 1)
+        over_time = (
+            [y.h] if "outputs" in options else [v for n, v in y._asdict().items() if n != "c_last"]
+        )
+        return sum((v[every - 1 :: every] ** 2).sum() for v in over_time) + (y.c_last**2).sum()
+
+    def asked(x: Tensor) -> Tensor:
+        return loss(cell, {**given, "x": x}, options)
+
+    x, v = given["x"], torch.ones_like(given["x"])
+    xs = torch.stack([x, 2 * x])
+    for run in (
+        lambda f: torch.func.jvp(f, (x,), (v,)),
+        lambda f: torch.func.jvp(torch.func.grad(f), (x,), (v,)),
+        lambda f: torch.func.vmap(torch.func.grad(f))(xs),
+        lambda f: torch.autograd.functional.hvp(f, x, v),
+    ):
+        torch.testing.assert_close(run(asked), run(plain), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("option", ["every, checkpoint", "limit", "last"])
+def test_a_compiled_call_is_one_graph(
+    option: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    cell = function("sru")
+    options = {"last_only": True} if option == "last" else OPTIONS[option]
+    compiled = torch.compile(lambda given: loss(cell, given, options), fullgraph=True)
+    for steps in (7, 6):
+        given, again = drawn(cell, T=steps), drawn(cell, T=steps)
+        found, wanted = compiled(given), loss(cell, again, options)
+        assert torch.equal(found, wanted) or torch.allclose(found, wanted, rtol=1e-14)
+        found.backward(), wanted.backward()
+        for name, tensor in given.items():
+            if tensor.grad is not None:
+                torch.testing.assert_close(tensor.grad, again[name].grad, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every is 0, expected a number of steps, 1 for all or more"),
+        ({"checkpoint": -1}, "checkpoint is -1"),
+        ({"last_only": 1}, "last_only is 1, expected True or False"),
+        ({"outputs": "h"}, "outputs is 'h', expected a tuple of some of h, c"),
+        ({"outputs": ("z",)}, "expected a tuple of some of h, c"),
+        ({"products": "bf17"}, "products is 'bf17', expected one of 'full', 'bf16'"),
+        ({"products": "int8"}, "products is 'int8', which calls of frameworks do not have"),
+        ({"products": "bf16"}, "products is 'bf16' and the tensors are float64"),
+        ({"memory_limit": 10}, "memory_limit is 10 bytes, expected"),
+        ({"memory_limit": 1000, "checkpoint": 3}, "are both given"),
+        ({"last_only": True, "every": 2}, "are both given"),
+        ({"plan": None}, "plan is no option of a function of torch"),
+    ],
+)
+def test_what_cannot_be_asked_for(options: Mapping[str, object], message: str) -> None:
+    cell = function("sru")
+    with pytest.raises(ArgumentError, match=message):
+        cell(**drawn(cell), **options)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_pass_options_on(bidirectional: bool) -> None:
+    torch.manual_seed(0)
+    layer = cellgen.torch.module("sru", 4, 4, 2 - bidirectional, bidirectional=bidirectional)
+    x = torch.randn(7, 2, 4)
+
+    def run(**options: object) -> tuple[list[Tensor], list[Tensor]]:
+        layer.zero_grad()
+        outputs, state = layer(x, return_outputs=True, **options)
+        shown = [output for output in (*outputs, state) if output is not None]
+        (outputs.h.sin().sum() + state.sum()).backward()
+        return shown, [parameter.grad for parameter in layer.parameters()]
+
+    (h, c, state), gradients = run()
+    for options, wanted in (
+        ({"checkpoint": 2}, [h, c, state]),
+        ({"memory_limit": 20_000, "outputs": ("h",)}, [h, state]),
+        ({"outputs": ["h"], "checkpoint": 3}, [h, state]),
+    ):
+        shown, found = run(**options)
+        for one, other in zip([*shown, *found], [*wanted, *gradients], strict=True):
+            assert torch.equal(one, other)
+    shown, _ = run(every=3, checkpoint=2)
+    assert all(torch.equal(one, o) for one, o in zip(shown, (h[2::3], c[2::3], state), strict=True))
+    with torch.no_grad():
+        last, _ = layer(x, last_only=True)
+        one_row, _ = layer(x[:, 0], last_only=True)
+        packed = torch.nn.utils.rnn.pack_sequence([x[:4, 0], x[:, 1]], enforce_sorted=False)
+        of_packed, _ = layer(packed, last_only=True)
+    ends = (h[-1, :, :4], h[0, :, 4:]) if bidirectional else (h[-1],)
+    assert torch.equal(last, torch.cat(ends, -1))
+    torch.testing.assert_close(one_row, last[0])
+    assert torch.equal(of_packed[1], last[1])
+    with pytest.raises(ArgumentError, match="every is given with a PackedSequence"):
+        layer(packed, every=2)
+
+
+class EndsInLast(cellgen.Cell):
+    """An output ``y`` beside an output ``y_last``, a state, which is no final state of it."""
+
+    x, y_last_prev = cellgen.Input(cellgen.I), cellgen.State(cellgen.H)
+    w, u = cellgen.Weight(cellgen.I, cellgen.H), cellgen.Weight(cellgen.H, cellgen.H)
+    y = cellgen.tanh(x @ w)
+    y_last = cellgen.tanh(y_last_prev @ u + y)
+    outputs = y, y_last
+
+
+def test_checkpoints_hold_outputs_that_are_no_states_however_they_are_called() -> None:
+    """A masked step repeats them: of the step before a segment, too."""
+    torch.manual_seed(0)
+    sizes = ((7, 2, 3), (2, 4), (3, 4), (4, 4))
+    given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+    named = dict(zip(("x", "y_last_prev", "w", "u"), given, strict=True))
+    cell, found = cellgen.torch.function(EndsInLast), []
+    for checkpoint in (0, 2):
+        made = cell(**named, **TABLES["mask"], checkpoint=checkpoint)
+        loss = (made.y * torch.arange(56.0).reshape(7, 2, 4)).sum() + made.y_last.sin().sum()
+        found.append(torch.autograd.grad(loss, given))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
