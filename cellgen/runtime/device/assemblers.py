@@ -1,0 +1,134 @@
+"""Say which assemblers of NVIDIA code are known to be wrong, for which devices, and why.
+
+Triton hands its PTX to ``ptxas``. Some of its versions turn right PTX into wrong machine code for
+Hopper, without a message: an illegal address at best, wrong numbers at worst. ``REFUSED`` has those
+that a kernel of products must not go through; ``DOUBTED`` those whose fault needs a construct that
+a kernel need not have: there the proof on the device at first use decides. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cellgen.errors import DeviceError
+
+Version = tuple[int, int]
+OLDEST: Version = (0, 0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of ``ptxas``: releases from ``since`` up to, not with, ``until``, for ``arch``.
+
+    ``arch`` is the compute capability times ten, ``source`` where the fault is described.
+    """
+
+    since: Version
+    until: Version
+    arch: int
+    effect: str
+    source: str
+
+    def has(self, version: Version, arch: int) -> bool:
+        """Say whether a release has it for a device."""
+        return self.arch == arch and self.since <= version < self.until
+
+
+REFUSED = (
+    Fault(
+        OLDEST,
+        (12, 9),
+        90,
+        "it loses the base of the descriptors of matrix instructions: an illegal address, or a "
+        "wrong product without an error",
+        "triton issues 10486, 10573 and 11366; flash-linear-attention pull request 1262",
+    ),
+)
+"""What no kernel goes through."""
+DOUBTED = (
+    Fault(
+        (12, 9),
+        (13, 1),
+        90,
+        "a write to shared memory may miss its address",
+        "flash-linear-attention pull request 1262",
+    ),
+    Fault(
+        (12, 9),
+        (13, 3),
+        90,
+        "registers of a left operand may be written again before the product has read them",
+        "triton issue 9433 and pull request 11781",
+    ),
+)
+"""What is taken where nothing better is installed, and proven on the device."""
+
+
+def version_of(text: str) -> Version:
+    """Read a release: "12.8", "12.8.93", or what ``ptxas --version`` prints.
+
+    Raises DeviceError for a text without one.
+    """
+    match = re.search(r"release (\d+)\.(\d+)", text) or re.match(r"\s*(\d+)\.(\d+)", text)
+    if match is None:
+        raise DeviceError(
+            f"the version of the assembler ptxas is not known from {text.strip()[:80]!r}; name one "
+            f"that works: TRITON_PTXAS_PATH=/path/to/ptxas",
+            code="device.assembler",
+        )
+    return int(match[1]), int(match[2])
+
+
+def refuse_assembler(version: str, arch: int) -> None:
+    """Raise DeviceError where ``ptxas`` of this release must not be used for a device.
+
+    ``arch`` is the compute capability times ten: 90 is Hopper. Whoever calls this names the cell.
+    """
+    for fault in REFUSED:
+        if fault.has(version_of(version), arch):
+            raise DeviceError(
+                f"ptxas {_short(version)} is wrong for sm_{arch}: {fault.effect} ({fault.source}). "
+                f"Take {_joined(fault.until)} or later: TRITON_PTXAS_PATH=/path/to/ptxas, or a "
+                f"newer Triton",
+                code="device.assembler",
+            )
+
+
+def doubts(version: str, arch: int) -> tuple[Fault, ...]:
+    """List the faults of a release that the proof on a device has to exclude."""
+    return tuple(fault for fault in DOUBTED if fault.has(version_of(version), arch))
+
+
+def best_assembler(installed: Mapping[str, str], arch: int) -> str:
+    """Choose among paths of ``ptxas``, each with its release: no known fault, then fewest, newest.
+
+    Raises DeviceError where every one must be refused, or there is none.
+    """
+    if not installed:
+        raise DeviceError(
+            "there is no assembler: neither Triton nor TRITON_PTXAS_PATH has a ptxas",
+            code="device.assembler",
+        )
+    usable = [path for path, version in installed.items() if _usable(version, arch)]
+    if not usable:
+        refuse_assembler(max(installed.values(), key=version_of), arch)
+    return min(usable, key=lambda path: _rank(installed[path], arch))
+
+
+def _usable(version: str, arch: int) -> bool:
+    return not any(fault.has(version_of(version), arch) for fault in REFUSED)
+
+
+def _rank(version: str, arch: int) -> tuple[int, int, int]:
+    major, minor = version_of(version)
+    return len(doubts(version, arch)), -major, -minor
+
+
+def _joined(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _short(version: str) -> str:
+    return version.strip() if "\n" not in version else _joined(version_of(version))
