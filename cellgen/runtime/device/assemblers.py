@@ -19,7 +19,7 @@ OLDEST: Version = (0, 0)
 
 
 @dataclass(frozen=True)
-class Fault:
+class AssemblerFault:
     """A fault of ``ptxas``: releases from ``since`` up to, not with, ``until``, for ``arch``.
 
     ``arch`` is the compute capability times ten, ``source`` where the fault is described.
@@ -37,7 +37,7 @@ class Fault:
 
 
 REFUSED = (
-    Fault(
+    AssemblerFault(
         OLDEST,
         (12, 9),
         90,
@@ -48,14 +48,14 @@ REFUSED = (
 )
 """What no kernel goes through."""
 DOUBTED = (
-    Fault(
+    AssemblerFault(
         (12, 9),
         (13, 1),
         90,
         "a write to shared memory may miss its address",
         "flash-linear-attention pull request 1262",
     ),
-    Fault(
+    AssemblerFault(
         (12, 9),
         (13, 3),
         90,
@@ -96,7 +96,7 @@ def refuse_assembler(version: str, arch: int) -> None:
             )
 
 
-def doubts(version: str, arch: int) -> tuple[Fault, ...]:
+def doubts(version: str, arch: int) -> tuple[AssemblerFault, ...]:
     """List the faults of a release that the proof on a device has to exclude."""
     return tuple(fault for fault in DOUBTED if fault.has(version_of(version), arch))
 
