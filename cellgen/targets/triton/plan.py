@@ -1,0 +1,129 @@
+"""What a generated module says of its kernels: buffers, launches, sizes of blocks.
+
+Input: layers that are spelled. Output: ``PLAN``, a table of strings and numbers at the end of
+``<cell>_triton.py``. A runtime reads the table and launches; it needs nothing of the compiler.
+
+Sizes go by name. A runtime knows ``T`` (steps), ``B`` (rows), the dimensions of the cell, and, for
+each layer, the names in its ``sizes``; those of blocks come from the configuration. From them it
+forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import TypeAlias
+
+Count: TypeAlias = int | str | tuple[str, str]
+"""A number, a size by name, or a size divided by that of a block, rounded up."""
+Shape: TypeAlias = tuple[Count, ...]
+
+
+class BufferRole(Enum):
+    """What a buffer is to a runtime."""
+
+    STREAM = "stream"
+    """Of every step, formed by ``pre``; contiguous, (T, B, heads or none, units or none)."""
+    FIRST = "first"
+    """A state before the first step, in the cell's own shape, float32."""
+    LAST = "last"
+    """A state after the last step, the same."""
+    READ = "read"
+    """What a layer forms at every step: written by the forward pass."""
+    UPSTREAM = "upstream"
+    """What reaches a ``READ``, read by the backward pass."""
+    UPSTREAM_LAST = "upstream_last"
+    """What reaches a ``LAST``."""
+    GRADIENT = "gradient"
+    """Of a stream or of a first state. With a ``share`` axis in front, shares that are added up."""
+    SAVED = "saved"
+    """Written by the forward pass, read by the backward pass."""
+    SCRATCH = "scratch"
+    """Written and read within a pass."""
+    MARKS = "marks"
+    """Rows that exact launches do again; zeros before the forward pass, kept for the backward."""
+    RESTART = "restart"
+    """(T, B), float32: 1 at steps that begin with initial states; any buffer without resets."""
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """An array that kernels take.
+
+    ``dtype`` is ``"streams"``, the caller's (float32, bfloat16, float16), or a name of its own.
+    ``of`` is the value that it holds, in the names of the author. ``shares``: that its first axis
+    counts shares, which a runtime adds up.
+    """
+
+    role: BufferRole
+    shape: Shape
+    dtype: str
+    of: str = ""
+    shares: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One launch of a kernel.
+
+    ``buffers`` by the kernel's parameters; ``sizes`` are parameters that are numbers of a call;
+    ``constants`` those fixed when the kernel is compiled, as sizes, numbers or flags; ``blocks``
+    those that the configuration of the kernel sets. ``is_exact``: a launch that does marked rows
+    again; it may be left out where a runtime knows that none are marked.
+    """
+
+    kernel: str
+    buffers: Mapping[str, str]
+    sizes: tuple[str, ...]
+    constants: Mapping[str, Count | bool]
+    blocks: tuple[str, ...]
+    grid: Shape
+    is_exact: bool = False
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Sizes of blocks, warps and stages that a kernel may be compiled with.
+
+    Of one call all kernels take the same ``BT``. ``most`` bounds sizes that it is meant for: the
+    largest K and V. The first that fits is taken where nothing is measured.
+    """
+
+    blocks: Mapping[str, int]
+    warps: int
+    stages: int
+    most: int = 0
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One layer: its kernels over all steps.
+
+    ``sizes`` give names to products of the cell's dimensions, ``{"N": ("N",), "V": ("D",)}``.
+    ``forward`` and ``few_rows`` do the same, the second for calls with few rows and heads;
+    ``training`` is the forward pass that saves what ``backward`` reads. Buffers by name.
+    """
+
+    states: tuple[str, ...]
+    kind: str
+    sizes: Mapping[str, tuple[str, ...]]
+    buffers: Mapping[str, BufferPlan]
+    forward: tuple[LaunchPlan, ...]
+    few_rows: tuple[LaunchPlan, ...]
+    training: tuple[LaunchPlan, ...]
+    backward: tuple[LaunchPlan, ...]
+    configurations: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
+
+
+def literal(value: object) -> object:
+    """Write a plan as strings, numbers, tuples and dicts."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: literal(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): literal(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(literal(one) for one in value)
+    return value
