@@ -5,7 +5,9 @@ Input: layers that are spelled. Output: ``PLAN``, a table of strings and numbers
 
 Sizes go by name. A runtime knows ``T`` (steps), ``B`` (rows), the dimensions of the cell, and, for
 each layer, the names in its ``sizes``; those of blocks come from the configuration. From them it
-forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``.
+forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Two constants
+are of a call as well: ``GAPS``, that steps begin with initial states, and ``PRECISION``, how products
+of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import TypeAlias
 
-Count: TypeAlias = int | str | tuple[str, str]
-"""A number, a size by name, or a size divided by that of a block, rounded up."""
+Count: TypeAlias = int | str | tuple[str, ...]
+"""A number, a size by name, a size divided by that of a block, rounded up, ``("T", "BT")``, or,
+``("K",)``, the least power of two that is not below a size, and at least 16."""
 Shape: TypeAlias = tuple[Count, ...]
 
 
@@ -64,12 +67,13 @@ class BufferPlan:
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
+class KernelLaunch:
     """One launch of a kernel.
 
     ``buffers`` by the kernel's parameters; ``sizes`` are parameters that are numbers of a call;
     ``constants`` those fixed when the kernel is compiled, as sizes, numbers or flags; ``blocks``
-    those that the configuration of the kernel sets. ``is_exact``: a launch that does marked rows
+    those that the configuration of the kernel sets. The grid has one axis: as many programs as the
+    product of ``grid``, the first count fastest. ``is_exact``: a launch that does marked rows
     again; it may be left out where a runtime knows that none are marked.
     """
 
@@ -109,10 +113,10 @@ class LayerPlan:
     kind: str
     sizes: Mapping[str, tuple[str, ...]]
     buffers: Mapping[str, BufferPlan]
-    forward: tuple[LaunchPlan, ...]
-    few_rows: tuple[LaunchPlan, ...]
-    training: tuple[LaunchPlan, ...]
-    backward: tuple[LaunchPlan, ...]
+    forward: tuple[KernelLaunch, ...]
+    few_rows: tuple[KernelLaunch, ...]
+    training: tuple[KernelLaunch, ...]
+    backward: tuple[KernelLaunch, ...]
     configurations: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
 
 
