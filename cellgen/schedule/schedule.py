@@ -335,6 +335,16 @@ def _apart(a: View, b: View) -> bool:
     return False
 
 
+def views(stage: Stage) -> tuple[View, ...]:
+    """Everything that a stage touches in memory."""
+    if isinstance(stage, Product):
+        return (stage.target, stage.a, stage.b)
+    if isinstance(stage, Routine):
+        return (stage.target, *stage.operands)
+    written = [line.view for line in stage.lines if line.view is not None]
+    return (*written, *(load.view for load in stage.loads))
+
+
 def writes(stage: Stage) -> Iterator[View]:
     """What a stage puts into memory."""
     if isinstance(stage, Product | Routine):

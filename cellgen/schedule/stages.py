@@ -7,7 +7,7 @@ registers. Parts are views, concatenations are destinations: neither costs a cop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -31,8 +31,8 @@ from cellgen.schedule.schedule import (
     Schedule,
     Stage,
     Store,
-    View,
     flat,
+    views,
 )
 from cellgen.schedule.walks import access_of, inner_axes, store_in_nest, store_of, walk_of
 
@@ -54,20 +54,11 @@ def plan_function(
     """Plan one program: phases, buffers, loops. ``order`` is the order of its dimensions."""
     planner = _Planner(program)
     stages = planner.stages()
-    used = {view.buffer for stage in stages for view in _views(stage)}
+    used = {view.buffer for stage in stages for view in views(stage)}
     buffers = [
         b for b in planner.buffers.values() if b.kind is not BufferKind.WORKSPACE or b in used
     ]
     return PlannedFunction(program, accepted, _dims(program, order), tuple(buffers), tuple(stages))
-
-
-def _views(stage: Stage) -> Iterable[View]:
-    if isinstance(stage, Product):
-        return (stage.target, stage.a, stage.b)
-    if isinstance(stage, Routine):
-        return (stage.target, *stage.operands)
-    written = [line.view for line in stage.lines if line.view is not None]
-    return [*written, *(load.view for load in stage.loads)]
 
 
 def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:

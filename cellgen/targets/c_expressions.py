@@ -78,13 +78,17 @@ class CNotation(Notation):
             return Text(" * ".join([factor] * exponent), PRODUCT if exponent > 1 else base.strength)
         return self.general_power(base, self._number(Integer(exponent)))
 
+    def called(self, name: str) -> str:
+        """How a function of the runtime is called: ``cg_tanh`` for ``tanh``."""
+        return f"cg_{name}"
+
     def root(self, base: Text) -> Text:
         """Spell a square root."""
-        return Text(f"cg_sqrt({base.text})", ATOM)
+        return Text(f"{self.called('sqrt')}({base.text})", ATOM)
 
     def general_power(self, base: Text, exponent: Text) -> Text:
         """Spell a power that is not a whole number."""
-        return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
+        return Text(f"{self.called('pow')}({base.text}, {exponent.text})", ATOM)
 
 
 def _spelled(number: float) -> str:

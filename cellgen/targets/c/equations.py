@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from cellgen.language.names import Names
 from cellgen.language.value import B, Dim
@@ -59,6 +60,18 @@ class EquationsContext:
     strip: StripContext | None = None
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A local of a function of equations, and the line that declares it."""
+
+    name: str
+    text: str
+
+
+EquationsPlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | StripPlan
+"""A stage that has equations."""
+
+
 class EquationsWriter(LoopWriter):
     """Spells the equations of one part; knows how every array is called."""
 
@@ -95,8 +108,9 @@ class EquationsWriter(LoopWriter):
             return self._routine(stage)
         if isinstance(stage, StripPlan):
             strip = StripWriter(self, stage, self._names.fresh).spell()
-            prelude = self._prelude(stage, stage.loops)
-            return EquationsContext(stage.name, [*prelude, *_used(prelude)], strip=strip)
+            declared = self._declared(stage, stage.loops)
+            prelude = [*(line.text for line in declared), *_used(declared)]
+            return EquationsContext(stage.name, prelude, strip=strip)
         if isinstance(stage, LoopPlan):
             loop = self._of_loop(stage)
             return EquationsContext(stage.name, self._prelude(stage, (stage.loop,)), [loop])
@@ -159,9 +173,10 @@ class EquationsWriter(LoopWriter):
     def _of_first_row(self, view: View) -> str:
         return f"{self.address(view)} + begin * {self.stride(view)}"
 
-    def _prelude(
-        self, stage: GroupPlan | LoopPlan | RoutinePlan | StripPlan, loops: Sequence[Loop]
-    ) -> list[str]:
+    def _prelude(self, stage: EquationsPlan, loops: Sequence[Loop]) -> list[str]:
+        return [line.text for line in self._declared(stage, loops)]
+
+    def _declared(self, stage: EquationsPlan, loops: Sequence[Loop]) -> list[Declared]:
         """Declare the dimensions and numbers of the call that equations read.
 
         Which ones lengths of rows and offsets of views take is known once they are spelled.
@@ -179,20 +194,20 @@ class EquationsWriter(LoopWriter):
             self._read.update(*(length.atoms(Dim) for length in lengths))
         used = {str(dim.name) for dim in self._read}
         lines = [
-            f"const int64_t {c_dim(name)} = frame->n[{number}];"
+            Declared(c_dim(name), f"const int64_t {c_dim(name)} = frame->n[{number}];")
             for number, name in enumerate(self.dims)
             if name in used
         ]
         scalars = [place for place in stage.uses if place.how is How.SCALAR]
         if scalars:
             members = f"const CELLGEN_NAME({self.arguments})"
-            lines.append(f"{members} *const args = ({members} *)frame->args;")
-        lines += [
-            f"const real {place.buffer.name} = (real)args->{c_member(place.of)};"
-            for place in scalars
-        ]
+            lines.append(Declared("args", f"{members} *const args = ({members} *)frame->args;"))
+        for place in scalars:
+            name, member = place.buffer.name, c_member(place.of)
+            lines.append(Declared(name, f"const real {name} = (real)args->{member};"))
         if self._keeps:
-            lines.append("const int keeps = frame->keeps; /* for a backward pass */")
+            text = "const int keeps = frame->keeps; /* for a backward pass */"
+            lines.append(Declared("keeps", text))
         return lines
 
     def _in_tile(self, group: Group, view: View) -> str | None:
@@ -261,10 +276,9 @@ class EquationsWriter(LoopWriter):
         lines.row_end.append(f"*({self.address(line.view)}) += {name};")
 
 
-def _used(prelude: Sequence[str]) -> list[str]:
+def _used(declared: Sequence[Declared]) -> list[str]:
     """A line that uses what lines declare: a strip's two functions declare the same."""
-    names = [line.partition(" = ")[0].split()[-1].lstrip("*") for line in prelude]
-    return [", ".join(f"(void){name}" for name in names) + ";"] if names else []
+    return [", ".join(f"(void){line.name}" for line in declared) + ";"] if declared else []
 
 
 def numbered(uses: tuple[Place, ...]) -> list[Place]:

@@ -25,7 +25,8 @@ class LoopLines:
     """The lines of one loop nest: before it, in each row, in each unit, after a row, after it.
 
     ``down``: from the last row to the first; ``sums``: locals to which every unit adds. A nest has
-    loops between a row and its units, ``opened`` and ``closed``, and so many units, ``width``.
+    so many loops between a row and its units, ``depth``, ``opened`` and ``closed``, and so many
+    units, ``width``.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -38,12 +39,13 @@ class LoopLines:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     width: str = ""
+    depth: int = 0
     down: bool = False
 
     @property
     def pad(self) -> str:
         """How much deeper the loop over units stands, within a nest."""
-        return "    " * sum(line.endswith("{") for line in self.opened)
+        return "    " * self.depth
 
     @property
     def pragma(self) -> str:
@@ -137,6 +139,7 @@ class LoopWriter:
             opened=nest.opened(),
             closed=nest.closed(),
             width=c_axis(loop.axes[-1]),
+            depth=len(loop.axes) - 1,
         )
 
     def _starts(self, view: View) -> tuple[str, str]:

@@ -53,11 +53,12 @@ class FrameText:
 
 @dataclass(frozen=True)
 class FunctionText:
-    """A static function: what it does, its parameters and lines."""
+    """A static function: what it does, its parameters, of which structs they are, and lines."""
 
     name: str
     what: str
     parameters: str
+    structs: tuple[str, ...]
     lines: list[str]
 
 
@@ -137,6 +138,7 @@ class EmbeddedBody:
     step: str
     sequence: str
     run_step: str
+    step_reads_weights: bool
     step_of_sequence: str
     training: TrainingBody | None
     values: list[tuple[str, list[str]]]

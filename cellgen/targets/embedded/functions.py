@@ -1,6 +1,6 @@
 """Take scalar functions out of the runtime headers: those that some C calls, and what they call.
 
-Input: the text of C that calls ``cg_<function>``. Output: definitions under these names for one
+Input: the names of functions that a body calls. Output: definitions under these names for one
 precision, in the order of the headers. Fused multiply-adds are written as two operations and
 ``tanh`` and ``sigmoid`` are those of time loops, so that every machine gives the same bits.
 """
@@ -8,6 +8,7 @@ precision, in the order of the headers. Fused multiply-adds are written as two o
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -41,10 +42,10 @@ class Definition99:
     text: str
 
 
-def definitions(text: str, dtype: str) -> list[str]:
-    """Return what a text needs: constants, then functions, each as a text of its own."""
+def definitions(calls: Collection[str], dtype: str) -> list[str]:
+    """Return what calls need: constants, then functions, each as a text of its own."""
     known = _known(dtype)
-    needed = {name for name in _called(text) if name in known}
+    needed = {name for name in calls if name in known}
     pending = list(needed)
     while pending:
         for name in known[pending.pop()].calls:
@@ -58,16 +59,12 @@ def definitions(text: str, dtype: str) -> list[str]:
 
 
 def prefixed(text: str, name: str) -> str:
-    """Put an export's name before calls and definitions of scalar functions, which are its own.
+    """Put an export's name before what a text of the runtime headers defines and calls.
 
-    >>> prefixed("y = cg_tanh(x);", "gru")
-    'y = gru_cg_tanh(x);'
+    >>> prefixed("static float cg_tanh(float x)", "gru")
+    'static float gru_cg_tanh(float x)'
     """
     return _OWN.sub(rf"{name}_cg_\1(", text)
-
-
-def _called(text: str) -> frozenset[str]:
-    return frozenset(_CALL.findall(text))
 
 
 @cache
@@ -92,7 +89,7 @@ def _known(dtype: str) -> dict[str, Definition99]:
                 if f"cellgen_{short}_{suffix}(" in body:
                     continue  # the same function by another name
             own = _spelled(body)
-            found[short] = Definition99(short, _called(own) - {short}, own)
+            found[short] = Definition99(short, frozenset(_CALL.findall(own)) - {short}, own)
     return found
 
 

@@ -7,6 +7,7 @@ the batch), ``unit``, ``depth`` (of what a product sums over), ``head``, ``axis1
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from sympy import Expr, Integer, Mul
 
@@ -16,15 +17,29 @@ from cellgen.program.interpret import axis_size
 from cellgen.schedule import Access, Buffer, Load, Loop, PlannedFunction, Product, Routine, Store
 from cellgen.schedule.schedule import Line, Stage, View, describe
 from cellgen.targets.embedded.asked import Asked
-from cellgen.targets.embedded.spelling import Lengths, NotationC99
+from cellgen.targets.embedded.spelling import NotationC99
 
 INDENT = "    "
 ONE = Integer(1)
+WEIGHTS = "weights"
+"""The struct of what learns, numbers too."""
 LANES = 4
 """Sums that a product forms at a time: their common operand is read once."""
 
-Place = Callable[[Buffer], str]
-"""What stands before the index of an array: ``weights->w``."""
+
+@dataclass(frozen=True)
+class StructMember:
+    """Where an array lies: a member of a struct, ``weights->w``."""
+
+    struct: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.struct}->{self.name}"
+
+
+Place = Callable[[Buffer], StructMember]
+"""Where each array lies."""
 
 
 class StageWriter:
@@ -33,13 +48,12 @@ class StageWriter:
     def __init__(
         self,
         asked: Asked,
-        lengths: Lengths,
+        notation: NotationC99,
         place: Place,
         sums: frozenset[Buffer] = frozenset(),
     ) -> None:
-        self.dtype, self.lengths, self.place, self.sums = asked.dtype, lengths, place, sums
-        self.sizes = asked.sizes
-        self.notation = NotationC99(self.dtype, lengths)
+        self.dtype, self.notation, self.place, self.sums = asked.dtype, notation, place, sums
+        self.sizes, self.lengths = asked.sizes, notation.lengths
 
     def function(self, function: PlannedFunction) -> list[str]:
         """Spell all stages of a function."""
@@ -184,7 +198,7 @@ class StageWriter:
 
     def _scalar(self, buffer: Buffer) -> str:
         place = self.place(buffer)
-        return f"{place}[0]" if place.startswith("weights") else place
+        return f"{place}[0]" if place.struct == WEIGHTS else str(place)
 
     # --- the rest ---------------------------------------------------------------------------
 
@@ -199,7 +213,7 @@ class StageWriter:
                 self.lengths(view.row_stride) if by_row else "0",
             )
         ]
-        return f"cg_{stage.row.name}({', '.join([*lengths, *rows])});"
+        return f"{self.notation.called(stage.row.name)}({', '.join([*lengths, *rows])});"
 
     def _at(self, view: View, steps: Sequence[tuple[str, Expr]], shift: str = "") -> str:
         """An element of a view: indices with the distance between neighbours along each."""

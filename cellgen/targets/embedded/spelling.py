@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from sympy import Expr
@@ -25,6 +25,8 @@ DTYPES = ("float", "double")
 BYTES = {"float": 4, "double": 8}
 
 _NAME = re.compile(r"[^\W\d]\w*")
+_OWN = re.compile(r"\bcg_(\w+)\(")
+"""A function of the runtime in the C of a row."""
 _POWER = re.compile(r"(\w+)\*\*(\d+)")
 
 
@@ -78,10 +80,20 @@ class Lengths:
 
 
 class NotationC99(CNotation):
-    """C over one type: literals of that type, dimensions as numbers of it."""
+    """C over one type: literals of that type, dimensions as numbers of it.
 
-    def __init__(self, dtype: str, lengths: Lengths) -> None:
-        self.dtype, self.lengths = dtype, lengths
+    Functions of the runtime are the export's own, under its name: ``gru_cg_tanh``. ``calls`` are
+    those that it has spelled.
+    """
+
+    def __init__(self, dtype: str, lengths: Lengths, name: str) -> None:
+        self.dtype, self.lengths, self.name = dtype, lengths, name
+        self.calls: set[str] = set()
+
+    def called(self, name: str) -> str:
+        """How a function of the runtime is called."""
+        self.calls.add(name)
+        return f"{self.name}_cg_{name}"
 
     def dim(self, dim: Dim) -> str:
         """Spell a dimension as a number."""
@@ -93,6 +105,7 @@ class NotationC99(CNotation):
         return number(nearest(number_, precision), self.dtype)
 
     def call(self, row: PointwiseRow, arguments: list[Text]) -> Text:  # type: ignore[override]
-        """Spell a function; an author's own C may say ``real``."""
-        text = super().call(row, arguments)
-        return Text(re.sub(r"\breal\b", self.dtype, text.text), text.strength)
+        """Spell a function by its row's C, which may say ``real``."""
+        typed = re.sub(r"\breal\b", self.dtype, row.c)
+        own = _OWN.sub(lambda found: f"{self.called(found[1])}(", typed)
+        return super().call(replace(row, c=own), arguments)

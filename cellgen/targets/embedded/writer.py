@@ -6,10 +6,10 @@ Input: a layout and what was asked. Output: the texts of the header and the body
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
+from cellgen.schedule.schedule import views
 from cellgen.targets.embedded.asked import Array, Asked
 from cellgen.targets.embedded.contexts import (
     EmbeddedBody,
@@ -23,9 +23,9 @@ from cellgen.targets.embedded.contexts import (
 )
 from cellgen.targets.embedded.functions import definitions, prefixed
 from cellgen.targets.embedded.layout import MemoryLayout
-from cellgen.targets.embedded.loops import Place, StageWriter
+from cellgen.targets.embedded.loops import WEIGHTS, Place, StageWriter, StructMember
 from cellgen.targets.embedded.optimisers import OPTIMISERS
-from cellgen.targets.embedded.spelling import Lengths, number
+from cellgen.targets.embedded.spelling import Lengths, NotationC99, number
 from cellgen.targets.target import PlannedCell
 from cellgen.targets.templates import fill
 
@@ -37,6 +37,8 @@ _WHAT = {
     "deferred": "The share of one step in the gradients of weights.",
     "epilogue": "Gradients that follow from sums over all steps.",
 }
+FRAME, WORK = "frame", "work"
+"""Structs of what a step is given and gives, and of what a function needs while it runs."""
 _NAMES = "training loss rate memory state weights context steps value each"
 _TAKEN = frozenset(_NAMES.split())
 """Names that an export's functions have beside a cell's own."""
@@ -51,6 +53,7 @@ class ExportWriter:
         self.name = asked.name or planned.definition.name
         self.prefix = self.name.upper()
         self.lengths = Lengths(self.prefix)
+        self.notation = NotationC99(self.real, self.lengths, self.name)
         self.bytes = layout.bytes_of(asked)
         self.signatures = ExportSignatures(layout, self.name, self.real, self.lengths)
         self.places = ArrayPlaces(layout)
@@ -88,12 +91,7 @@ class ExportWriter:
         functions = {f.name: self._function(f) for f in self.cell.functions}
         training = self._training_body(functions)
         frame, given = self._frame(), self.signatures
-        text = "\n".join(line for one in functions.values() for line in one.lines)
-        called = [prefixed(one, self.name) for one in definitions(text, self.real)]
-        functions = {
-            kind: replace(one, lines=[prefixed(line, self.name) for line in one.lines])
-            for kind, one in functions.items()
-        }
+        called = [prefixed(one, self.name) for one in definitions(self.notation.calls, self.real)]
         prologue = functions.get("prologue")
         scalars = given.scalars_of_start
         context = EmbeddedBody(
@@ -107,11 +105,12 @@ class ExportWriter:
             states=self._states(),
             outputs=StructText.of(self.layout.outputs, self.lengths).members,
             prologue=self._call(prologue, "memory") if prologue else "",
-            prologue_frame=scalars if prologue and "frame->" in "".join(prologue.lines) else [],
+            prologue_frame=scalars if prologue and FRAME in prologue.structs else [],
             start=given.start,
             step=given.step,
             sequence=given.sequence,
             run_step=self._call(functions["step"], "memory"),
+            step_reads_weights=WEIGHTS in functions["step"].structs,
             step_of_sequence=given.step_of_sequence,
             training=training,
             values=self._values(),
@@ -146,14 +145,15 @@ class ExportWriter:
     def _function(self, function: PlannedFunction) -> FunctionText:
         sums = self.places.sums_of(function)
         place = self.places.of(function)
-        lines = StageWriter(self.asked, self.lengths, place, sums).function(function)
-        text = "\n".join(lines)
+        lines = StageWriter(self.asked, self.notation, place, sums).function(function)
         types = self._types(function)
-        used = [f"{kind}{name}" for name, kind in types.items() if f"{name}->" in text]
+        touched = {place(view.buffer).struct for s in function.stages for view in views(s)}
+        structs = tuple(name for name in types if name in touched)
         return FunctionText(
             f"{self.name}_run_{function.name}",
             _WHAT[function.name],
-            ", ".join(used) or "void",
+            ", ".join(f"{types[name]}{name}" for name in structs) or "void",
+            structs,
             lines,
         )
 
@@ -171,15 +171,9 @@ class ExportWriter:
 
     def _call(self, function: FunctionText, memory: str) -> str:
         """Spell the call of a function whose structs lie in ``memory``."""
-        given = {"weights": "weights", "frame": "&frame"}
         work = f"&{memory}->work.{function.name.removeprefix(f'{self.name}_run_')}_work"
-        arguments = []
-        for parameter in function.parameters.split(", "):
-            name = parameter.rpartition("*")[2]
-            if name == "work":
-                arguments.append(work)
-            elif name != "void":
-                arguments.append(given.get(name, f"&{memory}->{name}"))
+        places = {WEIGHTS: WEIGHTS, FRAME: "&frame", WORK: work}
+        arguments = [places.get(name, f"&{memory}->{name}") for name in function.structs]
         return f"{function.name}({', '.join(arguments)})"
 
     def _frame(self) -> list[FrameText]:
@@ -188,7 +182,7 @@ class ExportWriter:
         for function in self.cell.functions:
             place = self.places.of(function)
             for buffer in function.buffers:
-                if place(buffer).startswith("frame->") and buffer.name not in found:
+                if place(buffer).struct == FRAME and buffer.name not in found:
                     found[buffer.name] = self._pointer(buffer)
         return list(found.values())
 
@@ -261,17 +255,17 @@ class ArrayPlaces:
     def of(self, function: PlannedFunction) -> Place:
         """Where each buffer of a function lies."""
 
-        def place(buffer: Buffer) -> str:
+        def place(buffer: Buffer) -> StructMember:
             value, name = buffer.value, buffer.name
             if value in self.cell.parameters:
-                return f"weights->{name}"
+                return StructMember(WEIGHTS, name)
             if value in self.cell.fixed:
-                return f"fixed->{name}"
+                return StructMember("fixed", name)
             if value in self.gradients:
-                return f"gradients->{self.gradients[value]}"
+                return StructMember("gradients", self.gradients[value])
             if value in self.totals:
-                return f"totals->{name}"
-            return f"{'work' if buffer.kind is BufferKind.WORKSPACE else 'frame'}->{name}"
+                return StructMember("totals", name)
+            return StructMember(WORK if buffer.kind is BufferKind.WORKSPACE else FRAME, name)
 
         return place
 
