@@ -37,7 +37,7 @@ C_ALONE = (("C11", C11),)
 QUICK = ("gru", "mlstm")
 EQUAL = ("gru", "mlstm", "min_gru")
 """Two products a step, a matrix memory, no recurrent product."""
-DRIVER = "cellgen_driver"
+DRIVER = ("cellgen_driver_f32", "cellgen_driver_f64")
 
 GNU = re.compile(
     r"__attribute__|__builtin_(?!inff|nanf|huge_val)|__asm|__atomic_|__sync_|__extension__"
@@ -48,9 +48,9 @@ system's headers are built-in functions under gcc."""
 
 
 def source_of(name: str) -> Path:
-    """The C of a cell, or of the driver."""
-    if name == DRIVER:
-        return include_folder() / f"{DRIVER}.c"
+    """The C of a cell, or of the driver in one precision."""
+    if name in DRIVER:
+        return include_folder() / f"{name}.c"
     return generated_folder() / name / f"{name}.c"
 
 
@@ -106,10 +106,10 @@ def _tasks(names: Sequence[str], work: Path) -> Iterator[tuple[str, Callable[[],
     headers = all_headers(work)
     for machine in found:
         for language, flags in LANGUAGES.items():
-            for source in (headers, *map(source_of, (DRIVER, *names))):
+            for source in (headers, *map(source_of, (*DRIVER, *names))):
                 label = f"warnings {machine.name:6s} {language:6s} {source.stem}"
                 yield label, partial(compile_strictly, machine, flags, source)
-    for name in (DRIVER, *names):
+    for name in (*DRIVER, *names):
         yield f"plain {found[0].name} {name}", partial(plain, found[0], source_of(name))
 
 

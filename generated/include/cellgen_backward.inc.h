@@ -1,8 +1,6 @@
 /* A backward pass: row blocks, steps from the last one on, and what is deferred a chunk behind. Part of
- * cellgen_driver.c, once per precision. */
+ * cellgen_driver.inc.h. */
 
-#undef cg_call
-#define cg_call CELLGEN_NAME(cellgen_call)
 typedef struct {
     int64_t row_blocks;
     cellgen_team *team;
@@ -17,8 +15,6 @@ typedef struct {
 
 /* What a row block sums starts from zero, what is the same at every step is copied for those of a chunk; without
  * a step, gradients of the states pass as they are. */
-#undef cg_clear
-#define cg_clear CELLGEN_NAME(cellgen_clear)
 CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
 {
     const cg_function *const f = b->f;
@@ -42,8 +38,6 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
 }
 
 /* The steps first <= step < last of a row block, unless bands have run them, and what they defer. */
-#undef cg_reverse_steps
-#define cg_reverse_steps CELLGEN_NAME(cellgen_reverse_steps)
 CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, int64_t first, int64_t last)
 {
     const cg_partition own = cg_partition_steps(b, thread, threads);
@@ -61,8 +55,6 @@ CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, in
 }
 
 /* The sums of all row blocks, in order: the same bits for any threads. */
-#undef cg_add_row_blocks
-#define cg_add_row_blocks CELLGEN_NAME(cellgen_add_row_blocks)
 CELLGEN_STATIC void cg_add_row_blocks(const cg_call *call, int thread, int threads)
 {
     const cg_row_block *const b = call->row_block;
@@ -77,8 +69,6 @@ CELLGEN_STATIC void cg_add_row_blocks(const cg_call *call, int thread, int threa
 }
 
 /* What is made of weights alone: by one thread what all of them read, panels by all. */
-#undef cg_prepare_weights
-#define cg_prepare_weights CELLGEN_NAME(cellgen_prepare_weights)
 CELLGEN_STATIC void cg_prepare_weights(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
@@ -88,8 +78,6 @@ CELLGEN_STATIC void cg_prepare_weights(const cg_row_block *b, int thread, int th
     for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
 }
 
-#undef cg_has_stopped
-#define cg_has_stopped CELLGEN_NAME(cellgen_has_stopped)
 CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
 {
     int found = 0;
@@ -98,8 +86,6 @@ CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
     return found;
 }
 
-#undef cg_backward_task
-#define cg_backward_task CELLGEN_NAME(cellgen_backward_task)
 CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
 {
     cg_call *const call = (cg_call *)context;
@@ -144,8 +130,6 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
 }
 
 /* The rows of a row block from `from` on: where they lie in the arrays of a call. */
-#undef cg_rows_of_row_block
-#define cg_rows_of_row_block CELLGEN_NAME(cellgen_rows_of_row_block)
 CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, const cellgen_options *options, int64_t from)
 {
     const cg_function *const f = b->f;
@@ -180,8 +164,6 @@ CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, cons
 }
 
 /* Give a row block of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
-#undef cg_begin_row_block
-#define cg_begin_row_block CELLGEN_NAME(cellgen_begin_row_block)
 CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const cg_function *f, const int64_t *n,
                                           const int64_t *extent, const void *args, const cellgen_plan *plan,
                                           uintptr_t packed, uintptr_t address)
@@ -208,8 +190,6 @@ CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const c
     return bad ? -bad : bytes;
 }
 
-#undef cg_run_per_row
-#define cg_run_per_row CELLGEN_NAME(cellgen_run_per_row)
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
                                   const cellgen_plan *given, uintptr_t workspace, cg_call *call);
 

@@ -1,7 +1,7 @@
 /* Bands of a backward pass over segments: where no product waits for a state, rows need nothing of each other
  * in the time loop. Some of them go forward over a segment and back before the next ones do, so that what its
  * steps save stays in a core's cache, in memory that all bands share. One thread; with more of them all rows
- * go through a segment together. Part of cellgen_driver.c, once per precision. */
+ * go through a segment together. Part of cellgen_driver.inc.h. */
 
 /* What the steps of a segment save for the rows of a band, in bytes; how many times that has to be what is kept for
  * the deferred part, which waits for all rows of a segment. */
@@ -11,8 +11,6 @@
 #endif
 
 /* Elements of one row of a member that the forward pass makes at every step, 0: it is none. */
-#undef cg_width_made
-#define cg_width_made CELLGEN_NAME(cellgen_width_made)
 CELLGEN_STATIC int64_t cg_width_made(const cg_row_block *b, int number)
 {
     const cg_function *const f = b->f;
@@ -24,8 +22,6 @@ CELLGEN_STATIC int64_t cg_width_made(const cg_row_block *b, int number)
 }
 
 /* Whether the deferred part of a backward pass reads an array that a forward pass makes. */
-#undef cg_is_deferred
-#define cg_is_deferred CELLGEN_NAME(cellgen_is_deferred)
 CELLGEN_STATIC int cg_is_deferred(const cg_function *f, int member)
 {
     int found = 0;
@@ -50,8 +46,6 @@ CELLGEN_STATIC int cg_is_deferred(const cg_function *f, int member)
 }
 
 /* Whether an array of a segment holds the rows of a band alone: `member` of the forward pass, which makes it. */
-#undef cg_is_of_band
-#define cg_is_of_band CELLGEN_NAME(cellgen_is_of_band)
 CELLGEN_STATIC int cg_is_of_band(const cg_function *f, int member)
 {
     for (int i = 0; i < f->mades; ++i)
@@ -60,8 +54,6 @@ CELLGEN_STATIC int cg_is_of_band(const cg_function *f, int member)
 }
 
 /* Whether rows may go through the steps of a part apart: what is no loop is formed ahead of them. */
-#undef cg_has_bands
-#define cg_has_bands CELLGEN_NAME(cellgen_has_bands)
 CELLGEN_STATIC int cg_has_bands(const cg_part *part)
 {
     for (int i = 0; i < part->stages; ++i) {

@@ -1,6 +1,6 @@
 /* Products in bfloat16 (`products` of the options): operands are rows that are rounded once a stage, for all
  * blocks of units, and weights that are rounded as they are packed. Rows in fixed point, beside weights in int8, are
- * rounded in the same way. Part of cellgen_driver.c, for float32. */
+ * rounded in the same way. Part of cellgen_driver.inc.h, for float32. */
 
 #if CELLGEN_PRECISION == 32
 

@@ -1,5 +1,5 @@
 /* The time driver, as a cell sees it: the tables that describe a function over time, and the frame that
- * its equations are called with. `cellgen_driver.c` reads the tables; it is compiled once per machine,
+ * its equations are called with. `cellgen_driver.inc.h` reads the tables; it is compiled once per machine,
  * compiler and flags, and linked with every cell. Include after cellgen_real.h, once per precision:
  * the second half has deliberately no include guard. */
 #ifndef CELLGEN_DRIVER_H

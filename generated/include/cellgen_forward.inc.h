@@ -1,8 +1,6 @@
-/* A forward pass: all steps of a sequence. Part of cellgen_driver.c, once per precision. */
+/* A forward pass: all steps of a sequence. Part of cellgen_driver.inc.h. */
 
 /* The state after a step, from row to row. */
-#undef cg_state_after
-#define cg_state_after CELLGEN_NAME(cellgen_state_after)
 CELLGEN_STATIC cg_rows cg_state_after(const cg_row_block *b, const cellgen_link *link, int64_t step)
 {
     const int64_t width = cg_length(b, link->width);
@@ -20,8 +18,6 @@ CELLGEN_STATIC cg_rows cg_state_after(const cg_row_block *b, const cellgen_link 
 }
 
 /* The final states. */
-#undef cg_final_states
-#define cg_final_states CELLGEN_NAME(cellgen_final_states)
 CELLGEN_STATIC void cg_final_states(const cg_row_block *b, int64_t begin, int64_t end)
 {
     for (int i = 0; i < b->f->links; ++i) {
@@ -35,16 +31,12 @@ CELLGEN_STATIC void cg_final_states(const cg_row_block *b, int64_t begin, int64_
 }
 
 /* Where the caller has the states, or the outputs that are no states, before one of the steps that are kept. */
-#undef cg_checkpoint
-#define cg_checkpoint CELLGEN_NAME(cellgen_checkpoint)
 CELLGEN_INLINE real *cg_checkpoint(const cg_row_block *b, int number, int64_t step, int64_t width)
 {
     return (real *)b->options.checkpoints[number] + (step / b->options.checkpoint - 1) * b->B * width;
 }
 
 /* Keep what a forward pass goes on with at a step: states and, where steps may repeat them, outputs. Some rows. */
-#undef cg_keep_states
-#define cg_keep_states CELLGEN_NAME(cellgen_keep_states)
 CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
@@ -68,8 +60,6 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t
 }
 
 /* What is made of weights alone: by one thread what all of them read, panels by all. */
-#undef cg_prepare_forward
-#define cg_prepare_forward CELLGEN_NAME(cellgen_prepare_forward)
 CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
@@ -81,8 +71,6 @@ CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int th
 
 /* The steps first <= step < last by one of the threads; `turn`: how often was asked whether to stop; whether
  * all of them have agreed to. */
-#undef cg_forward_steps
-#define cg_forward_steps CELLGEN_NAME(cellgen_forward_steps)
 CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread, int64_t *turn)
 {
     const cg_part *const part = b->f->part;
@@ -103,8 +91,6 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, in
 }
 
 /* A forward pass: a row block of all rows, and what its arrays over time are stored as. */
-#undef cg_pass
-#define cg_pass CELLGEN_NAME(cellgen_pass)
 typedef struct {
     cg_row_block row_block;
     cg_stored stored;
@@ -112,8 +98,6 @@ typedef struct {
 } cg_pass;
 
 /* All steps, a window of them after the other; whether all threads have agreed to stop. */
-#undef cg_forward_windows
-#define cg_forward_windows CELLGEN_NAME(cellgen_forward_windows)
 CELLGEN_STATIC int cg_forward_windows(cg_pass *pass, const cg_partition *own, int thread, int64_t *turn)
 {
     cg_row_block *const b = &pass->row_block;
@@ -135,8 +119,6 @@ CELLGEN_STATIC int cg_forward_windows(cg_pass *pass, const cg_partition *own, in
     return 0;
 }
 
-#undef cg_forward_task
-#define cg_forward_task CELLGEN_NAME(cellgen_forward_task)
 CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
 {
     cg_pass *const pass = (cg_pass *)context;

@@ -29,17 +29,12 @@
 #include <arm_neon.h>
 #endif
 
-/* Whether tiles of bfloat16 and int8 are this object's own, or another one's, too. Where both precisions are compiled
- * side by side (CELLGEN_HALVES), those that float needs are in the object of double: both take as long. */
+/* Whether tiles of bfloat16 and int8 are this object's own, or another one's, too. */
 #define CELLGEN_TILES_OWN 0
 #define CELLGEN_TILES_ELSEWHERE 1
 #define CELLGEN_TILES_FOR_ALL 2
-#if !defined(CELLGEN_HALVES)
+#ifndef CELLGEN_TILES_ARE
 #define CELLGEN_TILES_ARE CELLGEN_TILES_OWN
-#elif CELLGEN_PRECISION == 32
-#define CELLGEN_TILES_ARE CELLGEN_TILES_ELSEWHERE
-#else
-#define CELLGEN_TILES_ARE CELLGEN_TILES_FOR_ALL
 #endif
 
 /* Whether tiles of so many rows and vectors fetch anything, what is coming among it. */

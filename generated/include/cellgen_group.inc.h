@@ -1,27 +1,21 @@
 /* Groups of a step: tiles of products with equations on each, and products of inputs ahead of the loop.
- * Part of cellgen_stage.inc.h, once per precision. */
+ * Part of cellgen_stage.inc.h. */
 
 #include "cellgen_in_place.inc.h"
 
 /* Whole vectors of a row of a tile. */
-#undef cg_copy_vectors
-#define cg_copy_vectors CELLGEN_NAME(cellgen_copy_vectors)
 CELLGEN_INLINE void cg_copy_vectors(real *to, const real *from, int64_t units)
 {
     for (int64_t unit = 0; unit < units; unit += CELLGEN_REAL_LANES)
         memcpy(to + unit, from + unit, CELLGEN_VECTOR_BYTES);
 }
 
-#undef cg_zero_vectors
-#define cg_zero_vectors CELLGEN_NAME(cellgen_zero_vectors)
 CELLGEN_INLINE void cg_zero_vectors(real *to, int64_t units)
 {
     for (int64_t unit = 0; unit < units; unit += CELLGEN_REAL_LANES) memset(to + unit, 0, CELLGEN_VECTOR_BYTES);
 }
 
 /* Name the rows that tiles fetch while they run. */
-#undef cg_prefetch_stage
-#define cg_prefetch_stage CELLGEN_NAME(cellgen_prefetch_stage)
 CELLGEN_STATIC void cg_prefetch_stage(const cg_row_block *b, const cg_stage *stage, cellgen_prefetch *prefetch, int64_t step,
                                    int64_t row_begin, int64_t row_end)
 {
@@ -36,8 +30,6 @@ CELLGEN_STATIC void cg_prefetch_stage(const cg_row_block *b, const cg_stage *sta
 }
 
 /* One group of a step: tiles of products, and equations on each. */
-#undef cg_tiles
-#define cg_tiles CELLGEN_NAME(cellgen_tiles)
 typedef struct {
     const cg_row_block *b;
     const cg_stage *stage;
@@ -51,8 +43,6 @@ typedef struct {
 } cg_tiles;
 
 /* The product of an input for a window of steps, where it was formed ahead. */
-#undef cg_formed_ahead
-#define cg_formed_ahead CELLGEN_NAME(cellgen_formed_ahead)
 CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *run, int64_t block, int64_t row)
 {
     const cg_row_block *const b = tiles->b;
@@ -61,8 +51,6 @@ CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *r
 }
 
 /* An operand's rows of a tile, and elements from one to the next: where they lie, or rounded. */
-#undef cg_operand_rows
-#define cg_operand_rows CELLGEN_NAME(cellgen_operand_rows)
 CELLGEN_INLINE const real *cg_operand_rows(const cg_tiles *tiles, const cg_block *at, int64_t top, const cellgen_run *run, int64_t *row)
 {
 #if CELLGEN_PRECISION == 32
@@ -76,8 +64,6 @@ CELLGEN_INLINE const real *cg_operand_rows(const cg_tiles *tiles, const cg_block
 }
 
 /* Some operands of a chain of products: up to four. */
-#undef cg_terms_of
-#define cg_terms_of CELLGEN_NAME(cellgen_terms_of)
 CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
                                 int64_t tile_number, int64_t next, const cellgen_run *run, int done, int some,
                                 real *out, int accumulate)
@@ -178,8 +164,6 @@ CELLGEN_INLINE void cg_terms_int8(const cg_tiles *tiles, const cg_block *at, int
 }
 #endif
 
-#undef cg_fill_tile
-#define cg_fill_tile CELLGEN_NAME(cellgen_fill_tile)
 CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows,
                                  int64_t tile_number, int64_t next, real *tile)
 {
@@ -231,8 +215,6 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
 }
 
 /* Fetch the rows that the equations of a tile write in place. */
-#undef cg_prefetch_places
-#define cg_prefetch_places CELLGEN_NAME(cellgen_prefetch_places)
 CELLGEN_INLINE void cg_prefetch_places(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows)
 {
     const cg_row_block *const b = tiles->b;
@@ -246,8 +228,6 @@ CELLGEN_INLINE void cg_prefetch_places(const cg_tiles *tiles, const cg_block *at
 
 /* Blocks of units that are computed together: their tiles of `rows` rows, of `high` at the most, fit where there is
  * room for that many rows. */
-#undef cg_blocks_together
-#define cg_blocks_together CELLGEN_NAME(cellgen_blocks_together)
 CELLGEN_INLINE int64_t cg_blocks_together(int64_t room, int64_t rows, int64_t high)
 {
     const int64_t tall = rows < high ? rows : high, wanted = cellgen_blocks_of_tile(rows);
@@ -256,16 +236,12 @@ CELLGEN_INLINE int64_t cg_blocks_together(int64_t room, int64_t rows, int64_t hi
 }
 
 /* Rows of a panel as deep as an extent says. */
-#undef cg_panel_rows
-#define cg_panel_rows CELLGEN_NAME(cellgen_panel_rows)
 CELLGEN_INLINE int64_t cg_panel_rows(const cg_row_block *b, int number)
 {
     const int64_t depth = cg_length(b, number);
     return b->in_bf16 ? cellgen_bf16_words(b->in_bf16, depth) : depth;
 }
 
-#undef cg_group
-#define cg_group CELLGEN_NAME(cellgen_group)
 CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage *stage, const cg_frame *frame,
                               int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
 {
@@ -377,8 +353,6 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
 #endif
 
 /* The product of an input for the steps step <= s < last of a window, ahead of the loop: those of one window are resident. */
-#undef cg_form_ahead
-#define cg_form_ahead CELLGEN_NAME(cellgen_form_ahead)
 CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t last, int64_t part, int64_t parts)
 {
     const cellgen_run *const run = stage->run;

@@ -1,5 +1,5 @@
 /* Products of single steps, whose weights are read where they lie: all slots of a row side by side. Part of
- * cellgen_stage.inc.h, once per precision. */
+ * cellgen_stage.inc.h. */
 
 #if CELLGEN_PRECISION == 32
 /* Weights that the caller has in bfloat16, NULL: in float. Products alone read such ones, in bfloat16. */
@@ -55,8 +55,6 @@ CELLGEN_STATIC void cg_gemm_bf16(int way, cellgen_amx *amx, int64_t M, int64_t N
 }
 #endif
 
-#undef cg_products_in_place
-#define cg_products_in_place CELLGEN_NAME(cellgen_products_in_place)
 CELLGEN_OUTLINE void cg_products_in_place(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cellgen_rounded *rounded,
                                           cellgen_amx *amx, const cg_blocks *own, int64_t row_begin, int64_t row_end)
 {

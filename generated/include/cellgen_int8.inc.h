@@ -1,5 +1,5 @@
 /* Products of weights in int8 (`products` of the options): weights are rounded as they are packed; rows are in fixed
- * point where there are instructions for that, else as they are. Part of cellgen_driver.c, for float32 and functions
+ * point where there are instructions for that, else as they are. Part of cellgen_driver.inc.h, for float32 and functions
  * that are not backward. */
 
 #if CELLGEN_PRECISION == 32

@@ -1,9 +1,6 @@
-/* What a call needs: its arguments, a plan that fits, bytes of workspace. Part of cellgen_driver.c, once per
- * precision. */
+/* What a call needs: its arguments, a plan that fits, bytes of workspace. Part of cellgen_driver.inc.h. */
 
 /* Everything about a row block but where its memory is. */
-#undef cg_begin
-#define cg_begin CELLGEN_NAME(cellgen_begin)
 CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan)
 {
     const cg_function *const f = b->f;
@@ -25,8 +22,6 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
 }
 
 /* Whether a backward pass takes a member that the forward pass makes. */
-#undef cg_is_made
-#define cg_is_made CELLGEN_NAME(cellgen_is_made)
 CELLGEN_STATIC int cg_is_made(const cg_function *f, int member)
 {
     for (int i = 0; i < f->mades; ++i)
@@ -35,8 +30,6 @@ CELLGEN_STATIC int cg_is_made(const cg_function *f, int member)
 }
 
 /* What a call lacks; with `options`, of what it needs with them. */
-#undef cg_missing
-#define cg_missing CELLGEN_NAME(cellgen_missing)
 CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked, const cellgen_options *options)
 {
     const int last = options && (options->last || options->partial);
@@ -52,15 +45,11 @@ CELLGEN_STATIC int cg_missing(const cg_function *f, const void *args, int asked,
 }
 
 /* Whether packed weights are smaller than those of these dimensions. */
-#undef cg_packs_less
-#define cg_packs_less CELLGEN_NAME(cellgen_packs_less)
 CELLGEN_INLINE int cg_packs_less(const cg_function *f, const int64_t *n, const cellgen_options *options)
 {
     return options && options->packed && options->packed_bytes < cg_packed_size(f, n, options);
 }
 
-#undef cg_is_negative
-#define cg_is_negative CELLGEN_NAME(cellgen_is_negative)
 CELLGEN_STATIC int cg_is_negative(const cg_function *f, const int64_t *n)
 {
     for (int i = 0; i < f->dims; ++i)
@@ -69,16 +58,12 @@ CELLGEN_STATIC int cg_is_negative(const cg_function *f, const int64_t *n)
 }
 
 /* Members of the argument struct that every function over time has. */
-#undef cg_options_of
-#define cg_options_of CELLGEN_NAME(cellgen_options_in)
 CELLGEN_INLINE const cellgen_options *cg_options_of(const cg_function *f, const void *args)
 {
     const cellgen_options *found;
     memcpy(&found, (const char *)args + CELLGEN_WORD * (f->members + 3), sizeof found);
     return found;
 }
-#undef cg_team_of
-#define cg_team_of CELLGEN_NAME(cellgen_team_in)
 CELLGEN_INLINE cellgen_team *cg_team_of(const cg_function *f, const void *args)
 {
     void *found;
@@ -87,8 +72,6 @@ CELLGEN_INLINE cellgen_team *cg_team_of(const cg_function *f, const void *args)
 }
 
 /* Row blocks that are passed apart from each other. */
-#undef cg_row_blocks
-#define cg_row_blocks CELLGEN_NAME(cellgen_row_blocks_of)
 CELLGEN_STATIC int64_t cg_row_blocks(const cg_function *f, const int64_t *n, const int64_t *extent)
 {
     int64_t count = 0;
@@ -99,8 +82,6 @@ CELLGEN_STATIC int64_t cg_row_blocks(const cg_function *f, const int64_t *n, con
 }
 
 /* The dimensions of a call: without rows there are no steps. */
-#undef cg_dims
-#define cg_dims CELLGEN_NAME(cellgen_dims)
 CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, int64_t *own)
 {
     memcpy(own, n, (size_t)f->dims * sizeof *n);
@@ -108,8 +89,6 @@ CELLGEN_INLINE const int64_t *cg_dims(const cg_function *f, const int64_t *n, in
     return own;
 }
 
-#undef cg_choose_for
-#define cg_choose_for CELLGEN_NAME(cellgen_choose_for)
 CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, int64_t threads,
                                   const cellgen_constants *constants, const cellgen_options *options, cellgen_plan *plan)
 {
@@ -155,8 +134,6 @@ int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_opt
 }
 
 /* One row block's bytes, of `row_blocks`. */
-#undef cg_row_block_bytes
-#define cg_row_block_bytes CELLGEN_NAME(cellgen_row_block_bytes)
 CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                           const cellgen_options *options, const cellgen_plan *plan, int64_t row_block,
                                           int64_t row_blocks)
@@ -169,8 +146,6 @@ CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n
 }
 
 /* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
-#undef cg_row_bytes
-#define cg_row_bytes CELLGEN_NAME(cellgen_row_bytes)
 CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options, const cellgen_plan *plan)
 {
@@ -184,8 +159,6 @@ CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, cons
     return bytes;
 }
 
-#undef cg_together
-#define cg_together CELLGEN_NAME(cellgen_together)
 CELLGEN_INLINE int64_t cg_together(int64_t rows)
 {
     return rows < CELLGEN_ROWS_AT_ONCE ? rows : CELLGEN_ROWS_AT_ONCE;
@@ -193,8 +166,6 @@ CELLGEN_INLINE int64_t cg_together(int64_t rows)
 
 /* Bytes of a pass whose gradients are each row's: all rows', and those of the rows that threads defer; of all
  * rows where each goes on from segment to segment. */
-#undef cg_per_row_bytes
-#define cg_per_row_bytes CELLGEN_NAME(cellgen_per_row_bytes)
 CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                         const cellgen_options *options, const cellgen_plan *plan)
 {
@@ -206,11 +177,7 @@ CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, 
            (shape.segment ? n[1] : cg_together(n[1])) * cg_row_bytes(f, n, extent, options, plan);
 }
 
-#undef cg_segment_bytes
-#define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
 CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options);
-#undef cg_stored_bytes
-#define cg_stored_bytes CELLGEN_NAME(cellgen_stored_bytes)
 CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,
                                        const cellgen_options *options, const cellgen_plan *plan);
 

@@ -1,65 +1,13 @@
 /* Arrays over time, which of their steps are valid, what is fetched soon, and packing of gates side by side.
- * Included after cellgen_real.h and cellgen_gemm.h, once per precision; deliberately without an include guard. */
+ * Included after cellgen_real.h and cellgen_gemm.h. */
 
 #include "cellgen_driver.h"
+#include "cellgen_plan.h"
 
-#undef cg_tile
-#undef cg_tile_of
-#undef cg_term
-#undef cg_ahead
-#undef cg_pack_slot
-#undef cg_panels_size
-#undef cg_series
-#undef cg_series_of
-#undef cg_at_step
-#undef cg_across
-#undef cg_own
-#undef cg_copy_row
-#undef cg_add_sums
-#undef cg_add_row_block
-#undef cg_add_steps
-#undef cg_clear_sums
-#undef cg_run
-#undef cg_prefetch_rows
-#undef cg_prefetch_to_write
-#undef cg_gather_steps
-#undef cg_gather_before
-#undef cg_start_rows
-#undef cg_gather_shown
-#undef cg_scatter_steps
-#undef cg_prefetch_series
-#undef cg_prefetch_saved
 #define cg_tile CELLGEN_NAME(cellgen_tile)
 #define cg_tile_of CELLGEN_NAME(cellgen_tile_of)
 #define cg_term CELLGEN_NAME(cellgen_term)
-#define cg_ahead CELLGEN_NAME(cellgen_ahead)
-#define cg_pack_slot CELLGEN_NAME(cellgen_pack_slot)
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)
-#define cg_series CELLGEN_NAME(cellgen_series)
-#define cg_series_of CELLGEN_NAME(cellgen_series_of)
-#define cg_at_step CELLGEN_NAME(cellgen_at_step)
-#define cg_across CELLGEN_NAME(cellgen_across)
-#define cg_own CELLGEN_NAME(cellgen_own)
-#define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
-#define cg_prefetch_series CELLGEN_NAME(cellgen_prefetch_series)
-#define cg_prefetch_saved CELLGEN_NAME(cellgen_prefetch_saved)
-#define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
-#define cg_add_row_block CELLGEN_NAME(cellgen_add_row_block)
-#define cg_add_steps CELLGEN_NAME(cellgen_add_steps)
-#define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
-#define cg_run CELLGEN_NAME(cellgen_run)
-#define cg_prefetch_rows CELLGEN_NAME(cellgen_prefetch_rows)
-#define cg_prefetch_to_write CELLGEN_NAME(cellgen_prefetch_to_write)
-#define cg_gather_steps CELLGEN_NAME(cellgen_gather_steps)
-#define cg_gather_before CELLGEN_NAME(cellgen_gather_before)
-#define cg_start_rows CELLGEN_NAME(cellgen_start_rows)
-#define cg_gather_shown CELLGEN_NAME(cellgen_gather_shown)
-#define cg_scatter_steps CELLGEN_NAME(cellgen_scatter_steps)
-
-#ifndef CELLGEN_SEQUENCE_H
-#define CELLGEN_SEQUENCE_H
-
-#include "cellgen_plan.h"
 
 /* --- which steps are valid: steps are numbered in the order in which they are computed --- */
 
@@ -217,8 +165,6 @@ CELLGEN_INLINE void cellgen_share_out(cellgen_prefetch *prefetch, int64_t blocks
     prefetch->wait = room - pieces;
 }
 
-#endif
-
 /* What tile number `tile` of a block of rows fetches while it runs: its part of the next panel, so
  * that the third-level cache is read evenly; nothing where the next one is this one. */
 CELLGEN_INLINE cellgen_fetch cg_ahead(const real *panels, int64_t block, int64_t next, int64_t tile,
@@ -265,8 +211,6 @@ CELLGEN_INLINE real *cg_at_step(cg_series series, int64_t step)
 }
 
 /* Where step 0 would be. */
-#undef cg_from_start
-#define cg_from_start CELLGEN_NAME(cellgen_from_start)
 CELLGEN_INLINE real *cg_from_start(cg_series series)
 {
     if (!series.rows) return 0;
@@ -305,8 +249,6 @@ CELLGEN_INLINE cg_series cg_across(cg_series series, int64_t B, real *buffer, in
     return series;
 }
 
-#undef cg_is_evenly_strided
-#define cg_is_evenly_strided CELLGEN_NAME(cellgen_is_evenly_strided)
 CELLGEN_INLINE int cg_is_evenly_strided(cg_series series, int64_t B)
 {
     return !series.rows || B == 1 || series.step == B * series.row;

@@ -1,10 +1,8 @@
 /* A backward pass whose gradients of weights are those of each row of the batch, or their squares' sums. The
  * reverse loop is that of all rows and keeps what is deferred of all steps; then each row is deferred by one
- * thread, as a batch of one row: the same additions as a call with that row alone. Part of cellgen_driver.c,
- * once per precision. */
+ * thread, as a batch of one row: the same additions as a call with that row alone. Part of
+ * cellgen_driver.inc.h. */
 
-#undef cg_by_row
-#define cg_by_row CELLGEN_NAME(cellgen_by_row)
 typedef struct {
     cg_row_block all, one[CELLGEN_ROWS_AT_ONCE];
     const void *args;
@@ -18,8 +16,6 @@ typedef struct {
 } cg_by_row;
 
 /* What the reverse loop left for a row, of `steps` steps: what it kept at each, gradients of outputs that steps repeat. */
-#undef cg_take_row
-#define cg_take_row CELLGEN_NAME(cellgen_take_row)
 CELLGEN_STATIC void cg_take_row(const cg_row_block *all, const cg_row_block *one, int64_t row, int64_t steps)
 {
     const cg_function *const f = all->f;
@@ -40,8 +36,6 @@ CELLGEN_STATIC void cg_take_row(const cg_row_block *all, const cg_row_block *one
 }
 
 /* Where a row's gradients go: its place in the caller's arrays, or memory of the thread's that `address` begins. */
-#undef cg_aim_row
-#define cg_aim_row CELLGEN_NAME(cellgen_aim_row)
 CELLGEN_STATIC void cg_aim_row(const cg_row_block *one, int64_t row, uintptr_t address)
 {
     const cg_function *const f = one->f;
@@ -55,8 +49,6 @@ CELLGEN_STATIC void cg_aim_row(const cg_row_block *one, int64_t row, uintptr_t a
 }
 
 /* Sums of squares, in so many chains that a vector adds them. */
-#undef cg_square_row
-#define cg_square_row CELLGEN_NAME(cellgen_square_row)
 CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_row_block *one, int64_t row)
 {
     const cg_function *const f = one->f;
@@ -75,8 +67,6 @@ CELLGEN_STATIC void cg_square_row(const cg_by_row *call, const cg_row_block *one
 }
 
 /* Everything deferred of one row in the steps first <= step < last, by one thread, from the last steps on. */
-#undef cg_defer_row
-#define cg_defer_row CELLGEN_NAME(cellgen_defer_row)
 CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_row_block *one, uintptr_t address, int64_t row, int64_t first, int64_t last)
 {
     const cg_row_block *const all = &call->all;
@@ -109,8 +99,6 @@ CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_row_block *one, uintptr_t a
 }
 
 /* The rows of a thread: everything that is deferred of some steps. */
-#undef cg_defer_rows
-#define cg_defer_rows CELLGEN_NAME(cellgen_defer_rows)
 CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, int thread, int threads)
 {
     const cg_row_block *const b = &call->all;
@@ -124,8 +112,6 @@ CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, i
     return 0;
 }
 
-#undef cg_by_row_task
-#define cg_by_row_task CELLGEN_NAME(cellgen_by_row_task)
 CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
 {
     cg_by_row *const call = (cg_by_row *)context;

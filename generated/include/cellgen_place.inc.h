@@ -1,15 +1,11 @@
-/* Where the rows of every array lie at every step of a call. Part of cellgen_driver.c, once per precision. */
+/* Where the rows of every array lie at every step of a call. Part of cellgen_driver.inc.h. */
 
-#undef cg_still
-#define cg_still CELLGEN_NAME(cellgen_still)
 CELLGEN_INLINE cg_walk cg_still(real *rows, int64_t row)
 {
     const cg_walk walk = {rows, 0, row, 0, 0, -1, 0, 0, 0};
     return walk;
 }
 
-#undef cg_along
-#define cg_along CELLGEN_NAME(cellgen_along)
 CELLGEN_INLINE cg_walk cg_along(cg_series series)
 {
     cg_walk walk = cg_still(series.rows, series.row);
@@ -19,16 +15,12 @@ CELLGEN_INLINE cg_walk cg_along(cg_series series)
 }
 
 /* Whether an array holds the rows of a band alone. */
-#undef cg_is_banded
-#define cg_is_banded CELLGEN_NAME(cellgen_is_banded)
 CELLGEN_INLINE int cg_is_banded(const cg_row_block *b, int member)
 {
     return b->band_rows && b->banded[member];
 }
 
 /* Where the first row of the batch is in a saved array, or would be in one of a band. */
-#undef cg_saved_start
-#define cg_saved_start CELLGEN_NAME(cellgen_saved_start)
 CELLGEN_INLINE real *cg_saved_start(const cg_row_block *b, int member, int64_t width)
 {
     real *const given = cg_member(b, member);
@@ -36,8 +28,6 @@ CELLGEN_INLINE real *cg_saved_start(const cg_row_block *b, int member, int64_t w
 }
 
 /* The same of an array that is saved; `member`: of a (T, batch, width) array, or of resident steps. */
-#undef cg_along_saved
-#define cg_along_saved CELLGEN_NAME(cellgen_along_saved)
 CELLGEN_INLINE cg_walk cg_along_saved(const cg_row_block *b, int member, int64_t width)
 {
     cg_walk walk = cg_still(cg_saved_start(b, member, width), width);
@@ -47,8 +37,6 @@ CELLGEN_INLINE cg_walk cg_along_saved(const cg_row_block *b, int member, int64_t
 }
 
 /* Two steps of a value in turn; `shift`: the place of the step after. */
-#undef cg_in_turn
-#define cg_in_turn CELLGEN_NAME(cellgen_in_turn)
 CELLGEN_INLINE cg_walk cg_in_turn(real *pair, int64_t B, int64_t width, int64_t turns, int64_t shift)
 {
     cg_walk walk = cg_still(pair, width);
@@ -59,8 +47,6 @@ CELLGEN_INLINE cg_walk cg_in_turn(real *pair, int64_t B, int64_t width, int64_t 
 }
 
 /* Whether of an output over time one step alone is kept; where some are wanted, of those that are not. */
-#undef cg_is_of_last_step
-#define cg_is_of_last_step CELLGEN_NAME(cellgen_is_of_last_step)
 CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_series_row *row)
 {
     if (row->only == CELLGEN_NONE || !b->memory[row->only]) return 0;
@@ -69,8 +55,6 @@ CELLGEN_INLINE int cg_is_of_last_step(const cg_row_block *b, const cellgen_serie
 
 /* Whether steps write a state where the one before is: all of them are valid, and nobody wants to see it. Of a
  * backward pass, its gradient. */
-#undef cg_is_in_place
-#define cg_is_in_place CELLGEN_NAME(cellgen_is_in_place)
 CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *link)
 {
     if (!(link->flags & CELLGEN_STATE_IN_PLACE) || b->validity || b->resets || b->every > 1) return 0;
@@ -79,8 +63,6 @@ CELLGEN_STATIC int cg_is_in_place(const cg_row_block *b, const cellgen_link *lin
     return link->saved == CELLGEN_NONE || !cg_member(b, link->saved);
 }
 
-#undef cg_before
-#define cg_before CELLGEN_NAME(cellgen_before)
 CELLGEN_STATIC cg_walk cg_before(const cg_row_block *b, const cellgen_link *link, int deferred)
 {
     const int64_t width = cg_length(b, link->width);
@@ -103,8 +85,6 @@ CELLGEN_STATIC cg_walk cg_before(const cg_row_block *b, const cellgen_link *link
     return walk;
 }
 
-#undef cg_walk_of
-#define cg_walk_of CELLGEN_NAME(cellgen_walk_of)
 CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *place, int deferred)
 {
     const int64_t width = place->width == CELLGEN_NONE ? 1 : cg_length(b, place->width);
@@ -156,8 +136,6 @@ CELLGEN_STATIC cg_walk cg_walk_of(const cg_row_block *b, const cellgen_place *pl
 }
 
 /* The rows of a place at one step. */
-#undef cg_rows_at
-#define cg_rows_at CELLGEN_NAME(cellgen_rows_at)
 CELLGEN_INLINE cg_rows cg_rows_at(const cg_walk *walk, int64_t step)
 {
     const int64_t at = step + walk->shift;
@@ -169,8 +147,6 @@ CELLGEN_INLINE cg_rows cg_rows_at(const cg_walk *walk, int64_t step)
 }
 
 /* An array of every so many-th step: its own series, and steps' rows in the workspace in its place. */
-#undef cg_part_of_steps
-#define cg_part_of_steps CELLGEN_NAME(cellgen_part_of_steps)
 CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t *strides, int64_t reverse, real **whole)
 {
     const cellgen_series_row *row = b->f->over_time + number;
@@ -185,8 +161,6 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
 }
 
 /* Where one array over time lies: at the caller's distances; resident steps one after the other. */
-#undef cg_lie
-#define cg_lie CELLGEN_NAME(cellgen_lie)
 CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row *row, const int64_t *strides, int64_t reverse)
 {
     const int is_resident = b->stored || (b->segment && row->flags & CELLGEN_AGAIN);
@@ -203,8 +177,6 @@ CELLGEN_INLINE cg_series cg_lie(const cg_row_block *b, const cellgen_series_row 
 }
 
 /* Where everything lies that a row block's steps read and write. */
-#undef cg_aim
-#define cg_aim CELLGEN_NAME(cellgen_aim)
 CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan)
 {
     const cg_function *const f = b->f;
@@ -242,8 +214,6 @@ CELLGEN_STATIC void cg_aim(cg_row_block *b, const cellgen_options *options, cons
 }
 
 /* An operand's first row, of a head. */
-#undef cg_operand
-#define cg_operand CELLGEN_NAME(cellgen_operand)
 CELLGEN_INLINE const real *cg_operand(const cg_row_block *b, const cg_rows *at, const cellgen_run *run, int64_t head)
 {
     const int64_t offset = run->offset == CELLGEN_NONE ? 0 : cg_length(b, run->offset);

@@ -1,10 +1,7 @@
-/* Weight gradients of a chunk of steps: a thread's partition of the rows of results. Part of cellgen_stage.inc.h, once
- * per precision. */
+/* Weight gradients of a chunk of steps: a thread's partition of the rows of results. Part of cellgen_stage.inc.h. */
 
 /* Products over the same rows: each operand named once, without those that the caller does not want, and the operands
  * that only they have. */
-#undef cg_outers
-#define cg_outers CELLGEN_NAME(cellgen_outer_products)
 typedef struct {
     cg_left left[CELLGEN_USES_MAX];
     cg_right right[CELLGEN_USES_MAX];
@@ -14,8 +11,6 @@ typedef struct {
 } cg_outers;
 
 /* Those of one head; `onto`: earlier chunks have begun the results. */
-#undef cg_find_outers
-#define cg_find_outers CELLGEN_NAME(cellgen_find_outers)
 CELLGEN_STATIC void cg_find_outers(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t head, int onto,
                                    int64_t part, int64_t parts, cg_outers *found)
 {
@@ -107,8 +102,6 @@ CELLGEN_STATIC void cg_products_amx(const cg_row_block *b, const cg_stage *stage
 }
 #endif
 
-#undef cg_products
-#define cg_products CELLGEN_NAME(cellgen_products_of_rows)
 CELLGEN_STATIC void cg_products(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t rows, int64_t part, int64_t parts)
 {
     const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);

@@ -1,5 +1,4 @@
-/* Row blocks: their dimensions, and what the workspace holds of each. Part of cellgen_driver.c, once per
- * precision. */
+/* Row blocks: their dimensions, and what the workspace holds of each. Part of cellgen_driver.inc.h. */
 
 
 #define CELLGEN_TILE_BYTES (32 << 10) /* of all tiles that one buffer holds */
@@ -7,8 +6,6 @@
 /* Where an array's rows lie at a step: `step` elements from one step to the next, in as many places as
  * `turns` says if it is not 0; at step `edge` elsewhere. `apart`: from step to step for rows of many
  * steps, each where it belongs. */
-#undef cg_walk
-#define cg_walk CELLGEN_NAME(cellgen_walk)
 typedef struct {
     real *rows;
     int64_t step, row, turns, shift, edge, edge_row, apart;
@@ -16,8 +13,6 @@ typedef struct {
 } cg_walk;
 
 /* One row block as if it were all of a batch; a forward pass has one. */
-#undef cg_row_block
-#define cg_row_block CELLGEN_NAME(cellgen_row_block)
 typedef struct {
     const cg_function *f;
     const int64_t *extent;
@@ -61,16 +56,12 @@ typedef struct {
     int64_t widest_rounded[2];     /* words from one of them to the next, of each part */
 } cg_row_block;
 
-#undef cg_length
-#define cg_length CELLGEN_NAME(cellgen_length)
 CELLGEN_INLINE int64_t cg_length(const cg_row_block *b, int number)
 {
     return b->extent[number];
 }
 
 /* An array of the caller's: a word of the argument struct. */
-#undef cg_member
-#define cg_member CELLGEN_NAME(cellgen_member_of)
 CELLGEN_INLINE real *cg_member(const cg_row_block *b, int number)
 {
     real *found;
@@ -78,15 +69,11 @@ CELLGEN_INLINE real *cg_member(const cg_row_block *b, int number)
     return found;
 }
 
-#undef cg_either
-#define cg_either CELLGEN_NAME(cellgen_either)
 CELLGEN_INLINE real *cg_either(const cg_row_block *b, int member, int memory)
 {
     return member != CELLGEN_NONE ? cg_member(b, member) : b->memory[memory];
 }
 
-#undef cg_slot_vectors
-#define cg_slot_vectors CELLGEN_NAME(cellgen_slot_vectors)
 CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
 {
     return CELLGEN_SLOT_VECTORS(slots);
@@ -95,8 +82,6 @@ CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
 /* --- outputs of every so many-th step alone --- */
 
 /* Whether an array over time is the gradient of an output. */
-#undef cg_is_upstream
-#define cg_is_upstream CELLGEN_NAME(cellgen_is_upstream)
 CELLGEN_STATIC int cg_is_upstream(const cg_function *f, int number)
 {
     if (!f->is_backward) return 0;
@@ -107,8 +92,6 @@ CELLGEN_STATIC int cg_is_upstream(const cg_function *f, int number)
 }
 
 /* Elements of a row of all gradients of outputs, or of all outputs that are no states. */
-#undef cg_sparse_width
-#define cg_sparse_width CELLGEN_NAME(cellgen_sparse_width)
 CELLGEN_STATIC int64_t cg_sparse_width(const cg_row_block *b)
 {
     int64_t width = 0;
@@ -118,8 +101,6 @@ CELLGEN_STATIC int64_t cg_sparse_width(const cg_row_block *b)
 }
 
 /* Where a step lies in an array of every so many-th step, -1: nowhere. */
-#undef cg_sparse_at
-#define cg_sparse_at CELLGEN_NAME(cellgen_sparse_at)
 CELLGEN_INLINE int64_t cg_sparse_at(const cg_row_block *b, int64_t step)
 {
     const int64_t past = step - b->lead;
@@ -129,16 +110,12 @@ CELLGEN_INLINE int64_t cg_sparse_at(const cg_row_block *b, int64_t step)
 /* --- checkpoints: states at every so many-th step in place of what every step saves --- */
 
 /* Whether a forward pass keeps the states before every so many-th step. */
-#undef cg_keeps_states
-#define cg_keeps_states CELLGEN_NAME(cellgen_keeps_states)
 CELLGEN_INLINE int cg_keeps_states(const cellgen_options *options)
 {
     return options && options->checkpoint > 0 && options->checkpoints;
 }
 
 /* Steps of which a backward pass holds what a forward pass makes, 0: of all. */
-#undef cg_segment_steps
-#define cg_segment_steps CELLGEN_NAME(cellgen_segment_steps)
 CELLGEN_INLINE int64_t cg_segment_steps(const cellgen_options *options, int64_t T)
 {
     const int64_t wanted = options && options->checkpoint > 0 ? options->checkpoint : 0;
@@ -146,8 +123,6 @@ CELLGEN_INLINE int64_t cg_segment_steps(const cellgen_options *options, int64_t 
 }
 
 /* Elements of one array of the workspace. */
-#undef cg_count
-#define cg_count CELLGEN_NAME(cellgen_count)
 CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *item)
 {
     const int64_t width = item->width == CELLGEN_NONE ? 1 : cg_length(b, item->width);
@@ -169,8 +144,6 @@ CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *ite
 }
 
 /* Bytes of one array of packed weights. */
-#undef cg_packed_bytes
-#define cg_packed_bytes CELLGEN_NAME(cellgen_packed_bytes)
 CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memory *item)
 {
     if (item->rows != CELLGEN_PANELS) return CELLGEN_BYTES(cg_count(b, item));
@@ -181,8 +154,6 @@ CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memo
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
-#undef cg_place_packed
-#define cg_place_packed CELLGEN_NAME(cellgen_place_packed)
 CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
 {
     int64_t bytes = 0;
@@ -196,8 +167,6 @@ CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
 }
 
 /* Whether an array of the workspace is needed. */
-#undef cg_is_needed
-#define cg_is_needed CELLGEN_NAME(cellgen_is_needed)
 CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const cellgen_plan *plan, int own)
 {
     switch (when) {
@@ -212,23 +181,15 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 }
 
 /* Whether rows are rounded before products read them. */
-#undef cg_rounds_rows
-#define cg_rounds_rows CELLGEN_NAME(cellgen_rounds_rows)
 CELLGEN_INLINE int cg_rounds_rows(const cg_row_block *b)
 {
     return b->in_bf16 || (b->in_int8 && CELLGEN_FIXED_ROWS);
 }
 
-#undef cg_rounded_count
-#define cg_rounded_count CELLGEN_NAME(cellgen_rounded_count)
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
-#undef cg_widest_rounded
-#define cg_widest_rounded CELLGEN_NAME(cellgen_widest_rounded)
 CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number);
 
 /* Elements for each row of a weight gradient in the block that its product packs. */
-#undef cg_product_depth
-#define cg_product_depth CELLGEN_NAME(cellgen_product_depth)
 CELLGEN_INLINE int64_t cg_product_depth(const cg_row_block *b)
 {
     const int64_t rows = b->chunk_steps * b->B;
@@ -236,16 +197,12 @@ CELLGEN_INLINE int64_t cg_product_depth(const cg_row_block *b)
 }
 
 /* Whether a chunk may end within a group of 32 rows, which the next one completes. */
-#undef cg_carries
-#define cg_carries CELLGEN_NAME(cellgen_carries)
 CELLGEN_INLINE int cg_carries(const cg_row_block *b)
 {
     return b->f->is_backward && b->in_bf16 == CELLGEN_BF16_TILES && b->B % 32 != 0;
 }
 
 /* Elements that one head of a stage of weight gradients carries at the most. */
-#undef cg_carried_of_stage
-#define cg_carried_of_stage CELLGEN_NAME(cellgen_carried_of_stage)
 CELLGEN_STATIC int64_t cg_carried_of_stage(const cg_row_block *b, const cg_stage *stage)
 {
     int64_t width = 0;
@@ -255,8 +212,6 @@ CELLGEN_STATIC int64_t cg_carried_of_stage(const cg_row_block *b, const cg_stage
 }
 
 /* The same of the first `stages` of them, all heads. */
-#undef cg_carried_before
-#define cg_carried_before CELLGEN_NAME(cellgen_carried_before)
 CELLGEN_STATIC int64_t cg_carried_before(const cg_row_block *b, int stages)
 {
     int64_t count = 0;
@@ -276,8 +231,6 @@ CELLGEN_STATIC int64_t cg_carried_before(const cg_row_block *b, int stages)
         (pointer) = (when) && address ? (type *)(address + (uintptr_t)bytes) : 0;    \
         bytes += (when) ? size : 0;                                                  \
     } while (0)
-#undef cg_place_all
-#define cg_place_all CELLGEN_NAME(cellgen_place_all)
 CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan,
                                     int own, uintptr_t address)
 {
@@ -315,45 +268,33 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     return bytes;
 }
 
-#undef cg_band_rows
-#define cg_band_rows CELLGEN_NAME(cellgen_band_rows)
 CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options);
 
 /* In which way operands of products are rounded to bfloat16, 0: they are not. */
-#undef cg_bf16_way
-#define cg_bf16_way CELLGEN_NAME(cellgen_bf16_way_of)
 CELLGEN_INLINE int cg_bf16_way(const cellgen_options *options)
 {
     return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16 ? cellgen_bf16_way() : 0;
 }
 
 /* Whether weights of products are int8. */
-#undef cg_is_in_int8
-#define cg_is_in_int8 CELLGEN_NAME(cellgen_is_in_int8)
 CELLGEN_INLINE int cg_is_in_int8(const cg_function *f, const cellgen_options *options)
 {
     return CELLGEN_PRECISION == 32 && !f->is_backward && options && options->products == CELLGEN_PRODUCTS_INT8;
 }
 
 /* Whether arrays over time have types of their own. */
-#undef cg_is_stored
-#define cg_is_stored CELLGEN_NAME(cellgen_is_stored)
 CELLGEN_INLINE int cg_is_stored(const cellgen_options *options)
 {
     return CELLGEN_PRECISION == 32 && options && options->stored;
 }
 
 /* Steps of a window of such arrays: a multiple of `unit`, or all. */
-#undef cg_window_of_steps
-#define cg_window_of_steps CELLGEN_NAME(cellgen_window_of_steps)
 CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
                                           const cellgen_options *options, int64_t unit);
 
 /* What a row block is before it has memory: dimensions, chunks, windows. Chunks of a row block are of the same steps
  * as those of the longest one. */
-#undef cg_shape_row_block
-#define cg_shape_row_block CELLGEN_NAME(cellgen_shape_row_block)
 CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
                                        int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
@@ -384,8 +325,6 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
 }
 
 /* The same where what is deferred waits for all steps. */
-#undef cg_shape_whole
-#define cg_shape_whole CELLGEN_NAME(cellgen_shape_whole)
 CELLGEN_STATIC void cg_shape_whole(cg_row_block *b, const cg_function *f, const int64_t *n, const int64_t *extent,
                                    int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {

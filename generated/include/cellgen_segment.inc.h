@@ -1,11 +1,8 @@
 /* Segments of a backward pass: where a forward pass kept states at every so many-th step, each segment from
  * one of them to the next is run forward once more, into memory that holds what its steps save, and then
- * backward. The same equations on the same states give the same bits. Part of cellgen_driver.c, once per
- * precision. */
+ * backward. The same equations on the same states give the same bits. Part of cellgen_driver.inc.h. */
 
 /* The forward pass of a segment: a row block of all rows, whose results go to arrays of the segment. */
-#undef cg_segment
-#define cg_segment CELLGEN_NAME(cellgen_segment)
 typedef struct {
     cg_row_block row_block;
     cellgen_options options; /* of the forward pass, which shows every step here */
@@ -18,8 +15,6 @@ typedef struct {
 } cg_segment;
 
 /* The dimensions, options and plan of the forward pass; `args`: its own, as its caller gives them. */
-#undef cg_shape_segment
-#define cg_shape_segment CELLGEN_NAME(cellgen_shape_segment)
 CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, const int64_t *n, int64_t threads,
                                      const cellgen_options *options)
 {
@@ -44,8 +39,6 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
 }
 
 /* Say which arrays hold the rows of a band alone. */
-#undef cg_mark_bands
-#define cg_mark_bands CELLGEN_NAME(cellgen_mark_bands)
 CELLGEN_STATIC void cg_mark_bands(cg_segment *segment, const cg_function *f)
 {
     cg_row_block *const b = &segment->row_block;
@@ -59,8 +52,6 @@ CELLGEN_STATIC void cg_mark_bands(cg_segment *segment, const cg_function *f)
 
 /* Give a segment its memory from `address` on (0: none); tell how many bytes that takes. Of each array there is
  * a step more than a segment has: what it starts from. */
-#undef cg_place_segment
-#define cg_place_segment CELLGEN_NAME(cellgen_place_segment)
 CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *f, const cellgen_options *options,
                                         const void *args, uintptr_t address)
 {
@@ -99,8 +90,6 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
 }
 
 /* Bytes of the workspace of a backward pass that goes over segments. */
-#undef cg_segment_bytes
-#define cg_segment_bytes CELLGEN_NAME(cellgen_segment_bytes)
 CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options)
 {
     cg_segment segment;
@@ -110,8 +99,6 @@ CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, 
 }
 
 /* Begin a backward pass over segments; an error where something lacks. */
-#undef cg_begin_segment
-#define cg_begin_segment CELLGEN_NAME(cellgen_begin_segment)
 CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, const int64_t *n, const void *args,
                                     cellgen_team *team, uintptr_t address)
 {
@@ -132,8 +119,6 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
 }
 
 /* What the first step of a segment starts from: some rows of the states, and of what steps repeat. */
-#undef cg_load_states
-#define cg_load_states CELLGEN_NAME(cellgen_load_states)
 CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
@@ -160,8 +145,6 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
 
 /* Let a thread whose modes are those of a pass count denormal numbers as another pass does, and back. `modes`:
  * those that it had before, where it counts them as zeros; gives those to go back to. */
-#undef cg_switch_denormals
-#define cg_switch_denormals CELLGEN_NAME(cellgen_switch_denormals)
 CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
 {
     if (from && !to) cellgen_restore_denormals(1, modes);
@@ -170,8 +153,6 @@ CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
 
 /* Let a window of the steps first <= step < last have what it reads, where arrays over time have types of their
  * own; by all threads of a call. */
-#undef cg_read_window
-#define cg_read_window CELLGEN_NAME(cellgen_read_window)
 CELLGEN_STATIC void cg_read_window(const cg_stored *stored, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
                                    cellgen_team *team, int64_t first, int64_t last, int thread, int threads)
 {
@@ -187,8 +168,6 @@ CELLGEN_STATIC void cg_read_window(const cg_stored *stored, cg_row_block *row_bl
 
 /* Run forward over the steps first <= step < last once more, by all threads of a call; the `count` row blocks of its
  * backward pass read them then. Whether all threads have agreed to stop. */
-#undef cg_run_segment
-#define cg_run_segment CELLGEN_NAME(cellgen_run_segment)
 CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
                                   int64_t first, int64_t last, int thread, int threads, unsigned modes,
                                   int64_t *turn)
@@ -215,8 +194,6 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
 }
 
 /* Form what is formed ahead of the steps of a segment, for all of its bands. */
-#undef cg_form_segment
-#define cg_form_segment CELLGEN_NAME(cellgen_form_segment)
 CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan, int64_t first, int64_t last)
 {
     const cg_part *const part = b->f->part;
@@ -228,8 +205,6 @@ CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *opti
 
 /* The rows begin <= row < end of the batch over the steps first <= step < last of a segment, forward and back. `from`:
  * the first row of the row block. Whether the thread is asked to stop. `modes`: see cg_switch_denormals. */
-#undef cg_run_band
-#define cg_run_band CELLGEN_NAME(cellgen_run_band)
 CELLGEN_STATIC int cg_run_band(cg_segment *segment, cg_row_block *row_block, const cellgen_plan *plan, int64_t from, int64_t begin,
                                int64_t end, int64_t first, int64_t last, unsigned modes)
 {
@@ -252,8 +227,6 @@ CELLGEN_STATIC int cg_run_band(cg_segment *segment, cg_row_block *row_block, con
 
 /* The steps first <= step < last of a segment by one thread, which takes some rows of a row block after the other over
  * them, forward and back; whether it is asked to stop. */
-#undef cg_run_bands
-#define cg_run_bands CELLGEN_NAME(cellgen_run_bands)
 CELLGEN_STATIC int cg_run_bands(cg_segment *segment, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
                                 int64_t first, int64_t last, unsigned modes)
 {

@@ -1,16 +1,12 @@
 /* Stages of a step, for rows and a partition of the units: groups of products with equations on their tiles,
- * equations alone, weight gradients. Part of cellgen_driver.c, once per precision. */
+ * equations alone, weight gradients. Part of cellgen_driver.inc.h. */
 
 /* Which blocks of units a partition has; no block spans two heads. */
-#undef cg_blocks
-#define cg_blocks CELLGEN_NAME(cellgen_blocks)
 typedef struct {
     int64_t units, width, begin, end;
     int64_t of_head; /* 0: no heads */
 } cg_blocks;
 
-#undef cg_partition_blocks
-#define cg_partition_blocks CELLGEN_NAME(cellgen_partition_blocks)
 CELLGEN_INLINE cg_blocks cg_partition_blocks(const cg_row_block *b, const cg_stage *stage, int64_t part, int64_t parts)
 {
     cg_blocks own;
@@ -30,15 +26,11 @@ CELLGEN_INLINE cg_blocks cg_partition_blocks(const cg_row_block *b, const cg_sta
 }
 
 /* The units of one block. */
-#undef cg_block
-#define cg_block CELLGEN_NAME(cellgen_block)
 typedef struct {
     int64_t block, head, first, units;
 } cg_block;
 
 /* The last weights of a step are the first of the next: they are still near. */
-#undef cg_block_at
-#define cg_block_at CELLGEN_NAME(cellgen_block_at)
 CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t turn)
 {
     const int64_t block = step % 2 ? own->begin + own->end - 1 - turn : turn;
@@ -54,8 +46,6 @@ CELLGEN_INLINE cg_block cg_block_at(const cg_blocks *own, int64_t step, int64_t 
 #include "cellgen_products.inc.h"
 
 /* Whether the caller wants what a stage is for. */
-#undef cg_is_wanted
-#define cg_is_wanted CELLGEN_NAME(cellgen_is_wanted)
 CELLGEN_INLINE int cg_is_wanted(const cg_row_block *b, const cg_stage *stage)
 {
     int found = stage->wants == 0;
@@ -64,8 +54,6 @@ CELLGEN_INLINE int cg_is_wanted(const cg_row_block *b, const cg_stage *stage)
 }
 
 /* One stage for rows row_begin <= row < row_end of a step, or of many, and a partition of the units. */
-#undef cg_run_stage
-#define cg_run_stage CELLGEN_NAME(cellgen_run_stage)
 CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_stage *stage, int64_t step,
                                   int64_t row_begin, int64_t row_end, int64_t part, int64_t parts)
 {
@@ -94,8 +82,6 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
 }
 
 /* Weights into panels, shared out over the threads; `all`: also those of stages that this call leaves out. */
-#undef cg_pack_panels
-#define cg_pack_panels CELLGEN_NAME(cellgen_pack_all)
 CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t thread, int64_t threads, int all)
 {
     const cg_part *const part = b->f->part + number;

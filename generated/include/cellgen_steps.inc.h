@@ -1,16 +1,12 @@
 /* What surrounds the stages of a step: steps that may be masked, rows copied side by side, what is deferred,
- * sums over rows. Part of cellgen_driver.c, once per precision. */
+ * sums over rows. Part of cellgen_driver.inc.h. */
 
 /* The rows of a step that are a thread's, and its partition of the units. */
-#undef cg_partition
-#define cg_partition CELLGEN_NAME(cellgen_partition_of)
 typedef struct {
     int64_t partition, partitions; /* of the units */
     int64_t row_begin, row_end;       /* in stages */
     int64_t own_begin, own_end;       /* around them */
 } cg_partition;
-#undef cg_partition_steps
-#define cg_partition_steps CELLGEN_NAME(cellgen_partition_steps)
 CELLGEN_INLINE cg_partition cg_partition_steps(const cg_row_block *b, int thread, int threads)
 {
     const int64_t begin = b->B * thread / threads, end = b->B * (thread + 1) / threads;
@@ -21,8 +17,6 @@ CELLGEN_INLINE cg_partition cg_partition_steps(const cg_row_block *b, int thread
 
 /* What steps read where some are masked: states before them, inputs without padding, gradients of outputs
  * that steps repeat. */
-#undef cg_prepare_states
-#define cg_prepare_states CELLGEN_NAME(cellgen_prepare_states)
 CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link *link, int64_t step, int64_t begin,
                                       int64_t end)
 {
@@ -39,8 +33,6 @@ CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link 
     if (link->start != 0) cg_start_rows(now, (real)link->start, b->B, width, step, begin, end, b->resets);
 }
 
-#undef cg_prepare
-#define cg_prepare CELLGEN_NAME(cellgen_prepare)
 CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
@@ -63,8 +55,6 @@ CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t beg
 }
 
 /* Hand a row of a step to a caller who has the outputs of every so many-th one alone. */
-#undef cg_show
-#define cg_show CELLGEN_NAME(cellgen_show)
 CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int64_t row, const real *shown)
 {
     const int64_t at = cg_sparse_at(b, step);
@@ -74,8 +64,6 @@ CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int
 
 /* Gradients of the outputs of every so many-th step as those of the steps first <= step < last: zeros at the
  * others. A thread's partition. */
-#undef cg_spread_upstream
-#define cg_spread_upstream CELLGEN_NAME(cellgen_spread_upstream)
 CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_block *b, int64_t first, int64_t last)
 {
     const int64_t rows = (last - first) * b->B;
@@ -90,8 +78,6 @@ CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_blo
 }
 
 /* What a masked step of a forward pass leaves: the state as it was, outputs as they were or zeros. */
-#undef cg_masked_select_forward
-#define cg_masked_select_forward CELLGEN_NAME(cellgen_masked_select_forward)
 CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
@@ -132,8 +118,6 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
 
 /* The same of a reverse step: the gradient of a state passes as it came; where a state starts anew, or a
  * window ends, none does. */
-#undef cg_masked_select_reverse
-#define cg_masked_select_reverse CELLGEN_NAME(cellgen_masked_select_reverse)
 CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
@@ -159,8 +143,6 @@ CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step
     }
 }
 
-#undef cg_masked_select
-#define cg_masked_select CELLGEN_NAME(cellgen_masked_select)
 CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
@@ -173,8 +155,6 @@ CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64
 }
 
 /* One step by one thread. */
-#undef cg_step
-#define cg_step CELLGEN_NAME(cellgen_step)
 CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_partition *own, int64_t step, int thread)
 {
     const cg_part *const part = b->f->part;
@@ -197,8 +177,6 @@ CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_partition *own, int6
 /* --- what is deferred: rows of many steps --- */
 
 /* Copy the rows of many steps, which lie apart, side by side. */
-#undef cg_gather
-#define cg_gather CELLGEN_NAME(cellgen_gather_rows)
 CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     const cg_function *const f = b->f;
@@ -220,8 +198,6 @@ CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begi
 }
 
 /* And back. */
-#undef cg_scatter
-#define cg_scatter CELLGEN_NAME(cellgen_scatter)
 CELLGEN_STATIC void cg_scatter(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int i = 0; i < b->f->series; ++i) {
@@ -231,8 +207,6 @@ CELLGEN_STATIC void cg_scatter(const cg_row_block *b, int64_t step, int64_t begi
     }
 }
 
-#undef cg_has_scattered
-#define cg_has_scattered CELLGEN_NAME(cellgen_has_scattered)
 CELLGEN_STATIC int cg_has_scattered(const cg_function *f)
 {
     for (int i = 0; i < f->series; ++i)
@@ -242,8 +216,6 @@ CELLGEN_STATIC int cg_has_scattered(const cg_function *f)
 
 /* Neighbouring deferred stages by one thread. Of weight gradients it has rows of the results; where weights
  * are not packed, units of a group's; else rows, by groups of rows from the last where sums are formed. */
-#undef cg_deferred_stages
-#define cg_deferred_stages CELLGEN_NAME(cellgen_deferred_stages)
 CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stage_rows *run, int64_t step, int64_t rows,
                                        int thread, int threads)
 {
@@ -266,8 +238,6 @@ CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stag
     }
 }
 
-#undef cg_deferred
-#define cg_deferred CELLGEN_NAME(cellgen_deferred)
 CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t steps, int thread, int threads)
 {
     const cg_function *const f = b->f;
@@ -303,8 +273,6 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
 }
 
 /* A thread's partition of the sums over rows, of steps whose deferred stages all threads have left. */
-#undef cg_add_row_sums
-#define cg_add_row_sums CELLGEN_NAME(cellgen_add_row_sums)
 CELLGEN_STATIC void cg_add_row_sums(const cg_row_block *b, int64_t step, int64_t steps, int thread, int threads)
 {
     for (int i = 0; i < b->f->sums; ++i) {
@@ -317,8 +285,6 @@ CELLGEN_STATIC void cg_add_row_sums(const cg_row_block *b, int64_t step, int64_t
 }
 
 /* What one thread does once a sequence, on weights alone. */
-#undef cg_once
-#define cg_once CELLGEN_NAME(cellgen_once)
 CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *))
 {
     const cg_frame frame = {b->n, b->args, b->memory, 0, 0, 0, 0};
@@ -327,8 +293,6 @@ CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *
 
 /* What the steps first <= step < last of a row block run, from the last one on, by one of its threads;
  * whether all threads of the row block have agreed to stop. */
-#undef cg_reverse_loop
-#define cg_reverse_loop CELLGEN_NAME(cellgen_reverse_loop)
 CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
 {
     for (int64_t step = last - 1; step >= first; --step) {

@@ -1,14 +1,12 @@
 /* Arrays over time that a caller stores in 16 bits (`stored` of the options). The loops read and write float
  * arrays of a window of steps: what a window reads is widened before its first step, what it makes is rounded
- * after its last one. States go on from window to window as they are. Part of cellgen_driver.c, for float32. */
+ * after its last one. States go on from window to window as they are. Part of cellgen_driver.inc.h, for float32. */
 
 #ifndef CELLGEN_STORED_BYTES
 #define CELLGEN_STORED_BYTES (256 << 10) /* of a window, which stays in a second-level cache */
 #endif
 
 /* One array over time of a call and its window. */
-#undef cg_stored_array
-#define cg_stored_array CELLGEN_NAME(cellgen_stored_array)
 typedef struct {
     char *rows;        /* of the first step that is computed; of every so many-th one, if it has those alone */
     int64_t step, row; /* bytes from step to step, from row to row */
@@ -22,8 +20,6 @@ typedef struct {
 /* --- which arrays, and where --- */
 
 /* The row of an array over time that a member is, NONE: of none. */
-#undef cg_series_of_member
-#define cg_series_of_member CELLGEN_NAME(cellgen_series_of_member)
 CELLGEN_STATIC int cg_series_of_member(const cg_function *f, int member)
 {
     for (int i = 0; i < f->series; ++i)
@@ -33,8 +29,6 @@ CELLGEN_STATIC int cg_series_of_member(const cg_function *f, int member)
 
 /* Elements of a row of a member that has one for each step, 0: it has not. `again`: where steps are run forward
  * once more, what they make has memory of its own. */
-#undef cg_width_over_time
-#define cg_width_over_time CELLGEN_NAME(cellgen_width_over_time)
 CELLGEN_STATIC int64_t cg_width_over_time(const cg_function *f, const int64_t *extent, const cellgen_options *options,
                                           int again, int member)
 {
@@ -57,8 +51,6 @@ CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n
 }
 
 /* The arrays of a call, of windows of `steps`. */
-#undef cg_stored
-#define cg_stored CELLGEN_NAME(cellgen_stored_call)
 typedef struct {
     int arrays;
     cg_stored_array *array;
@@ -68,8 +60,6 @@ typedef struct {
 } cg_stored;
 
 /* Where the caller has an array. */
-#undef cg_aim_stored
-#define cg_aim_stored CELLGEN_NAME(cellgen_aim_stored)
 CELLGEN_STATIC void cg_aim_stored(const cg_stored *stored, const cg_function *f, const cellgen_options *options,
                                   int member, char *given, cg_stored_array *array)
 {
@@ -93,8 +83,6 @@ CELLGEN_STATIC void cg_aim_stored(const cg_stored *stored, const cg_function *f,
 }
 
 /* Give the windows of a call memory from `address` on (0: none); tell how many bytes that takes. */
-#undef cg_place_stored
-#define cg_place_stored CELLGEN_NAME(cellgen_place_stored)
 CELLGEN_STATIC int64_t cg_place_stored(cg_stored *stored, const cg_function *f, const int64_t *n, const int64_t *extent,
                                        const cellgen_options *options, int64_t steps, int again, const void *args,
                                        uintptr_t address)
@@ -135,8 +123,6 @@ CELLGEN_STATIC int64_t cg_place_stored(cg_stored *stored, const cg_function *f, 
 /* --- windows --- */
 
 /* Where a step lies in an array of the caller's, NULL: nowhere. */
-#undef cg_stored_at
-#define cg_stored_at CELLGEN_NAME(cellgen_stored_at)
 CELLGEN_INLINE char *cg_stored_at(const cg_stored *stored, const cg_stored_array *array, int64_t step)
 {
     if (!array->is_sparse) return array->rows + step * array->step;
@@ -145,8 +131,6 @@ CELLGEN_INLINE char *cg_stored_at(const cg_stored *stored, const cg_stored_array
 }
 
 /* Let a window of the steps first <= step < last have what it reads: rows begin <= row < end. */
-#undef cg_widen_window
-#define cg_widen_window CELLGEN_NAME(cellgen_widen_window)
 CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int64_t last, int64_t begin, int64_t end)
 {
 #if CELLGEN_PRECISION == 32
@@ -172,8 +156,6 @@ CELLGEN_STATIC void cg_widen_window(const cg_stored *stored, int64_t first, int6
 }
 
 /* Round what a window has made. */
-#undef cg_narrow_window
-#define cg_narrow_window CELLGEN_NAME(cellgen_narrow_window)
 CELLGEN_STATIC void cg_narrow_window(const cg_stored *stored, int64_t first, int64_t last, int64_t begin, int64_t end)
 {
 #if CELLGEN_PRECISION == 32
@@ -195,8 +177,6 @@ CELLGEN_STATIC void cg_narrow_window(const cg_stored *stored, int64_t first, int
 }
 
 /* What the next window starts from: the last step of this one. */
-#undef cg_pass_window
-#define cg_pass_window CELLGEN_NAME(cellgen_pass_window)
 CELLGEN_STATIC void cg_pass_window(const cg_stored *stored, int64_t steps, int64_t begin, int64_t end)
 {
     for (int i = 0; i < stored->arrays; ++i) {
@@ -209,8 +189,6 @@ CELLGEN_STATIC void cg_pass_window(const cg_stored *stored, int64_t steps, int64
 
 /* A thread's share of the states from which the first step of a window starts, of a row block of a backward pass whose
  * rows are those from `from` on: those after the last valid step before it. */
-#undef cg_widen_starts
-#define cg_widen_starts CELLGEN_NAME(cellgen_widen_starts)
 CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block *b, int64_t from, int64_t first, int thread, int threads)
 {
 #if CELLGEN_PRECISION == 32
@@ -229,8 +207,6 @@ CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block 
 }
 
 /* Steps of a window. */
-#undef cg_stored_steps
-#define cg_stored_steps CELLGEN_NAME(cellgen_stored_steps)
 CELLGEN_STATIC int64_t cg_stored_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
                                        const cellgen_options *options, const cellgen_plan *plan)
 {
@@ -250,8 +226,6 @@ CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, c
 
 /* Begin a call whose arrays over time have types of their own; the windows are at the end of its workspace. The
  * arguments and options of its loops. */
-#undef cg_begin_stored
-#define cg_begin_stored CELLGEN_NAME(cellgen_begin_stored)
 CELLGEN_STATIC void cg_begin_stored(cg_stored *stored, const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_plan *plan, char *workspace, const void **args, const cellgen_options **options)
 {

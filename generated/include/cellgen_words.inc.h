@@ -1,5 +1,5 @@
 /* What callers by words have beside the functions: teams found by their size, addresses for empty
- * arrays. Part of cellgen_driver.c; the same in both precisions. */
+ * arrays. Part of cellgen_driver_f32.c. */
 
 #if !CELLGEN_THREADS
 
@@ -112,4 +112,13 @@ int cellgen_driver_call_empty(const cellgen_signature *f, int (*enter)(const int
         is_changed = 1;
     }
     return is_changed ? enter(n, words) : CELLGEN_NULL_POINTER;
+}
+
+void *cellgen_driver_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+void cellgen_driver_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
 }

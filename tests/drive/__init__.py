@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgen.runtime.abi import PRECISIONS, Argument, Function, Interface, axis_terms, term_dims
+from cellgen.runtime.build.sources import DRIVER_SOURCES
 
 FOLDER = Path(__file__).parent
-PRECISIONS_OF_DRIVER = ("32", "64")
 TEAMS = (2, 3, 5)
 """Threads of the teams that every function over time runs on, beside none: rows and units divide
 unevenly, and there are more threads than rows or blocks of units."""
@@ -94,19 +94,19 @@ class Driver:
         folder.mkdir(mode=0o700, exist_ok=True)
         with _COMPILING, ThreadPoolExecutor() as pool:
             halves = [
-                pool.submit(self._half, include, precision, folder / f"{name}_{precision}.o")
-                for precision in PRECISIONS_OF_DRIVER
+                pool.submit(self._half, include / f"{stem}.c", folder / f"{name}_{stem}.o")
+                for stem in DRIVER_SOURCES
             ]
             return [str(half.result()) for half in halves]
 
-    def _half(self, include: Path, precision: str, found: Path) -> Path:
+    def _half(self, source: Path, found: Path) -> Path:
         """Find the time driver's object in one precision, or compile it."""
         if found.exists():
             return found
         made = found.with_suffix(f".{os.getpid()}.o")
         flags = [flag for flag in self.flags if not flag.startswith("-Wl,")]
-        command = [self.compiler, "-std=gnu11", *flags, f"-DCELLGEN_PRECISION={precision}"]
-        command += [f"-I{include}", "-c", str(include / "cellgen_driver.c"), "-o", str(made)]
+        command = [self.compiler, "-std=gnu11", *flags, f"-I{source.parent}"]
+        command += ["-c", str(source), "-o", str(made)]
         _run(command, {}, "the time driver: cannot compile")
         made.replace(found)
         return found

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgen.runtime.build.sources import DRIVER_SOURCES
 from cellgen.runtime.paths import include_folder
 from tests.elsewhere.machines import MEANING, Machine, elsewhere, native, ran
 
@@ -52,12 +53,12 @@ class Loop:
 
 def loops(machine: Machine, objdump: str) -> Iterator[Loop]:
     """The inner loop of every tile. Raises ElsewhereError."""
-    for precision in ("32", "64"):
+    for stem in DRIVER_SOURCES:
         with tempfile.TemporaryDirectory() as work:
             made = f"{work}/driver.o"
-            source = str(include_folder() / "cellgen_driver.c")
-            call = [*machine.compiler, *FLAGS, *machine.flags, f"-DCELLGEN_PRECISION={precision}"]
-            ran([*call, f"-I{include_folder()}", "-c", source, "-o", made])
+            source = str(include_folder() / f"{stem}.c")
+            call = [*machine.compiler, *FLAGS, *machine.flags, f"-I{include_folder()}"]
+            ran([*call, "-c", source, "-o", made])
             listing = Path(work, "listing")
             ran(["sh", "-c", f"{objdump} -d --no-show-raw-insn {made} > {listing}"])
             yield from loops_of(listing.read_text())

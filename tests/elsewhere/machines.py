@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgen.runtime.build.sources import DRIVER_SOURCES
 from cellgen.runtime.paths import generated_folder, include_folder
 
 FOLDER = Path(__file__).parent
@@ -57,14 +58,15 @@ class Machine:
         folder, include = generated_folder() / name, include_folder()
         places = [f"-I{folder}" for folder in (folder, include)]
         call = [*self.compiler, "-O2", *MEANING, *self.flags, *language, *places]
-        driver, cell, main = work / "driver.o", work / f"{name}.o", work / f"{name}_main.o"
+        cell, main = work / f"{name}.o", work / f"{name}_main.o"
+        drivers = {work / f"{stem}.o": include / f"{stem}.c" for stem in DRIVER_SOURCES}
         named = f"-DCELL={name}_cellgen"
         sources = {cell: folder / f"{name}.c", main: FOLDER / "main.c"}
-        sources |= {} if driver.exists() else {driver: include / "cellgen_driver.c"}
+        sources |= {made: source for made, source in drivers.items() if not made.exists()}
         for made, source in sources.items():
             ran([*call, named, "-c", str(source), "-o", str(made)])
         target = work / f"{name}{self.suffix}"
-        objects = [str(made) for made in (main, cell, driver)]
+        objects = [str(made) for made in (main, cell, *drivers)]
         ran([*self.compiler, *self.flags, *objects, "-o", str(target), *self.linked])
         return target
 

@@ -40,7 +40,7 @@ def test_the_driver_and_cells_compile_without_a_warning(machine, language, tmp_p
     headers = compilers.all_headers(tmp_path, compilers.QUICK)
     waits = machine.name == "zig"  # for an object in any case
     more, cells = ((), compilers.QUICK[:1]) if waits else (SYNTAX, compilers.QUICK)
-    for source in (*map(compilers.source_of, (compilers.DRIVER, *cells)), headers):
+    for source in (*map(compilers.source_of, (*compilers.DRIVER, *cells)), headers):
         compilers.compile_strictly(present(machine), flags, source, *more)
 
 
@@ -60,7 +60,7 @@ def test_amx_is_used_where_its_permission_can_be_asked_for(language, has_amx, tm
     """POSIX alone does not declare how: the driver compiles, and goes another way."""
     source = tmp_path / "driver.c"
     test = f'_Static_assert(CELLGEN_AMX == {has_amx}, "AMX");'
-    source.write_text(f'#include "{compilers.DRIVER}.c"\n{test}\n')
+    source.write_text(f'#include "{compilers.DRIVER[0]}.c"\n{test}\n')
     flags = ("-march=sapphirerapids", f"-I{include_folder()}", *SYNTAX)
     compilers.compile_strictly(any_compiler(), language, source, *flags)
 
@@ -82,7 +82,7 @@ def test_a_warning_is_found(tmp_path: Path) -> None:
         compilers.compile_strictly(any_compiler(), compilers.C11, source, *SYNTAX)
 
 
-@pytest.mark.parametrize("name", [compilers.DRIVER, "gru"])
+@pytest.mark.parametrize("name", [*compilers.DRIVER, "gru"])
 def test_a_compiler_without_gnu_c_is_given_none(name: str) -> None:
     assert compilers.gnu_left(any_compiler(), compilers.source_of(name)) == []
 

@@ -20,7 +20,7 @@ from cellgen.program.interpret import interpret
 from cellgen.runtime.abi import PRECISIONS, Interface
 from cellgen.runtime.build import driver
 from cellgen.runtime.build.compiler import compiler, instruction_set
-from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.build.sources import DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.conftest import CELLS, SIZES, VARIANTS, draw, every_cell, relative
 
@@ -177,13 +177,17 @@ def test_the_driver_exports_what_cells_call_and_calls_nothing_but_memory_and_thr
 ) -> None:
     if shutil.which("cc") is None or shutil.which("nm") is None:
         pytest.skip("no cc or nm")
-    target, source = tmp_path / "driver.o", include_folder() / "cellgen_driver.c"
-    subprocess.run(["cc", "-O0", "-c", str(source), "-o", str(target)], check=True)
-    lines = subprocess.run(["nm", "-g", target], capture_output=True, text=True, check=True).stdout
-    entries = [line.split()[-2:] for line in lines.splitlines()]
-    undefined = {symbol for kind, symbol in entries if kind == "U"}
+    sources = [include_folder() / f"{stem}.c" for stem in DRIVER_SOURCES]
+    subprocess.run(["cc", "-O0", "-c", *sources], check=True, cwd=tmp_path)
+    objects = [f"{stem}.o" for stem in DRIVER_SOURCES]
+    lines = subprocess.run(
+        ["nm", "-g", *objects], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    entries = [line.split()[-2:] for line in lines.splitlines() if len(line.split()) > 1]
+    exported = {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"}
+    undefined = {symbol for kind, symbol in entries if kind == "U"} - exported
     threads = {symbol for symbol in undefined if symbol.startswith("pthread_")}
-    assert {symbol.removeprefix("_") for kind, symbol in entries if kind != "U"} == DRIVER
+    assert {name for name in exported if not name.startswith("cellgen_column_")} == DRIVER
     assert undefined - threads <= LIBRARY | TEAM | ENVIRONMENT
 
 
@@ -263,7 +267,8 @@ def test_c_program_without_python_computes_what_the_kernel_computes(tmp_path: Pa
     (tmp_path / "main.c").write_text(MAIN)
     folder = generated_folder() / "gru_block_cell"
     include = [f"-I{folder}", f"-I{include_folder()}"]
-    sources = [folder / "gru_block_cell.c", include_folder() / "cellgen_driver.c"]
+    drivers = [include_folder() / f"{stem}.c" for stem in DRIVER_SOURCES]
+    sources = [folder / "gru_block_cell.c", *drivers]
     subprocess.run(
         ["cc", "main.c", *sources, *include, "-lm", "-lpthread", "-omain"],
         cwd=tmp_path,

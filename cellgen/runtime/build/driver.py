@@ -19,13 +19,11 @@ from pathlib import Path
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler
-from cellgen.runtime.build.sources import DRIVER, SourceFiles
+from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.progress import progress
 
 PRECISIONS = {"f32": "32", "f64": "64"}
-HALVES = "-DCELLGEN_HALVES"
-"""Each object of the driver needs the other one, and takes the compiler as long."""
 
 _ahead: dict[str, Future[Path | None]] = {}
 """Entries that threads of this process compile ahead; None where that has come to nothing."""
@@ -119,7 +117,7 @@ def _compile(
 ) -> str:
     """Compile both precisions side by side, and join them."""
     call = (*found.command, *found.flags, "-Iinclude")
-    halves = [compiling((*call, HALVES), f"include/{DRIVER}", suffix) for suffix in PRECISIONS]
+    halves = [compiling(call, f"include/{stem}", "") for stem in DRIVER_SOURCES]
     objects = [step.product for step in halves]
     command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
     joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")

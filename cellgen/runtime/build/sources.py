@@ -16,8 +16,10 @@ from cellgen.errors import BuildError
 from cellgen.runtime.build import cache
 
 DRIVER = "cellgen_driver"
-"""The stem of the time driver's header and source."""
-LINKED_WITH = {f"{DRIVER}.h": (f"{DRIVER}.c",)}
+"""The time driver: the stem of its header."""
+DRIVER_SOURCES = (f"{DRIVER}_f32", f"{DRIVER}_f64")
+"""The stems of its sources, one for each precision."""
+LINKED_WITH = {f"{DRIVER}.h": tuple(f"{stem}.c" for stem in DRIVER_SOURCES)}
 """Sources that a cell is linked with where it includes a header."""
 PLAN = "_plan.inc.h"
 """How the file ends that a generated cell's C includes beside its header: tables."""
@@ -49,10 +51,10 @@ class SourceFiles:
     def driver(self) -> SourceFiles | None:
         """The driver among them and what it includes; None where there is none."""
         texts = dict(self.files)
-        source = f"include/{DRIVER}.c"
-        if source not in texts:
+        todo = [f"include/{stem}.c" for stem in DRIVER_SOURCES]
+        if not texts.keys() >= set(todo):
             return None
-        reached, todo = {source}, [source]
+        reached = set(todo)
         while todo:
             found = {f"include/{name}" for name in included(texts[todo.pop()])}
             new = (found & texts.keys()) - reached
@@ -66,8 +68,8 @@ class SourceFiles:
 
         Raises BuildError when a file cannot be read.
         """
-        source = f"{DRIVER}.c"
-        return cls.gather(DRIVER, {f"include/{source}": _text(include / source)}, None, include)
+        texts = {f"include/{stem}.c": _text(include / f"{stem}.c") for stem in DRIVER_SOURCES}
+        return cls.gather(DRIVER, texts, None, include)
 
     @classmethod
     def read(cls, folder: Path, name: str, include: Path | None = None) -> SourceFiles:

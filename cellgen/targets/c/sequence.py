@@ -1,7 +1,7 @@
 """Spell the functions over time of a cell in C: equations, each once, and tables.
 
 Input: ``TimePlan``. Output: contexts for ``sequence.j2``. The loops over time are the driver's,
-``generated/include/cellgen_driver.c``, which reads the tables.
+``generated/include/cellgen_driver.inc.h``, which reads the tables.
 """
 
 from __future__ import annotations

@@ -15,11 +15,13 @@ from cellgen.language.cell import Cell
 from cellgen.runtime.build import cache, driver, locks
 from cellgen.runtime.build.compiler import CompilerInfo
 from cellgen.runtime.build.shared_object import Built
-from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder, include_folder
 
-FILES = SourceFiles("cellgen_driver", (("include/cellgen_driver.c", "int driver;\n"),))
+FILES = SourceFiles(
+    DRIVER, tuple((f"include/{stem}.c", f"int {stem};\n") for stem in DRIVER_SOURCES)
+)
 FOUND = CompilerInfo(("cc",), "/usr/bin/cc", "cc", (), "")
 
 

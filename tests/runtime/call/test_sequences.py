@@ -640,7 +640,7 @@ def test_whole_vectors_are_computed_and_stored_without_a_mask(cell, stage, funct
     besides those of a last vector that is not whole."""
     if "AVX2" not in instruction_set(compiler()) or "clang" in compiler().version:
         pytest.skip("GCC's code for AVX2")
-    sources = (generated_folder() / cell / f"{cell}.c", include_folder() / "cellgen_driver.c")
+    sources = (generated_folder() / cell / f"{cell}.c", include_folder() / "cellgen_driver_f32.c")
     texts = [assembly_for_avx2(source) for source in sources]
 
     def body(name: str) -> str:

@@ -1,19 +1,9 @@
-/* The time driver: runs a function over time as its tables say. Compiled once per machine, compiler and
- * flags and linked with every cell; the file includes itself twice, once per precision. A program
- * without Python compiles it beside the cells: cc main.c lstm.c cellgen_driver.c -lm -lpthread */
+/* The time driver: runs a function over time as its tables say. The body of cellgen_driver_f32.c and cellgen_driver_f64.c,
+ * which are compiled once per machine, compiler and flags and linked with every cell. A program without Python
+ * compiles both beside the cells: cc main.c lstm.c cellgen_driver_f32.c cellgen_driver_f64.c -lm -lpthread */
 #if !defined(_DEFAULT_SOURCE) && !defined(_POSIX_C_SOURCE)
 #define _DEFAULT_SOURCE /* threads and clocks, under -std=c11 too */
 #endif
-#ifndef CELLGEN_PRECISION
-
-#define CELLGEN_PRECISION 32
-#include "cellgen_driver.c"
-#undef CELLGEN_PRECISION
-#define CELLGEN_PRECISION 64
-#include "cellgen_driver.c"
-#undef CELLGEN_PRECISION
-
-#else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
@@ -49,18 +39,3 @@ CELLGEN_PRODUCT(nn)
 CELLGEN_PRODUCT(nt)
 CELLGEN_PRODUCT(tn)
 #undef CELLGEN_PRODUCT
-
-#if CELLGEN_PRECISION == 32
-#include "cellgen_words.inc.h"
-
-void *cellgen_driver_team_create(int threads)
-{
-    return cellgen_team_create(threads);
-}
-void cellgen_driver_team_destroy(void *team)
-{
-    cellgen_team_destroy((cellgen_team *)team);
-}
-#endif
-
-#endif
