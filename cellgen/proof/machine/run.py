@@ -36,7 +36,7 @@ class TensorArgument:
 class MachineLaunch:
     """What a kernel is launched with: warps, shared bytes, arguments, and which programs run.
 
-    An argument is a ``TensorArgument`` or a number of 32 bits, in the order of the kernel's parameters.
+    Arguments are tensors or numbers of 32 bits, in the order of the kernel's parameters.
     """
 
     warps: int
