@@ -54,6 +54,7 @@ from cellgen.runtime.host import threads
 Arrays = dict[str, np.ndarray]
 
 os.environ.setdefault("CELLGEN_CALLS", "python")  # what tests replace in Python is called
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read once, when triton is first imported
 
 gc.set_threshold(20_000, 20, 20)  # SymPy's trees are many small objects that stay
 

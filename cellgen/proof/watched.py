@@ -1,0 +1,278 @@
+"""Run Triton's kernels in its interpreter with every load and store watched.
+
+``with watched("gla") as watch:`` watches every kernel that is launched inside. Arrays that come
+from outside are inputs: whole, and not to be written. Arrays that ``torch.empty`` and its kind give
+inside are outputs of which nothing is written; those of ``torch.zeros`` and its kind are outputs
+that are written. The first access that must not be raises AccessError, with the cell, the kernel,
+the argument, the element and the program. ``watch.traffic`` has the bytes of every argument.
+
+Kernels have to be interpreted: ``TRITON_INTERPRET=1`` before their module is imported. The
+interpreter runs the programs of a launch one after the other, so that races show here, not in the
+numbers. Its products of bfloat16 are formed in float32.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from triton.runtime import interpreter
+from triton.runtime.errors import InterpreterError
+
+from cellgen.proof.shadow import AccessError, Program, Shadow, Traffic, WatchedStorage, WatchedView
+
+BUILDER = interpreter.interpreter_builder
+UNWRITTEN = (
+    torch.empty,
+    torch.empty_like,
+    torch.empty_strided,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_empty_strided,
+)
+WRITTEN = (
+    torch.zeros,
+    torch.zeros_like,
+    torch.ones,
+    torch.ones_like,
+    torch.full,
+    torch.full_like,
+    torch.Tensor.new_zeros,
+    torch.Tensor.new_ones,
+    torch.Tensor.new_full,
+)
+POISON: dict[torch.dtype, float] = {
+    torch.int32: 0x7F7F7F7F,
+    torch.int64: 0x7F7F7F7F,
+    torch.uint8: 0xFF,
+    torch.bool: True,
+}
+"""What stands in unwritten elements of types that have no NaN."""
+
+
+@dataclass
+class Watch:
+    """What is watched: storages by address, the launch that runs, what was counted."""
+
+    shadow: Shadow
+    storages: dict[int, WatchedStorage] = field(default_factory=dict)
+    keep: list[torch.Tensor] = field(default_factory=list)
+    """No memory is given to another array while it is watched."""
+    launches: list[str] = field(default_factory=list)
+    products: dict[str, int] = field(default_factory=dict)
+    """Multiply-adds of ``tl.dot`` by kernel."""
+    error: AccessError | None = None
+
+    @property
+    def traffic(self) -> Mapping[tuple[str, str], Traffic]:
+        """Bytes by kernel and argument."""
+        return self.shadow.traffic
+
+    def bytes(self, kernel: str = "") -> tuple[int, int]:
+        """Bytes read and written by a kernel, or by all."""
+        chosen = [t for (name, _), t in self.traffic.items() if kernel in ("", name)]
+        return sum(t.read for t in chosen), sum(t.written for t in chosen)
+
+    def add(self, tensor: torch.Tensor, *, is_input: bool, is_written: bool) -> WatchedStorage:
+        """Watch the memory of an array."""
+        memory = tensor.untyped_storage()
+        width = tensor.element_size()
+        elements = memory.nbytes() // width
+        storage = WatchedStorage.of(
+            memory.data_ptr(), elements, width, is_input=is_input, is_written=is_written
+        )
+        self.storages[storage.start] = storage
+        self.keep.append(tensor)
+        return storage
+
+    def view(self, name: str, tensor: torch.Tensor) -> WatchedView:
+        """Say which elements of which storage an argument has."""
+        start = tensor.untyped_storage().data_ptr()
+        storage = self.storages.get(start)
+        if storage is None:
+            storage = self.add(tensor, is_input=True, is_written=True)
+        if storage.width != tensor.element_size():
+            raise AccessError(
+                f"{self.shadow.cell}: {name} has elements of {tensor.element_size()} bytes in "
+                f"memory that was made for {storage.width}"
+            )
+        return WatchedView(
+            name, storage, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+        )
+
+
+class _Allocations(TorchFunctionMode):  # type: ignore[misc]
+    """Arrays that are made inside are outputs; those without values get poison."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        is_written = func in WRITTEN
+        if isinstance(result, torch.Tensor) and (is_written or func in UNWRITTEN):
+            if not is_written:
+                _poison(result)
+            if result.numel():
+                self.watch.add(result, is_input=False, is_written=is_written)
+        return result
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    poison = POISON.get(tensor.dtype, float("nan"))
+    with torch.no_grad():
+        tensor.detach().fill_(poison)
+
+
+@contextmanager
+def watched(cell: str) -> Iterator[Watch]:
+    """Watch the kernels that are launched inside, for a cell whose name errors have.
+
+    Raises AccessError at the first access that must not be, and at the end where no kernel ran
+    under Triton's interpreter.
+    """
+    watch = Watch(Shadow(cell))
+    hooks = {
+        "create_masked_load": _load(watch),
+        "create_masked_store": _store(watch),
+        "create_atomic_rmw": _atomic(watch, BUILDER.create_atomic_rmw, 1),
+        "create_atomic_cas": _atomic(watch, BUILDER.create_atomic_cas, 0),
+        "create_dot": _dot(watch),
+    }
+    function, run = interpreter.InterpretedFunction, {"run": _run(watch)}
+    with _replaced(BUILDER, hooks), _replaced(function, run), _Allocations(watch):
+        yield watch
+    if not watch.launches:
+        raise AccessError(
+            f"{cell}: no kernel ran in Triton's interpreter; set TRITON_INTERPRET=1 before its "
+            f"module is imported"
+        )
+
+
+@contextmanager
+def _replaced(place: object, by: Mapping[str, Callable[..., object]]) -> Iterator[None]:
+    """Put other functions into an object or a class for a while."""
+    own = {name: vars(place).get(name) for name in by}
+    for name, function in by.items():
+        setattr(place, name, function)
+    try:
+        yield
+    finally:
+        for name, before in own.items():
+            if before is None:
+                delattr(place, name)
+            else:
+                setattr(place, name, before)
+
+
+def _run(watch: Watch) -> Callable[..., object]:
+    """Name the arguments of a launch, then launch."""
+    launch = interpreter.InterpretedFunction.run
+
+    def run(self: Any, *args: object, grid: object, warmup: bool, **options: object) -> object:
+        name = self.fn.__name__
+        given = {key: value for key, value in options.items() if key in self.arg_names}
+        bound = inspect.signature(self.fn).bind_partial(*args, **given).arguments
+        tensors = {n: t for n, t in bound.items() if isinstance(t, torch.Tensor) and t.numel()}
+        watch.launches.append(name)
+        watch.shadow.begin(name, tuple(watch.view(n, t) for n, t in tensors.items()))
+        try:
+            return launch(self, *args, grid=grid, warmup=warmup, **options)
+        except InterpreterError:
+            if watch.error is not None:
+                raise watch.error from None
+            raise
+
+    return run
+
+
+def _program() -> Program:
+    x, y, z = BUILDER.grid_idx
+    return int(x), int(y), int(z)
+
+
+def _lanes(pointers: Any, mask: Any) -> tuple[Any, Any, int]:
+    """Addresses of the lanes that are on, which those are, and the bytes of an element."""
+    shape = np.shape(pointers.data)
+    on = np.ones(shape, bool) if mask is None else np.broadcast_to(mask.data, shape).astype(bool)
+    width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+    return np.asarray(pointers.data)[on].reshape(-1), on, width
+
+
+@contextmanager
+def _kept(watch: Watch) -> Iterator[None]:
+    """Keep an error past the interpreter, which gives its text alone."""
+    try:
+        yield
+    except AccessError as error:
+        watch.error = watch.error or error
+        raise
+
+
+def _load(watch: Watch) -> Callable[..., object]:
+    inner = BUILDER.create_masked_load
+
+    def load(pointers: Any, mask: Any, *rest: object) -> object:
+        with _kept(watch):
+            addresses, _, width = _lanes(pointers, mask)
+            watch.shadow.read(addresses, width, _program())
+        return inner(pointers, mask, *rest)
+
+    return load
+
+
+def _store(watch: Watch) -> Callable[..., object]:
+    inner = BUILDER.create_masked_store
+
+    def store(pointers: Any, value: Any, mask: Any, *rest: object) -> object:
+        with _kept(watch):
+            addresses, on, width = _lanes(pointers, mask)
+            values = np.broadcast_to(value.data, on.shape)[on].reshape(-1)
+            watch.shadow.write(addresses, width, _program(), values)
+        return inner(pointers, value, mask, *rest)
+
+    return store
+
+
+def _atomic(watch: Watch, inner: Callable[..., object], at: int) -> Callable[..., object]:
+    """``at``: which argument has the addresses; the mask of a read-modify-write stands third."""
+
+    def atomic(*args: Any) -> object:
+        with _kept(watch):
+            addresses, _, width = _lanes(args[at], args[3] if at == 1 else None)
+            watch.shadow.add(addresses, width, _program())
+        return inner(*args)
+
+    return atomic
+
+
+def _dot(watch: Watch) -> Callable[..., object]:
+    """Count a product; bfloat16, which the interpreter has as bits, is multiplied as numbers."""
+    inner = BUILDER.create_dot
+
+    def dot(a: Any, b: Any, *rest: object) -> object:
+        work = int(np.prod(a.data.shape)) * b.data.shape[-1]
+        kernel = watch.shadow.kernel
+        watch.products[kernel] = watch.products.get(kernel, 0) + work
+        return inner(_numbers(a), _numbers(b), *rest)
+
+    return dot
+
+
+def _numbers(handle: Any) -> Any:
+    if handle.dtype.scalar.name != "bf16" or handle.data.dtype != np.uint16:
+        return handle
+    bits = handle.data.astype(np.uint32) << np.uint32(16)
+    return interpreter.TensorHandle(bits.view(np.float32), interpreter.tl.float32)
