@@ -92,8 +92,8 @@ CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64
 #if CELLGEN_PRECISION == 32
 #if CELLGEN_AMX
 /* The same on AMX. */
-CELLGEN_INLINE void cg_terms_amx(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows, const cellgen_run *run, int done,
-                                 int some, real *out, int accumulate)
+CELLGEN_INLINE void cg_terms_amx(const cg_tiles *tiles, const cg_block *at, int64_t top, int64_t rows, int64_t next,
+                                 const cellgen_run *run, int done, int some, real *out, int accumulate)
 {
     const cg_row_block *const b = tiles->b;
     const int64_t slots = tiles->stage->slots, width = tiles->own.width;
@@ -101,11 +101,15 @@ CELLGEN_INLINE void cg_terms_amx(const cg_tiles *tiles, const cg_block *at, int6
     for (int i = 0; i < some; ++i) {
         const cellgen_run *own = run + done + i;
         const int64_t words = cellgen_bf16_words(CELLGEN_BF16_TILES, cg_length(b, own->inner)), columns = own->slots * width;
+        const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[own->panel];
+        const int is_far = !b->f->is_backward && next != at->block &&
+                           (tiles->own.end - tiles->own.begin) * words * columns * 4 > CELLGEN_WEIGHTS_IN_CACHE;
         const cellgen_term_tiles term = {words / 16,
                                          cg_rounded_row(b, tiles->stage, tiles->rounded, (int)(own - tiles->stage->run), top, at->head),
                                          tiles->rounded->stride,
-                                         (const cellgen_pair *)(const void *)b->memory[own->panel] + at->block * words * columns,
-                                         columns};
+                                         panel + at->block * words * columns,
+                                         columns,
+                                         is_far ? panel + next * words * columns : 0};
         terms[i] = term;
     }
     cellgen_amx_product(tiles->amx, rows, run->slots * width, terms, some, out, slots * width, accumulate);
@@ -194,7 +198,7 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
 #if CELLGEN_PRECISION == 32
 #if CELLGEN_AMX
             if (b->in_bf16 == CELLGEN_BF16_TILES) {
-                cg_terms_amx(tiles, at, top, rows, run, done, some, out, accumulate);
+                cg_terms_amx(tiles, at, top, rows, next, run, done, some, out, accumulate);
                 continue;
             }
 #endif
@@ -332,7 +336,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
             const real *const next = block + 1 < own->end ? panel + words * columns : panel;
 #if CELLGEN_AMX
             if (b->in_bf16 == CELLGEN_BF16_TILES) {
-                const cellgen_term_tiles term = {words / 16, row, rounded.stride, (const cellgen_pair *)(const void *)panel, columns};
+                const cellgen_term_tiles term = {words / 16, row, rounded.stride, (const cellgen_pair *)(const void *)panel, columns, 0};
                 cellgen_amx_product(&amx, rows, columns, &term, 1, out, columns, 0);
                 continue;
             }

@@ -36,7 +36,7 @@ CELLGEN_STATIC void cg_gemm_bf16(int way, cellgen_amx *amx, int64_t M, int64_t N
             for (int64_t word = cellgen_bf16_words(own_way, depth) * step; word < words * step; ++word) panel[word] = 0;
 #if CELLGEN_AMX
             if (way == CELLGEN_BF16_TILES) {
-                const cellgen_term_tiles term = {words / 16, rows, a_row, panel, step};
+                const cellgen_term_tiles term = {words / 16, rows, a_row, panel, step, 0};
                 cellgen_amx_product(amx, M, columns, &term, 1, c + j, ldc, onto);
                 continue;
             }

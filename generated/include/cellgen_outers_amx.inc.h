@@ -123,7 +123,7 @@ CELLGEN_STATIC void cellgen_outers_of_amx(cellgen_amx *amx, const cellgen_left_f
             const cellgen_left_f32 *const left = lefts + outer->left;
             const int64_t top = cellgen_left_tiles(left, turn, turns);
             const cellgen_term_tiles term = {groups, (const cellgen_pair *)(const void *)left->packed + left->begin * step, step, panel,
-                                             vectors * lanes};
+                                             vectors * lanes, 0};
             cellgen_amx_product(amx, cellgen_left_tiles(left, turn + 1, turns) - top, columns, &term, 1, outer->c + top * outer->ldc + j,
                                 outer->ldc, onto || outer->accumulate);
         }
