@@ -6,10 +6,26 @@ without a device, since every block runs twice side by side, with other numbers 
 written.
 
 ``sass`` reads the text, ``lanes`` has registers and operands, ``integers`` and ``memory`` the
-instructions, ``run`` goes through a block, ``assembled`` calls ``ptxas`` and ``nvdisasm``.
+instructions, ``run`` goes through a block, ``assembled`` calls ``ptxas`` and ``nvdisasm``,
+``compiled`` Triton.
 """
 
-from cellgen.proof.machine.assembled import Assembled, assemble, disassemble
+from cellgen.proof.machine.assembled import (
+    Assembled,
+    Resources,
+    assemble,
+    disassemble,
+    resources,
+)
 from cellgen.proof.machine.run import MachineFault, MachineLaunch, check
 
-__all__ = ["Assembled", "MachineFault", "MachineLaunch", "assemble", "check", "disassemble"]
+__all__ = [
+    "Assembled",
+    "MachineFault",
+    "MachineLaunch",
+    "Resources",
+    "assemble",
+    "check",
+    "disassemble",
+    "resources",
+]

@@ -27,6 +27,17 @@ class Assembled:
     """Bytes that are written to the stack because registers ran out."""
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes of a multiprocessor, for a thread: registers, and bytes of stack.
+
+    Kernels of Triton have no arrays on the stack: what lies there was spilt.
+    """
+
+    registers: int
+    stack: int
+
+
 def tool(name: str) -> str:
     """Find a tool of NVIDIA's: in Triton's wheel, or on PATH. Raises BuildError."""
     spec = find_spec("triton")
@@ -42,13 +53,33 @@ def tool(name: str) -> str:
 
 
 def assemble(ptx: str, *, ptxas: str | None = None, arch: str = "sm_90a") -> Assembled:
-    """Run ``ptxas`` (a path, else Triton's) on one kernel. Raises BuildError."""
+    """Run ``ptxas`` (a path, else the newer of Triton's) on one kernel. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         source, to = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx, encoding="utf-8")
-        command = [ptxas or tool("ptxas"), "-v", "--gpu-name", arch, str(source), "-o", str(to)]
+        command = [ptxas or _newest(), "-v", "--gpu-name", arch, str(source), "-o", str(to)]
         said = _run(command)
         return Assembled(to.read_bytes(), *_numbers(said))
+
+
+def _newest() -> str:
+    """Triton brings a newer ``ptxas``, named after the devices that it was first needed for."""
+    try:
+        return tool("ptxas-blackwell")
+    except BuildError:
+        return tool("ptxas")
+
+
+def resources(cubin: bytes) -> Resources:
+    """Read what machine code uses. Raises BuildError."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        said = _run([tool("cuobjdump"), "--dump-resource-usage", str(path)], wants_output=True)
+    match = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    if match is None:
+        raise BuildError(f"cuobjdump does not say what is used: {said[:200]}", code="build.nvcc")
+    return Resources(int(match[1]), int(match[2]))
 
 
 def _numbers(said: str) -> tuple[int, int]:
