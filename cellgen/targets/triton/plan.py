@@ -5,9 +5,9 @@ Input: layers that are spelled. Output: ``PLAN``, a table of strings and numbers
 
 Sizes go by name. A runtime knows ``T`` (steps), ``B`` (rows), the dimensions of the cell, and, for
 each layer, the names in its ``sizes``; those of blocks come from the configuration. From them it
-forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Two constants
-are of a call as well: ``GAPS``, that steps begin with initial states, and ``PRECISION``, how products
-of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
+forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Two
+constants are of a call as well: ``GAPS``, that steps begin with initial states, and ``PRECISION``,
+how products of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
 """
 
 from __future__ import annotations

@@ -1,0 +1,300 @@
+"""Plan the launches of a memory's kernels: buffers, parameters, passes, configurations.
+
+Input: ``MemoryText``. Output: parts of a ``LayerPlan``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cellgen.targets.triton.memory_text import MemoryText
+from cellgen.targets.triton.plan import (
+    BufferPlan,
+    BufferRole,
+    Configuration,
+    Count,
+    KernelLaunch,
+    Shape,
+)
+
+LONGEST = 64
+"""Steps of the longest chunks."""
+NUMBERS, KEYS, VALUES = ("T", "B", "N"), ("T", "B", "N", "K"), ("T", "B", "N", "V")
+CHUNKS, VALUE_BLOCKS, KEY_BLOCKS = ("T", "BT"), ("V", "BV"), ("K", "BK")
+SIZES = ("T", "B", "N")
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The passes of a memory, and the parameters of its kernels as text."""
+
+    parameters: Mapping[str, str]
+    forward: tuple[KernelLaunch, ...]
+    few_rows: tuple[KernelLaunch, ...]
+    training: tuple[KernelLaunch, ...]
+    backward: tuple[KernelLaunch, ...]
+
+
+# --- buffers -------------------------------------------------------------------------------------
+
+
+def buffers_of(m: MemoryText) -> dict[str, BufferPlan]:
+    """Every buffer, by name."""
+    return {**_streams(m), **_states(m), **_reads(m), **_inner(m)}
+
+
+def _streams(m: MemoryText) -> dict[str, BufferPlan]:
+    shapes: dict[str, tuple[Shape, str]] = {}
+    if m.decays:
+        shapes[m.log_decay] = (KEYS if m.by_key else NUMBERS, "float32")
+    shapes |= dict.fromkeys(m.every_key, (KEYS, "streams"))
+    for u in m.updates:
+        if u.value:
+            shapes[u.value] = (VALUES, "streams")
+        if u.scale:
+            shapes[u.scale] = (NUMBERS, "float32")
+        shapes |= {coefficient: (NUMBERS, "float32") for _, coefficient in u.erased}
+    if m.column:
+        shapes[m.column.value] = (NUMBERS, "float32")
+    buffers = {n: BufferPlan(BufferRole.STREAM, s, d, n) for n, (s, d) in shapes.items()}
+    for name, (shape, dtype) in shapes.items():
+        blocks = _blocks_of_shares(m, name)
+        whole = shape if blocks is None else (blocks, *shape)
+        buffers[f"d_{name}"] = BufferPlan(
+            BufferRole.GRADIENT, whole, dtype, name, shares=blocks is not None
+        )
+    return buffers
+
+
+def _blocks_of_shares(m: MemoryText, stream: str) -> Count | None:
+    """What counts the shares that a stream's gradient comes in."""
+    if stream in {u.scale for u in m.updates}:
+        return VALUE_BLOCKS
+    is_coefficient = any(stream == c for u in m.updates for _, c in u.erased)
+    return KEY_BLOCKS if is_coefficient or (m.by_head and stream == m.log_decay) else None
+
+
+def _states(m: MemoryText) -> dict[str, BufferPlan]:
+    whole: Shape = ("B", "N", "K", "V") if m.state_at.startswith("ck") else ("B", "N", "V", "K")
+    state, pairs = m.first.removesuffix("_first"), [(m.first, m.last, whole)]
+    names = {m.first: state, m.last: m.name}
+    if m.column:
+        pairs.append((m.column.first, m.column.last, ("B", "N", "K")))
+        names[m.column.first] = m.column.first.removesuffix("_first")
+        names[m.column.last] = m.column.last.removesuffix("_last")
+    buffers = {}
+    for first, last, shape in pairs:
+        roles = {
+            first: BufferRole.FIRST,
+            last: BufferRole.LAST,
+            f"d_{first}": BufferRole.GRADIENT,
+            f"d_{last}": BufferRole.UPSTREAM_LAST,
+        }
+        for name, role in roles.items():
+            of = names[name.removeprefix("d_")]
+            buffers[name] = BufferPlan(role, shape, "float32", of)
+    return buffers
+
+
+def _reads(m: MemoryText) -> dict[str, BufferPlan]:
+    reads: dict[str, tuple[Shape, str]] = {q.read: (VALUES, "streams") for q in m.readouts}
+    if m.column:
+        reads[m.column.read] = (NUMBERS, "float32")
+    buffers = {}
+    for name, (shape, dtype) in reads.items():
+        buffers[name] = BufferPlan(BufferRole.READ, shape, dtype, name)
+        buffers[f"d_{name}"] = BufferPlan(BufferRole.UPSTREAM, shape, dtype, name)
+    return buffers
+
+
+def _inner(m: MemoryText) -> dict[str, BufferPlan]:
+    """States where chunks start, what erased reads are made of, marks."""
+    starts: list[tuple[str, Shape]] = [(m.states, ("B", "N", "K", "V"))]
+    if m.column:
+        starts.append((m.column.states, ("B", "N", "K")))
+    buffers = {}
+    for name, shape in starts:
+        saved = BufferPlan(BufferRole.SAVED, ("chunks_and_last", *shape), "streams")
+        buffers[name] = saved
+        buffers[f"d_{name}"] = replace(saved, role=BufferRole.SCRATCH, shape=(CHUNKS, *shape))
+    scratch = BufferPlan(BufferRole.SCRATCH, VALUES, "streams")
+    for u in m.erasing:
+        buffers |= {u.added: scratch, f"d_{u.added}": scratch}
+        buffers[u.held] = replace(scratch, shape=KEYS)
+    for e, _ in m.each_eraser:
+        for f, _ in m.each_eraser:
+            buffers[m.inverse(e, f)] = replace(scratch, shape=(*NUMBERS, "BT"))
+    if m.is_marked:
+        buffers["marks"] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
+    buffers["restart"] = BufferPlan(BufferRole.RESTART, ("T", "B"), "float32")
+    return buffers
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def _inputs(m: MemoryText) -> list[str]:
+    """Keys, coefficients and decays."""
+    names = [*m.update_keys, *([m.log_decay] if m.decays else [])]
+    return [*names, *(["marks"] if m.is_marked else []), "restart"]
+
+
+def _coefficients(m: MemoryText) -> list[str]:
+    return [coefficient for u in m.updates for _, coefficient in u.erased]
+
+
+def _given_values(m: MemoryText, erased: bool = False) -> list[str]:
+    """Values and their scales, of updates that erase too or not."""
+    updates = [u for u in m.updates if erased or not u.erased]
+    return [name for u in updates for name in (u.value, u.scale) if name]
+
+
+def _inverses(m: MemoryText) -> list[str]:
+    return [m.inverse(e, f) for e, _ in m.each_eraser for f, _ in m.each_eraser]
+
+
+def _queries(m: MemoryText) -> list[str]:
+    return [readout.query for readout in m.readouts]
+
+
+def _prepare(m: MemoryText) -> list[str]:
+    erased = [*m.erasers, *_coefficients(m), *_given_values(m, erased=True)]
+    formed = [name for u in m.erasing for name in (u.added, u.held)]
+    return [_queries(m)[0], *_inputs(m), *erased, *formed, *_inverses(m), m.states]
+
+
+def _scan(m: MemoryText) -> list[str]:
+    added = [name for u in m.erasing for name in (u.added, u.held)]
+    reads = [readout.read for readout in m.readouts]
+    names = [*_queries(m), *_inputs(m), *_given_values(m), *added, *reads]
+    names += [m.first, m.last, m.states]
+    if m.column:
+        of = m.column
+        names += [of.value, of.read, of.first, of.last, of.states]
+    return names
+
+
+def _outputs(m: MemoryText) -> list[str]:
+    added, reads = [u.added for u in m.erasing], [readout.read for readout in m.readouts]
+    names = [*_queries(m), *_inputs(m), *_given_values(m), *added, *reads, m.states]
+    return names + ([m.column.value, m.column.read, m.column.states] if m.column else [])
+
+
+def _back(m: MemoryText) -> list[str]:
+    names = [*_queries(m), *m.erasers, *_inputs(m), *_coefficients(m), *_inverses(m)]
+    for u in m.updates:
+        if u.scale:
+            names += [u.value, u.scale, f"d_{u.scale}"]
+        if u.value and (u.scale or not u.erased):
+            names.append(f"d_{u.value}")
+        if u.erased:
+            names.append(f"d_{u.added}")
+    names += [f"d_{readout.read}" for readout in m.readouts]
+    names += [f"d_{name}" for name in (m.first, m.last, m.states)]
+    if m.column:
+        of = m.column
+        names += [of.value, *(f"d_{n}" for n in (of.value, of.read, of.first, of.last, of.states))]
+    return names
+
+
+def _gradients(m: MemoryText) -> list[str]:
+    names = [*m.every_key, *_coefficients(m), *_given_values(m)]
+    names += [*([m.log_decay] if m.decays else []), *(["marks"] if m.is_marked else []), "restart"]
+    names += [name for u in m.erasing for name in (u.added, f"d_{u.added}")]
+    names += [f"d_{readout.read}" for readout in m.readouts]
+    names += [m.states, f"d_{m.states}"]
+    if m.column:
+        of = m.column
+        names += [of.value, f"d_{of.read}", of.states, f"d_{of.states}"]
+    results = [*m.every_key, *_coefficients(m), *([m.log_decay] if m.decays else [])]
+    return names + [f"d_{name}" for name in results]
+
+
+KERNELS = {
+    "prepare": (_prepare, ("KNOWN",), (CHUNKS,), ("BT", "BV")),
+    "scan": (_scan, ("READS", "SAVES"), (VALUE_BLOCKS,), ("BT", "BV")),
+    "outputs": (_outputs, (), (VALUE_BLOCKS, CHUNKS), ("BT", "BV")),
+    "back": (_back, (), (VALUE_BLOCKS,), ("BT", "BV")),
+    "gradients": (_gradients, (), (KEY_BLOCKS, CHUNKS), ("BT", "BK", "BV")),
+}
+"""Of each kernel its buffers, flags, the grid beside rows and heads, and blocks that are chosen."""
+
+
+# --- passes --------------------------------------------------------------------------------------
+
+
+def launches_of(m: MemoryText) -> Launches:
+    """Plan the passes of a memory."""
+    ahead = [("prepare", {"KNOWN": False})] if m.erasers else []
+    again = [("prepare", {"KNOWN": True})] if m.erasers else []
+    scan = "scan"
+    return Launches(
+        {name: _parameters(m, name) for name in KERNELS if name != "prepare" or m.erasers},
+        _pass(m, [*ahead, (scan, {"READS": True, "SAVES": False})]),
+        _pass(m, [*ahead, (scan, {"READS": False, "SAVES": True}), ("outputs", {})]),
+        _pass(m, [*ahead, (scan, {"READS": True, "SAVES": True})]),
+        _pass(m, [*again, ("back", {}), ("gradients", {})]),
+    )
+
+
+def _parameters(m: MemoryText, kernel: str) -> str:
+    names, flags, _, _ = KERNELS[kernel]
+    constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", *_exactness(m), "PRECISION"]
+    parts = [f"{name}_p" for name in dict.fromkeys(names(m))]
+    parts += [*SIZES, *(f"{name}: tl.constexpr" for name in constants)]
+    whole = [part.replace(" ", "\0") for part in parts]
+    return "\n".join(textwrap.wrap(", ".join(whole), 94)).replace("\0", " ") + ","
+
+
+def _exactness(m: MemoryText) -> tuple[str, ...]:
+    return ("EXACT",) if m.by_key else ()
+
+
+def _pass(m: MemoryText, kernels: list[tuple[str, dict[str, bool]]]) -> tuple[KernelLaunch, ...]:
+    exact = (False, True) if m.is_marked else (False,)
+    return tuple(_launch(m, name, flags, e) for name, flags in kernels for e in exact)
+
+
+def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: bool) -> KernelLaunch:
+    names, _, grid, blocks = KERNELS[kernel]
+    constants: dict[str, Count | bool] = {"K": "K", "V": "V"}
+    if "BK" not in blocks:
+        constants["BK"] = ("K",)
+    constants |= {**flags, "GAPS": "GAPS", "PRECISION": "PRECISION"}
+    constants |= dict.fromkeys(_exactness(m), is_exact)
+    return KernelLaunch(
+        f"{m.name}_{kernel}",
+        {f"{name}_p": name for name in dict.fromkeys(names(m))},
+        SIZES,
+        constants,
+        blocks,
+        (*grid, "B", "N"),
+        is_exact,
+    )
+
+
+# --- configurations ------------------------------------------------------------------------------
+
+
+def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
+    """Configurations that may be chosen, by kernel."""
+    blocks = {"scan": (64, 32), "prepare": (64,), "outputs": (64,), "back": (64, 32)}
+    chosen: dict[str, tuple[Configuration, ...]] = {
+        f"{m.name}_{kernel}": tuple(
+            Configuration({"BT": length, "BV": width}, 4, stages)
+            for length in (64, 32)
+            for width in widths
+            for stages in (1, 2)
+        )
+        for kernel, widths in blocks.items()
+        if kernel != "prepare" or m.erasers
+    }
+    chosen[f"{m.name}_gradients"] = tuple(
+        Configuration({"BT": length, "BK": width, "BV": width}, warps, 1)
+        for length in (64, 32)
+        for width in (64, 32)
+        for warps in (4, 8)
+    )
+    return chosen

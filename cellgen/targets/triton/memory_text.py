@@ -1,0 +1,198 @@
+"""What the templates of a memory read: its streams by name, and sums over its updates.
+
+Input: a ``Memory``, and the vector that is one more column of it. Output: ``MemoryText``; buffers
+of kernels go by the author's names of what they hold, ``d_`` in front of what reaches them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.program.chunks.layers import Decay, Memory
+
+
+@dataclass(frozen=True)
+class UpdateText:
+    """One update of a memory; ``erased`` pairs erased reads, by number, with coefficients."""
+
+    n: int
+    key: str
+    value: str
+    scale: str
+    erased: tuple[tuple[int, str], ...]
+    added: str
+    held: str
+
+
+@dataclass(frozen=True)
+class ReadoutText:
+    """What is read of a memory, before a step or after it."""
+
+    n: int
+    read: str
+    query: str
+    after: bool
+
+    @property
+    def which(self) -> str:
+        """Which of the masks and decays is meant."""
+        return "after" if self.after else "before"
+
+
+@dataclass(frozen=True)
+class ColumnText:
+    """A vector that is one more column of a memory."""
+
+    value: str
+    read: str
+    first: str
+    last: str
+    states: str
+
+
+@dataclass(frozen=True)
+class MemoryText:
+    """A memory as its templates read it."""
+
+    name: str
+    equation: str
+    first: str
+    last: str
+    states: str
+    state_at: str
+    log_decay: str
+    by_key: bool
+    by_head: bool
+    is_marked: bool
+    erasers: tuple[str, ...]
+    updates: tuple[UpdateText, ...]
+    readouts: tuple[ReadoutText, ...]
+    column: ColumnText | None
+
+    @staticmethod
+    def of(memory: Memory, column: Memory | None, equation: str, is_marked: bool) -> MemoryText:
+        """Name what a memory's kernels read and write."""
+        assert memory.value_axis is not None
+        name = str(memory.next)
+        keys_first = memory.key_axis < memory.value_axis
+        return MemoryText(
+            name,
+            equation,
+            f"{memory.state}_first",
+            f"{name}_last",
+            f"{name}_states",
+            "ck[:, None] * V + cv[None, :]" if keys_first else "cv[None, :] * K + ck[:, None]",
+            str(memory.log_decay or ""),
+            memory.decay is Decay.KEY,
+            memory.decay is Decay.HEAD,
+            is_marked,
+            tuple(map(str, memory.erasers)),
+            _updates(memory),
+            tuple(
+                ReadoutText(n, str(one.value), str(one.query), one.after)
+                for n, one in enumerate(memory.readouts)
+            ),
+            _column(column) if column else None,
+        )
+
+    # --- facts ---
+
+    @property
+    def decays(self) -> bool:
+        """Whether anything of the state decays."""
+        return self.by_key or self.by_head
+
+    @property
+    def sums(self) -> tuple[tuple[str, str], ...]:
+        """Sums of logarithms that readers need, after a step and before it."""
+        read = {one.which for one in self.readouts} | ({"before"} if self.erasers else set())
+        return tuple((which, self.sum_of(which)) for which in ("after", "before") if which in read)
+
+    @staticmethod
+    def sum_of(which: str) -> str:
+        """The sum of logarithms up to a step, or before it."""
+        return "G" if which == "after" else "(G - g)"
+
+    @property
+    def each_eraser(self) -> tuple[tuple[int, str], ...]:
+        """Erased reads, by number."""
+        return tuple(enumerate(self.erasers))
+
+    @property
+    def update_keys(self) -> tuple[str, ...]:
+        """The keys of updates."""
+        return tuple(update.key for update in self.updates)
+
+    @property
+    def every_key(self) -> tuple[str, ...]:
+        """Queries, erased reads, keys."""
+        queries = tuple(readout.query for readout in self.readouts)
+        return tuple(dict.fromkeys((*queries, *self.erasers, *self.update_keys)))
+
+    @property
+    def erasing(self) -> tuple[UpdateText, ...]:
+        """The updates that erase."""
+        return tuple(update for update in self.updates if update.erased)
+
+    def inverse(self, row: int, column: int) -> str:
+        """The buffer of one block of (I + M)^-1."""
+        return f"{self.name}_inverse_{row}_{column}"
+
+    # --- sums over updates ---
+
+    def erasing_sum(self, row: int, column: int) -> str:
+        """M: what each step erases, as a later erased read sees it."""
+        terms = [
+            f"X_{row}_{update.n} * {coefficient}[None, :]"
+            for update in self.updates
+            for read, coefficient in update.erased
+            if read == column
+        ]
+        return " + ".join(terms) or "tl.zeros([BT, BT], ACC)"
+
+    def erased_sum(self, read: int) -> str:
+        """What reaches an erased read by way of what the same step adds, but for its sign."""
+        return " + ".join(
+            f"{coefficient}[:, None] * d_{update.added}"
+            for update, coefficient in self._erasing_by(read)
+        )
+
+    def erased_gradient(self, read: int) -> str:
+        """What reaches the key of an erased read."""
+        return " - ".join(
+            ("" if n else "-") + f"{coefficient}[:, None] * z_{update.n}"
+            for n, (update, coefficient) in enumerate(self._erasing_by(read))
+        )
+
+    def erased_scores(self, read: int, update: int) -> str:
+        """What reaches the scores of an erased read and the key of an update."""
+        return " - ".join(
+            ("" if n else "-") + f"{coefficient}[:, None] * d_A_{other.n}_{update}"
+            for n, (other, coefficient) in enumerate(self._erasing_by(read))
+        )
+
+    def _erasing_by(self, read: int) -> list[tuple[UpdateText, str]]:
+        return [(u, c) for u in self.updates for e, c in u.erased if e == read]
+
+
+def _updates(memory: Memory) -> tuple[UpdateText, ...]:
+    return tuple(
+        UpdateText(
+            n,
+            str(update.key),
+            str(update.value or ""),
+            str(update.scale or ""),
+            tuple((read, str(value)) for read, value in update.erased.items()),
+            f"{memory.next}_added_{n}",
+            f"{memory.next}_held_{n}",
+        )
+        for n, update in enumerate(memory.updates)
+    )
+
+
+def _column(column: Memory) -> ColumnText:
+    value = column.updates[0].value
+    assert value is not None
+    name = str(column.next)
+    read = str(column.readouts[0].value)
+    return ColumnText(str(value), read, f"{column.state}_first", f"{name}_last", f"{name}_states")

@@ -1,0 +1,178 @@
+"""Launch the kernels of a memory over a whole sequence, as the plan of a Triton module has them.
+
+Input: a generated module, the plan of one of its layers, tensors by the names of its buffers.
+Output: what is read at every step and the last states; gradients of streams and of first states.
+Every tensor lies as its buffer says, (T, B, heads, units), contiguous; which ones are views is the
+caller's affair. Nothing of the compiler is imported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Row: TypeAlias = Mapping[str, Any]  # a row of a plan: strings, numbers, tuples, dicts
+LEAST_BLOCK = 16
+"""Rows and columns of the least product of a device."""
+FEW_PROGRAMS = 100
+"""Programs that a device should have at once: with fewer, chunks run beside each other."""
+FORWARD, BACKWARD = ("read", "last", "saved", "marks"), ("gradient",)
+
+
+@dataclass
+class MemoryLaunches:
+    """One memory over one sequence.
+
+    ``sizes`` are those of the call, ``T``, ``B`` and the cell's dimensions. ``chosen`` are blocks,
+    warps and stages by kernel, beside ``{"": {"BT": 64}}``, the steps of a chunk; what it leaves
+    out is the first configuration of the plan. ``gaps``: that ``restart`` says where steps begin
+    with initial states.
+    """
+
+    module: ModuleType
+    plan: Row
+    sizes: Mapping[str, int]
+    dtype: torch.dtype
+    device: torch.device
+    gaps: bool = False
+    chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        counted = {
+            name: math.prod(self.sizes[dim] for dim in dims)
+            for name, dims in self.plan["sizes"].items()
+        }
+        length = self.chosen.get("", {}).get("BT") or self._length()
+        chunks = -(-self.sizes["T"] // length) + 1
+        self.known = {**self.sizes, **counted, "BT": length, "chunks_and_last": chunks}
+        is_wide = self.dtype in (torch.float32, torch.float64)
+        self.constants = {"GAPS": self.gaps, "PRECISION": "ieee" if is_wide else "tf32"}
+        self.blocks = {name: self._configuration(name) for name in self._kernels()}
+
+    # --- passes ---
+
+    def forward(self, trains: bool = True) -> dict[str, Tensor]:
+        """What is read and the last states, and what the backward pass needs of this one."""
+        self.launch(self.plan[self._which(trains)])
+        return self._of_roles(FORWARD)
+
+    def backward(self) -> dict[str, Tensor]:
+        """Gradients of streams and first states, by their names; shares are added up."""
+        self.launch(self.plan["backward"])
+        gradients = {}
+        for name, array in self._of_roles(BACKWARD).items():
+            buffer = self.plan["buffers"][name]
+            total = array.sum(0) if buffer["shares"] else array
+            gradients[name] = total
+        return gradients
+
+    def launch(self, launches: Sequence[Row]) -> None:
+        """Launch kernels in order; buffers that are not there are made."""
+        for row in launches:
+            blocks = self.blocks[row["kernel"]]
+            arguments: dict[str, object] = {p: self._at(n) for p, n in row["buffers"].items()}
+            arguments |= {name: self.known[name] for name in row["sizes"]}
+            arguments |= {name: self._constant(of, blocks) for name, of in row["constants"].items()}
+            arguments |= {name: blocks[name] for name in row["blocks"]}
+            grid = math.prod(self._count(axis, blocks) for axis in row["grid"])
+            options = {"num_warps": blocks["warps"], "num_stages": blocks["stages"]}
+            if grid:
+                self._kernel(row["kernel"])[(grid,)](**arguments, **options)
+
+    # --- what is chosen ---
+
+    def _length(self) -> int:
+        """Steps of a chunk: the first of the plan, less for sequences that are shorter."""
+        every = [one["blocks"]["BT"] for of in self.plan["configurations"].values() for one in of]
+        shorter = [length for length in every if length >= self.sizes["T"]]
+        return min(shorter) if shorter else int(every[0])
+
+    def _configuration(self, kernel: str) -> dict[str, int]:
+        for one in self.plan["configurations"][kernel]:
+            widest = max(self.known["K"], self.known["V"])
+            fits = not one["most"] or widest <= one["most"]
+            if one["blocks"]["BT"] == self.known["BT"] and fits:
+                settings = {**one["blocks"], "warps": one["warps"], "stages": one["stages"]}
+                return {**settings, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
+        own = {"warps": 4, "stages": 1, "BT": self.known["BT"], "BK": 32, "BV": 32}
+        return {**own, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
+
+    def _which(self, trains: bool) -> str:
+        scan = next(row for row in self.plan["forward"] if row["kernel"].endswith("_scan"))
+        blocks = self.blocks[scan["kernel"]]
+        programs = math.prod(self._count(axis, blocks) for axis in scan["grid"])
+        is_long = self.sizes["T"] > 2 * self.known["BT"]
+        if programs < FEW_PROGRAMS and is_long:
+            return "few_rows"
+        return "training" if trains else "forward"
+
+    def _kernels(self) -> set[str]:
+        passes = ("forward", "few_rows", "training", "backward")
+        return {row["kernel"] for name in passes for row in self.plan[name]}
+
+    def _kernel(self, name: str) -> Any:  # a kernel of Triton, which has no types
+        return getattr(self.module, name)
+
+    # --- buffers and counts ---
+
+    def _at(self, name: str) -> Tensor:
+        if name not in self.arrays:
+            self.arrays[name] = self._new(name)
+        return self.arrays[name]
+
+    def _new(self, name: str) -> Tensor:
+        buffer = self.plan["buffers"][name]
+        role, dtype = buffer["role"], self._dtype(buffer["dtype"])
+        longest = {"BT": self.known["BT"], "BK": LEAST_BLOCK, "BV": LEAST_BLOCK}
+        if role == "gradient" and buffer["shares"]:
+            longest |= self._shared_by(name)
+        shape = [self._count(axis, longest) for axis in buffer["shape"]]
+        if role == "restart":
+            return torch.empty(1, dtype=dtype, device=self.device)
+        make = torch.zeros if role in ("marks", "upstream", "upstream_last") else torch.empty
+        return make(shape, dtype=dtype, device=self.device)
+
+    def _shared_by(self, name: str) -> Mapping[str, int]:
+        """The blocks of the kernel that writes shares."""
+        for row in self.plan["backward"]:
+            if name in row["buffers"].values():
+                return self.blocks[row["kernel"]]
+        return {}
+
+    def _dtype(self, name: str) -> torch.dtype:
+        if name == "streams":
+            return self.dtype
+        if name == "float32" and self.dtype == torch.float64:
+            return torch.float64
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
+
+    def _constant(self, of: object, blocks: Mapping[str, int]) -> object:
+        if isinstance(of, bool):
+            return of
+        if isinstance(of, str) and of in self.constants:
+            return self.constants[of]
+        return self._count(of, blocks)
+
+    def _count(self, count: object, blocks: Mapping[str, int]) -> int:
+        """A number, a size, the power of two at a size, or blocks that a size takes."""
+        if isinstance(count, int):
+            return count
+        if isinstance(count, str):
+            return blocks[count] if count in blocks else self.known[count]
+        assert isinstance(count, tuple)
+        size = self.known[count[0]]
+        if len(count) == 1:
+            return max(LEAST_BLOCK, 1 << (size - 1).bit_length())
+        return -(-size // blocks[count[1]])
+
+    def _of_roles(self, roles: Sequence[str]) -> dict[str, Tensor]:
+        buffers = self.plan["buffers"]
+        return {name: a for name, a in self.arrays.items() if buffers[name]["role"] in roles}

@@ -1,0 +1,142 @@
+"""Kernels of memories in Triton's interpreter agree with the programs of chunks, forward and back.
+
+In float64 what is left is rounding: sums of a few hundred products, 1e-13 of the largest entry. In
+float32 the same bound times 2^29 is 6e-5; with gates down to e^-80 a step sums of logarithms reach
+1600, of which half a unit in the last place, 6e-5, is the relative error of what decays by them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cellgen import Cell
+from cellgen.cells import (
+    MLSTM,
+    RWKV6,
+    RWKV7,
+    DeltaNet,
+    GatedDeltaNet,
+    GatedLinearAttention,
+    Mamba,
+    Mamba2,
+    RetNet,
+)
+from cellgen.program.chunks import Memory
+from cellgen.program.chunks.programs import chunk_programs
+from cellgen.targets.target import NotYet
+from cellgen.targets.triton.memory import MemoryKernels, memory_head, memory_kernels
+from cellgen.targets.triton.memory_plan import KERNELS
+from cellgen.targets.triton.plan import literal
+from tests.program.test_chunk_programs import Counted, ErasedTwice
+
+CELLS = [
+    GatedLinearAttention,
+    RetNet,
+    Mamba2,
+    MLSTM,
+    DeltaNet,
+    GatedDeltaNet,
+    RWKV6,
+    RWKV7,
+    ErasedTwice,
+    Counted,
+]
+CLOSE = {"float64": 1e-13, "float32": 1e-4}
+ODD = {"T": 20, "B": 1, "N": 1, "K": 12, "V": 20}
+MARKED = {"gla", "rwkv6", "erased_twice"}
+by_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+needs_triton = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("torch", "triton")),
+    reason="PyTorch and Triton are not installed",
+)
+
+
+def spelled(cell: type[Cell]) -> MemoryKernels:
+    programs = chunk_programs(cell.definition)
+    memory = next(m for m in programs.form.memories if m.value_axis is not None)
+    kernels = memory_kernels(programs, memory)
+    assert isinstance(kernels, MemoryKernels)
+    return kernels
+
+
+def compared(cell: type[Cell], *cases: dict[str, object]) -> list[dict[str, float]]:
+    """Errors of each result and gradient, a case after the other, by a process of its own."""
+    command = [sys.executable, "-m", "tests.targets.run_triton_memories"]
+    command += [cell.definition.name, json.dumps(cases)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def worst(errors: dict[str, float]) -> float:
+    return max(error for name, error in errors.items() if name != "marks")
+
+
+@needs_triton
+@by_cell
+def test_kernels_agree_with_the_programs_of_chunks(cell: type[Cell]) -> None:
+    """Steps and units that fill no block, steps that begin anew; then strong gates, few rows."""
+    many = {"T": 20, "B": 2, "N": 1, "K": 24, "V": 20}
+    weak, strong = compared(
+        cell,
+        {"sizes": ODD, "gaps": True},
+        {"sizes": many, "dtype": "float32", "strong": True, "few_rows": True},
+    )
+    assert worst(weak) < CLOSE["float64"], weak
+    assert worst(strong) < CLOSE["float32"], strong
+    if cell.definition.name in MARKED:
+        assert (weak["marks"], strong["marks"]) == (0, 1)  # of two rows the one that has to be
+
+
+@needs_triton
+@pytest.mark.slow
+@by_cell
+def test_chunks_of_64_steps_and_blocks_of_every_size_agree(cell: type[Cell]) -> None:
+    sizes = {"T": 150, "B": 2, "N": 2, "K": 40, "V": 48}
+    blocks = {"BT": 64, "BK": 32, "BV": 16}
+    wide, exact = compared(
+        cell,
+        {"sizes": sizes, "blocks": blocks, "gaps": True, "few_rows": True},
+        {"sizes": ODD, "strong": True, "gaps": True},
+    )
+    assert worst(wide) < CLOSE["float64"], wide
+    assert worst(exact) < CLOSE["float64"], exact
+
+
+@by_cell
+def test_every_launch_has_the_parameters_of_its_kernel(cell: type[Cell]) -> None:
+    kernels = spelled(cell)
+    module = ast.parse(memory_head(kernels.by_key) + kernels.text)
+    parameters = {
+        node.name: {argument.arg for argument in node.args.args}
+        for node in module.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    plan = kernels.plan
+    launches = [*plan.forward, *plan.few_rows, *plan.training, *plan.backward]
+    for launch in launches:
+        set_by = {*launch.buffers, *launch.sizes, *launch.constants, *launch.blocks}
+        assert set_by == parameters[launch.kernel], launch.kernel
+        assert set(launch.buffers.values()) <= set(plan.buffers)
+        assert plan.configurations[launch.kernel]
+    assert {launch.kernel.rpartition("_")[2] for launch in launches} <= set(KERNELS)
+    assert any(launch.is_exact for launch in launches) == (cell.definition.name in MARKED)
+
+
+def test_a_plan_is_written_as_strings_and_numbers() -> None:
+    plan = literal(spelled(GatedLinearAttention).plan)
+    assert ast.literal_eval(repr(plan)) == plan
+
+
+def test_a_vector_that_is_no_column_of_a_matrix_is_refused_with_the_reason() -> None:
+    programs = chunk_programs(Mamba.definition)
+    (memory,) = (m for m in programs.form.memories if isinstance(m, Memory))
+    refused = memory_kernels(programs, memory)
+    assert isinstance(refused, NotYet)
+    assert "s_prev is a vector for each row and head" in refused.reason
