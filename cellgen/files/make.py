@@ -85,8 +85,9 @@ def write_all(folder: Path, sources: Sequence[Source], target: str = DEFAULT) ->
     """
     tree.write({**tree.support_files(folder), **tree.digest_files(folder, sources)})
     for source in sources:
-        for file, text in tree.held_by_digest(source).items():
-            TextDigest.of(file, text).remember(text)
+        for held in tree.BY_DIGEST:
+            for file, text in tree.held_by_digest(source, held).items():
+                TextDigest.of(file, text).remember(text)
     return [_write(folder, source, target) for source in sources]
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BACKENDS: dict[str, str] = {
     "c": "cellgen.runtime.host.backend",
     "cuda": "cellgen.runtime.device.backend",
+    "triton": "cellgen.runtime.triton.backend",
 }
 """The module of each backend, which has it as ``BACKEND``."""
 DEFAULT = "c"

@@ -16,8 +16,11 @@ from cellgen.targets.cuda.source import CudaTarget
 from cellgen.targets.head import Head
 from cellgen.targets.target import Files, NotYet, PlannedCell, Target
 from cellgen.targets.templates import fill
+from cellgen.targets.triton.source import TritonTarget
 
-TARGETS: dict[str, Target] = {target.name: target for target in (CTarget(), CudaTarget())}
+TARGETS: dict[str, Target] = {
+    target.name: target for target in (CTarget(), CudaTarget(), TritonTarget())
+}
 """Every language that cells are spelled in, by name; ``runtime/backend.py`` runs them."""
 
 
@@ -43,6 +46,10 @@ class Source:
         if isinstance(found, NotYet):
             raise BuildError(f"{self.name}: {found.reason}", code=f"build.{target}")
         return {self.name + suffix: text for suffix, text in found.items()}
+
+    def is_spelled(self, target: str) -> bool:
+        """Whether the cell was rendered for a target, and could be."""
+        return not isinstance(self.rendered.get(target, NotYet("")), NotYet)
 
     def text(self, suffix: str) -> str:
         """The text of one file; empty where no target spells it."""

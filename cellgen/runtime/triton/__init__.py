@@ -1,0 +1,1 @@
+"""Generated Triton modules: kept in the cache, imported where PyTorch and Triton are installed."""

@@ -1,0 +1,328 @@
+"""Order what a cell does over a whole sequence: the pass forward, and the pass back.
+
+Input: ``RowWork``. Output: ``Passes``: kernels, the arrays that there are, and operations one
+behind the other, each on whole arrays: launches, products, sums, memories. A runtime goes through
+them; nothing is left to decide but sizes of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from cellgen.errors import DerivationError
+from cellgen.language.value import Role, Value, format_axis
+from cellgen.program.chunks.layers import LinearScan
+from cellgen.program.ssa import Program, Statement
+from cellgen.targets.triton.rows import (
+    NOT_SPELLED,
+    RowKernel,
+    RowWork,
+    Stage,
+    is_by_row,
+    unit_axes,
+)
+from cellgen.targets.triton.scan import RowSpelling
+from cellgen.targets.triton.scan_text import RowKernelSource, width_text
+
+
+@dataclass(frozen=True)
+class ArrayPlan:
+    """An array: its axes by name. ``dtype``: ``"streams"``, the caller's, or ``"sums"``."""
+
+    shape: tuple[str, ...]
+    dtype: str = "streams"
+
+
+@dataclass(frozen=True)
+class RowLaunch:
+    """A kernel over ``units`` of every row; ``is_flat``: steps and rows are one, in any order.
+
+    ``whole`` is the kernel that says first what segments of steps do, with its arrays.
+    """
+
+    kernel: str
+    arrays: Mapping[str, str]
+    units: str
+    dims: tuple[str, ...]
+    flags: tuple[str, ...]
+    is_flat: bool
+    whole: str = ""
+    whole_arrays: Mapping[str, str] = field(default_factory=dict)
+    whole_dims: tuple[str, ...] = ()
+    op: str = "launch"
+
+
+@dataclass(frozen=True)
+class RowProduct:
+    """``into = left right``, by form ``nn``, ``nt`` or ``tn``, added to it where ``adds``.
+
+    Axes behind the first of a weight are one; so are steps and rows.
+    """
+
+    into: str
+    left: str
+    right: str
+    form: str
+    adds: bool = False
+    op: str = "product"
+
+
+@dataclass(frozen=True)
+class SumOver:
+    """``into`` is ``of``, summed over what ``axes`` it has beside, and over shares in front."""
+
+    into: str
+    of: str
+    axes: tuple[str, ...]
+    keeps: tuple[bool, ...]
+    shares: bool = False
+    adds: bool = False
+    op: str = "sum"
+
+
+@dataclass(frozen=True)
+class RowSpread:
+    """``into`` is ``of`` along every axis that it has more."""
+
+    into: str
+    of: str
+    adds: bool = False
+    op: str = "spread"
+
+
+@dataclass(frozen=True)
+class MemoryPass:
+    """A memory over all steps, forward or back, by the plan of its layer."""
+
+    state: str
+    is_back: bool
+    op: str = "memory"
+
+
+Operation: TypeAlias = RowLaunch | RowProduct | SumOver | RowSpread | MemoryPass
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a module says of a cell: ``outputs``, ``states`` and ``gradients`` are names."""
+
+    outputs: tuple[str, ...]
+    states: tuple[str, ...]
+    last: tuple[str, ...]
+    gradients: tuple[str, ...]
+    arrays: Mapping[str, ArrayPlan]
+    forward: tuple[Operation, ...]
+    backward: tuple[Operation, ...]
+
+
+class Ordering:
+    """Orders the operations of both passes, and spells their kernels."""
+
+    def __init__(self, work: RowWork) -> None:
+        self.work = work
+        self.definition = work.programs.definition
+        self.stages = work.stages()
+        self.arrays: dict[str, ArrayPlan] = {}
+        self.kernels: dict[str, RowKernelSource] = {}
+        self.spellings = {
+            kernel.name: RowSpelling(kernel, *_linear(work, kernel))
+            for stage in self.stages
+            for kernel in stage.kernels
+        }
+        self.summed: set[Value] = set()
+        """Values that have a gradient."""
+
+    def passes(self) -> Passes:
+        """Both passes."""
+        for value in self.definition.declared:
+            self._declare(value, str(value))
+        forward = [one for stage in self.stages for one in self._forward(stage)]
+        outputs = self.work.programs.outputs
+        self.summed = set(outputs)
+        for value in outputs:
+            self._declare(value, f"d_{value}")
+        backward = [one for stage in reversed(self.stages) for one in self._backward(stage)]
+        states = self.definition.states
+        last = [f"{self.definition.next_state(state)}_last" for state in states]
+        gradients = [str(v) for v in self.definition.declared if f"d_{v}" in self.arrays]
+        return Passes(
+            tuple(map(str, outputs)),
+            tuple(map(str, states)),
+            tuple(last),
+            tuple(gradients),
+            self.arrays,
+            tuple(forward),
+            tuple(backward),
+        )
+
+    # --- forward ---
+
+    def _forward(self, stage: Stage) -> Iterable[Operation]:
+        for memory in stage.memories:
+            for readout in memory.readouts:
+                self._declare(readout.value, str(readout.value))
+            self.arrays[f"{memory.next}_last"] = ArrayPlan(_axes(memory.state))
+            if memory.beside is None:
+                yield MemoryPass(str(memory.state), is_back=False)
+        for statement in stage.operators:
+            self._declare(statement.target, str(statement.target))
+            yield self._operator(statement)
+        for kernel in stage.kernels:
+            yield self._launch(kernel)
+
+    def _operator(self, statement: Statement) -> Operation:
+        target, operands = str(statement.target), statement.operands
+        if statement.traits.is_matmul and is_by_row(operands[0]) and not is_by_row(operands[1]):
+            return RowProduct(target, str(operands[0]), str(operands[1]), "nn")
+        if statement.traits.is_sum and is_by_row(statement.target):
+            return _sum_into(statement.target, target, str(operands[0]), unit_axes(operands[0]))
+        raise DerivationError(
+            f"{self.definition.name}: `{statement}` is not spelled in Triton: products of rows "
+            f"with weights and sums over units are",
+            code=NOT_SPELLED,
+        )
+
+    def _launch(self, kernel: RowKernel) -> RowLaunch:
+        spelling = self.spellings[kernel.name]
+        saved = {v for v in kernel.following if not self._is_read(v, kernel)}
+        for value in (*kernel.following, *kernel.roots):
+            self._declare(value, str(value))
+        for value in kernel.following:
+            self.arrays[f"{value}_last"] = ArrayPlan(_axes(value))
+        return self._launched(kernel, spelling.forward(saved), spelling.whole(), "ends")
+
+    def _launched(
+        self, kernel: RowKernel, spelled: RowKernelSource, whole: RowKernelSource | None, ends: str
+    ) -> RowLaunch:
+        self.kernels[spelled.name] = spelled
+        if whole is not None:
+            self.kernels[whole.name] = whole
+            count = len(kernel.states)
+            size = count * (count + 1) if ends == "ends" else count
+            shape = ("segments", str(size), "B", *map(format_axis, kernel.axes))
+            self.arrays[f"{kernel.name}_{ends}"] = ArrayPlan(shape, "sums")
+        return RowLaunch(
+            spelled.name,
+            spelled.arrays,
+            width_text(kernel.axes),
+            spelled.dims,
+            spelled.flags,
+            not kernel.states,
+            whole.name if whole else "",
+            whole.arrays if whole else {},
+            whole.dims if whole else (),
+        )
+
+    def _is_read(self, value: Value, by: RowKernel) -> bool:
+        """Whether a new state is read by more than the backward pass of its kernel."""
+        if value in self.work.programs.outputs:
+            return True
+        for stage in self.stages:
+            if any(value in statement.operands for statement in stage.operators):
+                return True
+            if any(value in kernel.step.arguments for kernel in stage.kernels if kernel is not by):
+                return True
+        return any(value in memory.streams for memory in self.work.memories)
+
+    # --- back ---
+
+    def _backward(self, stage: Stage) -> Iterable[Operation]:
+        for kernel in reversed(stage.kernels):
+            yield from self._launch_back(kernel)
+        for statement in reversed(stage.operators):
+            if statement.target in self.summed:
+                yield from self._operator_back(statement)
+        for memory in reversed(stage.memories):
+            if memory.beside is not None:
+                continue
+            for stream in memory.streams:
+                if stream in self.summed:
+                    raise DerivationError(
+                        f"{self.definition.name}: {stream} of a memory is read elsewhere too: no "
+                        f"kernel of Triton adds up both",
+                        code=NOT_SPELLED,
+                    )
+                self._reach(stream)
+            self._reach(memory.state)
+            yield MemoryPass(str(memory.state), is_back=True)
+
+    def _launch_back(self, kernel: RowKernel) -> Iterable[Operation]:
+        spelling = self.spellings[kernel.name]
+        reached = self.summed.intersection((*kernel.following, *kernel.roots))
+        if not reached and not kernel.states:
+            return
+        spelled = spelling.backward(reached, self.summed)
+        for value in kernel.following:
+            self.arrays[f"d_{value}_last"] = ArrayPlan(_axes(value))
+        yield self._launched(kernel, spelled, spelling.whole_back(reached), "back_ends")
+        axes = tuple(map(format_axis, kernel.axes))
+        for value in kernel.step.arguments:
+            if value in kernel.states:
+                self._reach(value)
+                continue
+            name = str(value)
+            if not is_by_row(value):
+                self.arrays[f"d_{name}_shares"] = ArrayPlan(("shares", *axes), "sums")
+                adds = self._reach(value)
+                array = f"d_{name}_shares"
+                yield _sum_into(value, f"d_{name}", array, kernel.axes, shares=True, adds=adds)
+            elif unit_axes(value) != kernel.axes:
+                self.arrays[f"d_{name}_wide"] = ArrayPlan(("T", "B", *axes))
+                adds = self._reach(value)
+                yield _sum_into(value, f"d_{name}", f"d_{name}_wide", kernel.axes, adds=adds)
+            else:
+                self._reach(value)
+
+    def _operator_back(self, statement: Statement) -> Iterable[Operation]:
+        above, operands = f"d_{statement.target}", statement.operands
+        if statement.traits.is_sum:
+            yield RowSpread(f"d_{operands[0]}", above, self._reach(operands[0]))
+            return
+        left, right = operands
+        yield RowProduct(f"d_{left}", above, str(right), "nt", self._reach(left))
+        yield RowProduct(f"d_{right}", str(left), above, "tn", self._reach(right))
+
+    def _reach(self, value: Value) -> bool:
+        """Note that a value has a gradient; tells whether it had one."""
+        had = value in self.summed
+        self.summed.add(value)
+        self._declare(value, f"d_{value}")
+        return had
+
+    def _declare(self, value: Value, name: str) -> None:
+        self.arrays[name] = ArrayPlan(_shape(value))
+
+
+def _linear(work: RowWork, kernel: RowKernel) -> tuple[LinearScan | None, Program | None]:
+    """The linear scan that a kernel's states are, with the program of its streams."""
+    for layer in work.form.layers:
+        if isinstance(layer, LinearScan) and layer.states == kernel.states:
+            return layer, work.form.pre[layer.states]
+    return None, None
+
+
+def _axes(value: Value) -> tuple[str, ...]:
+    return tuple(format_axis(axis) for axis in value.shape)
+
+
+def _shape(value: Value) -> tuple[str, ...]:
+    """Of a value over all steps: states have one row of numbers, weights none."""
+    if is_by_row(value) and value.role is not Role.STATE:
+        return ("T", *_axes(value))
+    return _axes(value)
+
+
+def _sum_into(
+    value: Value,
+    into: str,
+    of: str,
+    axes: tuple[object, ...],
+    *,
+    shares: bool = False,
+    adds: bool = False,
+) -> SumOver:
+    kept = set(unit_axes(value))
+    keeps = tuple(axis in kept for axis in axes)
+    return SumOver(into, of, tuple(format_axis(a) for a in axes), keeps, shares, adds)

@@ -1,0 +1,106 @@
+"""Cells of scans by Triton's interpreter: both passes against the programs of chunks in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import cellgen  # noqa: E402
+from cellgen.cells import SHIPPED  # noqa: E402
+from cellgen.program.chunks import form_over_time  # noqa: E402
+from cellgen.program.interpret import shape_sizes  # noqa: E402
+from cellgen.proof.over_chunks import ChunkRun  # noqa: E402
+from cellgen.proof.watched import watched  # noqa: E402
+from cellgen.torch.passes import PlanRun  # noqa: E402
+
+SIZES = {"T": 5, "B": 2, "I": 3, "H": 36, "P": 36}
+QUICK = ("min_gru", "lru", "rwkv4")
+SCANS = [
+    cell.definition
+    for cell in SHIPPED
+    if form_over_time(cell.definition).refusal is None
+    and not form_over_time(cell.definition).memories
+]
+EXACT = 1e-13
+"""Float64, sums in another order."""
+SINGLE = 2e-5
+"""Float32 against float64, with RWKV-4's quotient of two sums."""
+
+
+def kernel_of(definition):
+    return cellgen.load(definition.name, "triton").module
+
+
+def drawn(definition, seed=0):
+    """Positive arguments, as quotients of sums need them, and sizes."""
+    numbers = np.random.default_rng(seed)
+    sizes = {"T": SIZES["T"], **{str(dim): SIZES[str(dim)] for dim in definition.dims}}
+    arguments = {}
+    for value in definition.declared:
+        shape = shape_sizes(value, sizes)
+        steps = (sizes["T"],) if value.role.name == "INPUT" else ()
+        arguments[str(value)] = numbers.uniform(0.1, 0.9, (*steps, *shape))
+    return arguments, sizes
+
+
+def compared(definition, dtype, segments):
+    """The largest difference, by the largest number of each result, forward and back."""
+    arguments, sizes = drawn(definition)
+    reference = ChunkRun(definition, arguments, sizes)
+    steps = reference.forward()
+    expected = {**steps.outputs, **reference.last}
+    numbers = np.random.default_rng(1)
+    upstream = {f"d_{name}": numbers.normal(size=a.shape) for name, a in expected.items()}
+    gradients = reference.backward(upstream)
+    tensors = {name: torch.tensor(a, dtype=dtype) for name, a in arguments.items()}
+    run = PlanRun(kernel_of(definition), dict(sizes), tensors, segments=segments, ahead=2)
+    formed = run.forward()
+    given = {name: torch.tensor(a, dtype=dtype) for name, a in upstream.items()}
+    back = run.backward(given)
+    assert back.keys() == gradients.keys()
+    pairs = [(formed[n], a) for n, a in expected.items()]
+    pairs += [(back[n], a) for n, a in gradients.items()]
+    return max(
+        float(np.abs(x.double().numpy().reshape(a.shape) - a).max() / np.abs(a).max())
+        for x, a in pairs
+    )
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [pytest.param(d, id=d.name, marks=[] if d.name in QUICK else pytest.mark.slow) for d in SCANS],
+)
+def test_both_passes_are_those_of_the_programs_of_chunks(definition) -> None:
+    assert compared(definition, torch.float64, 1) < EXACT
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [pytest.param(d, id=d.name, marks=[] if d.name == "lru" else pytest.mark.slow) for d in SCANS],
+)
+def test_segments_beside_each_other_give_the_same(definition) -> None:
+    assert compared(definition, torch.float64, 2) < EXACT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("definition", SCANS, ids=lambda d: d.name)
+def test_float32_is_as_near_as_its_digits(definition) -> None:
+    assert compared(definition, torch.float32, 1) < SINGLE
+
+
+def test_a_scan_reads_each_stream_once_and_writes_each_output_once() -> None:
+    """minGRU: two streams, two biases and a first state in; all states and the last one out."""
+    definition = next(d for d in SCANS if d.name == "min_gru")
+    arguments, sizes = drawn(definition)
+    tensors = {name: torch.tensor(a, dtype=torch.float32) for name, a in arguments.items()}
+    run = PlanRun(kernel_of(definition), dict(sizes), tensors, segments=1, ahead=2)
+    *products, launch = run.plan["forward"]
+    for product in products:
+        run.product(product)
+    with watched("min_gru") as watch:
+        run.launch(launch)
+    row, steps, bias = 4 * sizes["B"] * sizes["H"], sizes["T"], 4 * sizes["B"] * sizes["H"]
+    assert watch.bytes("rows_1") == ((2 * steps + 1) * row + 2 * bias, (steps + 1) * row)
