@@ -177,6 +177,31 @@ inline dim3 cellgen_element_grid(int64_t rows, int64_t units)
                 dim3(CELLGEN_CHUNK_UNITS, CELLGEN_CHUNK_THREADS), rows, units, __VA_ARGS__);       \
     } while (0)
 
+/* Threads of a warp that share one entry of a sum, a power of two: as many as the axis that they lie
+ * along has places. No count of rows or entries is in it, so a row's sums do not depend on others. */
+inline dim3 cellgen_entry_block(int64_t places)
+{
+    unsigned shared = 1;
+    while (shared < 32 && shared < places) shared *= 2;
+    return dim3(shared, 256 / shared);
+}
+
+inline dim3 cellgen_entry_grid(int64_t entries, int64_t places)
+{
+    const dim3 block = cellgen_entry_block(places);
+    return dim3((unsigned)((entries + block.y - 1) / block.y));
+}
+
+/* Some threads per entry of each row, side by side along an axis of that many places. */
+#define CELLGEN_ENTRIES(run, kernel, rows, units, places, ...)                                     \
+    do {                                                                                           \
+        if ((rows) > 0 && (units) > 0)                                                             \
+            CELLGEN_LAUNCH_BLOCKS(run, kernel, cellgen_entry_grid((rows) * (units), places),       \
+                                  cellgen_entry_block(places), rows, units, __VA_ARGS__);          \
+    } while (0)
+
+#define CELLGEN_MY_ENTRY ((int64_t)blockIdx.x * blockDim.y + threadIdx.y)
+
 /* The row and the unit of a thread in an elementwise kernel. */
 #define CELLGEN_MY_ROW ((int64_t)blockIdx.x * blockDim.y + threadIdx.y)
 #define CELLGEN_MY_UNIT ((int64_t)blockIdx.y * blockDim.x + threadIdx.x)
@@ -196,6 +221,14 @@ template <typename R> inline __device__ R cellgen_row_total(R mine)
         __syncthreads();
     }
     return partial[0];
+}
+
+/* Sum over the threads that share an entry: halves, in a fixed order. Each of them gets it. */
+template <typename R> inline __device__ R cellgen_entry_total(R mine)
+{
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2)
+        mine += __shfl_xor_sync(0xffffffffu, mine, half);
+    return mine;
 }
 
 /* Sum of a chunk of rows for each unit of a block: halves, in a fixed order; the threads of the

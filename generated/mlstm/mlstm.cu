@@ -207,12 +207,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_forward_10_sums1)(
     int64_t nN,
     cellgen_rows<real> sum_c_reshaped_q_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis2 = (entry) % nD;
     const int64_t axis1 = (entry / (nD)) % nN;
     real sum_c_reshaped_q = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real c_prev = cg_load(c_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real reshaped_f = cg_load(reshaped_f_rows, row, axis1);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
@@ -222,7 +222,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_forward_10_sums1)(
     const real c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
     sum_c_reshaped_q += c * reshaped_q;
     }
-    cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
+    sum_c_reshaped_q = cellgen_entry_total(sum_c_reshaped_q);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
 }
 
 /* n = n_prev * f + k * i */
@@ -263,11 +264,11 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_forward_11_sums1)(
     int64_t nN,
     cellgen_rows<real> sum_q_n_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real sum_q_n = 0;
-    for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nK; axis2 += blockDim.x) {
     const real n_prev = cg_load(n_prev_rows, row, axis1 * (nK) + axis2);
     const real q = cg_load(q_rows, row, axis1 * (nK) + axis2);
     const real k = cg_load(k_rows, row, axis1 * (nK) + axis2);
@@ -276,7 +277,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_forward_11_sums1)(
     const real n = n_prev * f + k * i;
     sum_q_n += q * n;
     }
-    cg_store(sum_q_n_rows, row, entry, sum_q_n);
+    sum_q_n = cellgen_entry_total(sum_q_n);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_q_n_rows, row, entry, sum_q_n);
 }
 
 /* h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre) */
@@ -435,7 +437,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_forward)(
         nK,
         nN,
         cg_rows(args->c, (nD * nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_forward_10_sums1), (int64_t)(nB), (int64_t)(nN * nD),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_forward_10_sums1), (int64_t)(nB), (int64_t)(nN * nD), nK,
         cg_in(args->c_prev, (nD * nK * nN)),
         cg_in(f_2, nN),
         cg_in(k_2, (nK * nN)),
@@ -454,7 +456,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_forward)(
         nK,
         nN,
         cg_rows(args->n, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_forward_11_sums1), (int64_t)(nB), (int64_t)(nN),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_forward_11_sums1), (int64_t)(nB), (int64_t)(nN), nK,
         cg_in(args->n_prev, (nK * nN)),
         cg_in(q_2, (nK * nN)),
         cg_in(k_2, (nK * nN)),
@@ -572,18 +574,19 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_8_sums1)(
     int64_t nN,
     cellgen_rows<real> sum_q_n_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real sum_q_n = 0;
-    for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nK; axis2 += blockDim.x) {
     const real b_q = cg_load(b_q_rows, 0, axis1 * (nK) + axis2);
     const real n = cg_load(n_rows, row, axis1 * (nK) + axis2);
     const real x_w_q = cg_load(x_w_q_rows, row, axis1 * (nK) + axis2);
     const real q = b_q + x_w_q;
     sum_q_n += q * n;
     }
-    cg_store(sum_q_n_rows, row, entry, sum_q_n);
+    sum_q_n = cellgen_entry_total(sum_q_n);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_q_n_rows, row, entry, sum_q_n);
 }
 
 /* v = b_v + x_w_v
@@ -661,17 +664,18 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_11_sums1)(
     int64_t nN,
     cellgen_rows<real> sum_c_reshaped_q_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis2 = (entry) % nD;
     const int64_t axis1 = (entry / (nD)) % nN;
     real sum_c_reshaped_q = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real c = cg_load(c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real reshaped_q = cg_load(reshaped_q_rows, row, axis1 * (nK) + axis3);
     sum_c_reshaped_q += c * reshaped_q;
     }
-    cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
+    sum_c_reshaped_q = cellgen_entry_total(sum_c_reshaped_q);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
 }
 
 /* d_reshaped_sum_c_reshaped_q = d_h * o / maximum(abs(sum_q_n), exp_exp_pre)
@@ -721,12 +725,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_12_sums1)(
     cellgen_rows<real> d_exp_exp_pre_rows,
     cellgen_rows<real> d_sum_q_n_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_exp_exp_pre = 0;
     real d_sum_q_n = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nD; axis2 += blockDim.x) {
     const real d_h = cg_load_or_zero(d_h_rows, row, axis1 * (nD) + axis2);
     const real o = cg_load(o_rows, row, axis1 * (nD) + axis2);
     const real sum_q_n = cg_load(sum_q_n_rows, row, axis1);
@@ -735,8 +739,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_12_sums1)(
     d_exp_exp_pre += d_h * o * cg_where(cg_lt(cg_abs(sum_q_n), exp_exp_pre), -1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), 0) * reshaped_sum_c_reshaped_q;
     d_sum_q_n += d_h * o * cg_where(cg_ge(cg_abs(sum_q_n), exp_exp_pre), cg_strong_product(-1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), cg_sign(sum_q_n)), 0) * reshaped_sum_c_reshaped_q;
     }
-    cg_store(d_exp_exp_pre_rows, row, entry, d_exp_exp_pre);
-    cg_store(d_sum_q_n_rows, row, entry, d_sum_q_n);
+    d_exp_exp_pre = cellgen_entry_total(d_exp_exp_pre);
+    if (is_mine && threadIdx.x == 0) cg_store(d_exp_exp_pre_rows, row, entry, d_exp_exp_pre);
+    d_sum_q_n = cellgen_entry_total(d_sum_q_n);
+    if (is_mine && threadIdx.x == 0) cg_store(d_sum_q_n_rows, row, entry, d_sum_q_n);
 }
 
 /* d_c_total = d_c + d_sum_c_reshaped_q * reshaped_q
@@ -785,13 +791,13 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums1)(
     cellgen_rows<real> d_reshaped_q_rows,
     cellgen_rows<real> d_reshaped_k_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis3 = (entry) % nK;
     const int64_t axis1 = (entry / (nK)) % nN;
     real d_reshaped_q = 0;
     real d_reshaped_k = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nD; axis2 += blockDim.x) {
     const real d_c = cg_load_or_zero(d_c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real c = cg_load(c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
@@ -802,8 +808,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums1)(
     d_reshaped_q += d_sum_c_reshaped_q * c;
     d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
     }
-    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
-    cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
+    d_reshaped_q = cellgen_entry_total(d_reshaped_q);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
+    d_reshaped_k = cellgen_entry_total(d_reshaped_k);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
 }
 
 /* d_c_total = d_c + d_sum_c_reshaped_q * reshaped_q
@@ -824,13 +832,13 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums2)(
     cellgen_rows<real> d_reshaped_i_rows,
     cellgen_rows<real> d_reshaped_f_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_reshaped_i = 0;
     real d_reshaped_f = 0;
     for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real d_c = cg_load_or_zero(d_c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real c_prev = cg_load(c_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
@@ -842,8 +850,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums2)(
     d_reshaped_f += d_c_total * c_prev;
     }
     }
-    cg_store(d_reshaped_i_rows, row, entry, d_reshaped_i);
-    cg_store(d_reshaped_f_rows, row, entry, d_reshaped_f);
+    d_reshaped_i = cellgen_entry_total(d_reshaped_i);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_i_rows, row, entry, d_reshaped_i);
+    d_reshaped_f = cellgen_entry_total(d_reshaped_f);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_f_rows, row, entry, d_reshaped_f);
 }
 
 /* d_c_total = d_c + d_sum_c_reshaped_q * reshaped_q
@@ -861,12 +871,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums3)(
     int64_t nN,
     cellgen_rows<real> d_reshaped_v_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis2 = (entry) % nD;
     const int64_t axis1 = (entry / (nD)) % nN;
     real d_reshaped_v = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real d_c = cg_load_or_zero(d_c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
@@ -875,7 +885,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums3)(
     const real d_c_total = d_c + d_sum_c_reshaped_q * reshaped_q;
     d_reshaped_v += d_c_total * reshaped_k * reshaped_i;
     }
-    cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
+    d_reshaped_v = cellgen_entry_total(d_reshaped_v);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
 }
 
 /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
@@ -956,12 +967,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_16_sums1)(
     cellgen_rows<real> d_f_1_rows,
     cellgen_rows<real> d_i_1_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_f_1 = 0;
     real d_i_1 = 0;
-    for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nK; axis2 += blockDim.x) {
     const real d_n = cg_load_or_zero(d_n_rows, row, axis1 * (nK) + axis2);
     const real d_sum_q_n = cg_load(d_sum_q_n_rows, row, axis1);
     const real n_prev = cg_load(n_prev_rows, row, axis1 * (nK) + axis2);
@@ -971,8 +982,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_step_backward_16_sums1)(
     d_f_1 += d_n_total * n_prev;
     d_i_1 += d_n_total * k;
     }
-    cg_store(d_f_1_rows, row, entry, d_f_1);
-    cg_store(d_i_1_rows, row, entry, d_i_1);
+    d_f_1 = cellgen_entry_total(d_f_1);
+    if (is_mine && threadIdx.x == 0) cg_store(d_f_1_rows, row, entry, d_f_1);
+    d_i_1 = cellgen_entry_total(d_i_1);
+    if (is_mine && threadIdx.x == 0) cg_store(d_i_1_rows, row, entry, d_i_1);
 }
 
 /* d_v = d_v_view */
@@ -1201,7 +1214,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         nN,
         cg_rows(q_2, (nK * nN)),
         cg_rows(k_2, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_8_sums1), (int64_t)(nB), (int64_t)(nN),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_8_sums1), (int64_t)(nB), (int64_t)(nN), nK,
         cg_in(args->b_q, nK),
         cg_in(args->n, (nK * nN)),
         cg_in(x_w_q_2, (nK * nN)),
@@ -1226,7 +1239,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         cg_rows(log_f_2, nN),
         cg_rows(i_2, nN),
         cg_rows(f_2, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_11_sums1), (int64_t)(nB), (int64_t)(nN * nD),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_11_sums1), (int64_t)(nB), (int64_t)(nN * nD), nK,
         cg_in(args->c, (nD * nK * nN)),
         cg_in(q_2, (nK * nN)),
         nD,
@@ -1243,7 +1256,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         nN,
         cg_rows(d_reshaped_sum_c_reshaped_q_2, (nD * nN)),
         cg_rows(args->d_o_pre, (nD * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_12_sums1), (int64_t)(nB), (int64_t)(nN),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_12_sums1), (int64_t)(nB), (int64_t)(nN), nD,
         cg_in(args->d_h, (nD * nN)),
         cg_in(o_2, (nD * nN)),
         cg_in(sum_q_n_2, nN),
@@ -1262,7 +1275,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         nK,
         nN,
         cg_rows(args->d_c_prev, (nD * nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums1), (int64_t)(nB), (int64_t)(nN * nK), nD,
         cg_in(args->d_c, (nD * nK * nN)),
         cg_in(d_reshaped_sum_c_reshaped_q_2, (nD * nN)),
         cg_in(args->c, (nD * nK * nN)),
@@ -1274,7 +1287,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         nN,
         cg_rows(d_reshaped_q_2, (nK * nN)),
         cg_rows(d_reshaped_k_2, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums2), (int64_t)(nB), (int64_t)(nN),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums2), (int64_t)(nB), (int64_t)(nN), nK,
         cg_in(args->d_c, (nD * nK * nN)),
         cg_in(d_reshaped_sum_c_reshaped_q_2, (nD * nN)),
         cg_in(args->c_prev, (nD * nK * nN)),
@@ -1286,7 +1299,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         nN,
         cg_rows(d_reshaped_i_2, nN),
         cg_rows(d_reshaped_f_2, nN));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums3), (int64_t)(nB), (int64_t)(nN * nD),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_13_sums3), (int64_t)(nB), (int64_t)(nN * nD), nK,
         cg_in(args->d_c, (nD * nK * nN)),
         cg_in(d_reshaped_sum_c_reshaped_q_2, (nD * nN)),
         cg_in(k_2, (nK * nN)),
@@ -1317,7 +1330,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_backward)(
         cg_rows(args->d_x_w_k, (nK * nN)),
         cg_rows(args->d_q, (nK * nN)),
         cg_rows(args->d_n_prev, (nK * nN)));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_16_sums1), (int64_t)(nB), (int64_t)(nN),
+    CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_step_backward_16_sums1), (int64_t)(nB), (int64_t)(nN), nK,
         cg_in(args->d_n, (nK * nN)),
         cg_in(d_sum_q_n_2, nN),
         cg_in(args->n_prev, (nK * nN)),
@@ -1749,12 +1762,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_forward_5_sums1)(
     int64_t nN,
     cellgen_rows<store> sum_c_reshaped_q_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis2 = (entry) % nD;
     const int64_t axis1 = (entry / (nD)) % nN;
     real sum_c_reshaped_q = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real c_prev = cg_load(c_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real reshaped_f = cg_load(reshaped_f_rows, row, axis1);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
@@ -1764,7 +1777,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_forward_5_sums1)(
     const real c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
     sum_c_reshaped_q += c * reshaped_q;
     }
-    cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
+    sum_c_reshaped_q = cellgen_entry_total(sum_c_reshaped_q);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_c_reshaped_q_rows, row, entry, sum_c_reshaped_q);
 }
 
 /* n = n_prev * f + k * i */
@@ -1805,11 +1819,11 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_forward_6_sums1)(
     int64_t nN,
     cellgen_rows<store> sum_q_n_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real sum_q_n = 0;
-    for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nK; axis2 += blockDim.x) {
     const real n_prev = cg_load(n_prev_rows, row, axis1 * (nK) + axis2);
     const real q = cg_load(q_rows, row, axis1 * (nK) + axis2);
     const real k = cg_load(k_rows, row, axis1 * (nK) + axis2);
@@ -1818,7 +1832,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_forward_6_sums1)(
     const real n = n_prev * f + k * i;
     sum_q_n += q * n;
     }
-    cg_store(sum_q_n_rows, row, entry, sum_q_n);
+    sum_q_n = cellgen_entry_total(sum_q_n);
+    if (is_mine && threadIdx.x == 0) cg_store(sum_q_n_rows, row, entry, sum_q_n);
 }
 
 /* h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre) */
@@ -2077,7 +2092,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
             nK,
             nN,
             cg_rows(args->c + step * c_step, c_row));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_5_sums1), (int64_t)(nB), (int64_t)(nN * nD),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_5_sums1), (int64_t)(nB), (int64_t)(nN * nD), nK,
             cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
             cg_in(forward_f, nN),
             cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
@@ -2096,7 +2111,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
             nK,
             nN,
             cg_rows(args->n + step * n_step, n_row));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_6_sums1), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_6_sums1), (int64_t)(nB), (int64_t)(nN), nK,
             cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
             cg_in((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
             cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
@@ -2324,12 +2339,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1)(
     cellgen_rows<real> d_exp_exp_pre_rows,
     cellgen_rows<real> d_sum_q_n_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_exp_exp_pre = 0;
     real d_sum_q_n = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nD; axis2 += blockDim.x) {
     const real d_h = cg_load_or_zero(d_h_rows, row, axis1 * (nD) + axis2);
     const real o = cg_load(o_rows, row, axis1 * (nD) + axis2);
     const real sum_q_n = cg_load(sum_q_n_rows, row, axis1);
@@ -2338,8 +2353,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1)(
     d_exp_exp_pre += d_h * o * cg_where(cg_lt(cg_abs(sum_q_n), exp_exp_pre), -1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), 0) * reshaped_sum_c_reshaped_q;
     d_sum_q_n += d_h * o * cg_where(cg_ge(cg_abs(sum_q_n), exp_exp_pre), cg_strong_product(-1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), cg_sign(sum_q_n)), 0) * reshaped_sum_c_reshaped_q;
     }
-    cg_store(d_exp_exp_pre_rows, row, entry, d_exp_exp_pre);
-    cg_store(d_sum_q_n_rows, row, entry, d_sum_q_n);
+    d_exp_exp_pre = cellgen_entry_total(d_exp_exp_pre);
+    if (is_mine && threadIdx.x == 0) cg_store(d_exp_exp_pre_rows, row, entry, d_exp_exp_pre);
+    d_sum_q_n = cellgen_entry_total(d_sum_q_n);
+    if (is_mine && threadIdx.x == 0) cg_store(d_sum_q_n_rows, row, entry, d_sum_q_n);
 }
 
 /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
@@ -2388,13 +2405,13 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
     cellgen_rows<real> d_reshaped_q_rows,
     cellgen_rows<real> d_reshaped_k_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis3 = (entry) % nK;
     const int64_t axis1 = (entry / (nK)) % nN;
     real d_reshaped_q = 0;
     real d_reshaped_k = 0;
-    for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nD; axis2 += blockDim.x) {
     const real d_c_in = cg_load(d_c_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real c = cg_load(c_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
@@ -2405,8 +2422,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1)(
     d_reshaped_q += d_sum_c_reshaped_q * c;
     d_reshaped_k += d_c_total * reshaped_v * reshaped_i;
     }
-    cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
-    cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
+    d_reshaped_q = cellgen_entry_total(d_reshaped_q);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_q_rows, row, entry, d_reshaped_q);
+    d_reshaped_k = cellgen_entry_total(d_reshaped_k);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_k_rows, row, entry, d_reshaped_k);
 }
 
 /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
@@ -2427,13 +2446,13 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2)(
     cellgen_rows<real> d_reshaped_i_rows,
     cellgen_rows<real> d_reshaped_f_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_reshaped_i = 0;
     real d_reshaped_f = 0;
     for (int64_t axis2 = 0; axis2 < nD; ++axis2) {
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real d_c_in = cg_load(d_c_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real c_prev = cg_load(c_prev_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
@@ -2445,8 +2464,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2)(
     d_reshaped_f += d_c_total * c_prev;
     }
     }
-    cg_store(d_reshaped_i_rows, row, entry, d_reshaped_i);
-    cg_store(d_reshaped_f_rows, row, entry, d_reshaped_f);
+    d_reshaped_i = cellgen_entry_total(d_reshaped_i);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_i_rows, row, entry, d_reshaped_i);
+    d_reshaped_f = cellgen_entry_total(d_reshaped_f);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_f_rows, row, entry, d_reshaped_f);
 }
 
 /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
@@ -2464,12 +2485,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3)(
     int64_t nN,
     cellgen_rows<store> d_reshaped_v_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis2 = (entry) % nD;
     const int64_t axis1 = (entry / (nD)) % nN;
     real d_reshaped_v = 0;
-    for (int64_t axis3 = 0; axis3 < nK; ++axis3) {
+    for (int64_t axis3 = threadIdx.x; is_mine && axis3 < nK; axis3 += blockDim.x) {
     const real d_c_in = cg_load(d_c_in_rows, row, axis1 * (nD * nK) + axis2 * (nK) + axis3);
     const real d_sum_c_reshaped_q = cg_load(d_sum_c_reshaped_q_rows, row, axis1 * (nD) + axis2);
     const real reshaped_k = cg_load(reshaped_k_rows, row, axis1 * (nK) + axis3);
@@ -2478,7 +2499,8 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3)(
     const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
     d_reshaped_v += d_c_total * reshaped_k * reshaped_i;
     }
-    cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
+    d_reshaped_v = cellgen_entry_total(d_reshaped_v);
+    if (is_mine && threadIdx.x == 0) cg_store(d_reshaped_v_rows, row, entry, d_reshaped_v);
 }
 
 /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
@@ -2555,12 +2577,12 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1)(
     cellgen_rows<real> d_f_1_rows,
     cellgen_rows<real> d_i_1_rows)
 {
-    const int64_t row = CELLGEN_MY_ROW, entry = CELLGEN_MY_UNIT;
-    if (row >= rows || entry >= units) return;
+    const int64_t row = CELLGEN_MY_ENTRY / units, entry = CELLGEN_MY_ENTRY % units;
+    const bool is_mine = row < rows;
     const int64_t axis1 = (entry) % nN;
     real d_f_1 = 0;
     real d_i_1 = 0;
-    for (int64_t axis2 = 0; axis2 < nK; ++axis2) {
+    for (int64_t axis2 = threadIdx.x; is_mine && axis2 < nK; axis2 += blockDim.x) {
     const real d_n_in = cg_load(d_n_in_rows, row, axis1 * (nK) + axis2);
     const real d_sum_q_n = cg_load(d_sum_q_n_rows, row, axis1);
     const real n_prev = cg_load(n_prev_rows, row, axis1 * (nK) + axis2);
@@ -2570,8 +2592,10 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1)(
     d_f_1 += d_n_total * n_prev;
     d_i_1 += d_n_total * k;
     }
-    cg_store(d_f_1_rows, row, entry, d_f_1);
-    cg_store(d_i_1_rows, row, entry, d_i_1);
+    d_f_1 = cellgen_entry_total(d_f_1);
+    if (is_mine && threadIdx.x == 0) cg_store(d_f_1_rows, row, entry, d_f_1);
+    d_i_1 = cellgen_entry_total(d_i_1);
+    if (is_mine && threadIdx.x == 0) cg_store(d_i_1_rows, row, entry, d_i_1);
 }
 
 /* d_f = d_f_1 + d_f_2
@@ -3055,7 +3079,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN), nD,
             cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
             cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
             cg_in(args->sum_q_n + step * nB * nN, nN),
@@ -3074,7 +3098,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nK,
             nN,
             cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK), nD,
             cg_in(reverse_d_c_in, (nD * nK * nN)),
             cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_in(args->c + step * c_step, c_row),
@@ -3086,7 +3110,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_reshaped_q, (nK * nN)),
             cg_rows(reverse_d_reshaped_k, (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN), nK,
             cg_in(reverse_d_c_in, (nD * nK * nN)),
             cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_in((guarded ? c_prev_before + step * nB * (nD * nK * nN) : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
@@ -3098,7 +3122,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             nN,
             cg_rows(reverse_d_reshaped_i, nN),
             cg_rows(reverse_d_reshaped_f, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3), (int64_t)(nB), (int64_t)(nN * nD),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3), (int64_t)(nB), (int64_t)(nN * nD), nK,
             cg_in(reverse_d_c_in, (nD * nK * nN)),
             cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
             cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
@@ -3126,7 +3150,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
             cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
             cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN),
+        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN), nK,
             cg_in(reverse_d_n_in, (nK * nN)),
             cg_in(reverse_d_sum_q_n, nN),
             cg_in((guarded ? n_prev_before + step * nB * (nK * nN) : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),

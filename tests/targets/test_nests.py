@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import pytest
 
 from cellgen import Cell, Dim, I, Input, State, Weight, api, mean, sigmoid, sum
+from cellgen.cells import MLSTM, RWKV7, GatedDeltaNet, Mamba2
 from cellgen.errors import DeclarationError
 from cellgen.language.ops import shape_of, units_sum
 from cellgen.language.value import B, Role, Value
-from cellgen.pipeline import programs_of, schedule_of, time_plans
+from cellgen.pipeline import generate, programs_of, schedule_of, time_plans
 from cellgen.program.interpret import interpret
 from cellgen.proof import check
 from cellgen.schedule import BufferKind, Loop, Store
@@ -116,3 +120,28 @@ def test_a_sum_along_an_axis_that_is_not_there_names_the_line() -> None:
             s = sigmoid(sum(s_prev, axis=I)) * s_prev + x @ w
 
     assert "test_nests.py" in str(caught.value)
+
+
+SIZES = {"nN": 16, "nD": 64, "nK": 64, "nH": 1024}
+"""16 heads with a memory of 64 by 64."""
+SHARED_LOOP = re.compile(
+    r"for \(int64_t axis\d = (0|threadIdx\.x); (?:is_mine && )?axis\d < (\w+);"
+)
+
+
+def terms_of_a_thread(kernel: str) -> int:
+    """How many terms one thread of a kernel adds up, one after the other."""
+    loops = SHARED_LOOP.findall(kernel)
+    return math.prod(SIZES[n] if start == "0" else math.ceil(SIZES[n] / 32) for start, n in loops)
+
+
+@pytest.mark.parametrize("cell", [Mamba2, GatedDeltaNet, MLSTM, RWKV7])
+def test_on_a_device_a_warp_shares_a_sum_to_one_number_a_head(cell: type[Cell]) -> None:
+    """Some threads for 16 heads that each add up 64 x 64 numbers wait for memory 4096 times."""
+    text = generate(cell, ("cuda",)).text(".cu")
+    kernels = [one.partition("\n}\n")[0] for one in text.split("__global__")[1:]]
+    sums = [one for one in kernels if "const bool is_mine" in one]
+    assert len(sums) >= 4
+    assert all("cellgen_entry_total" in one for one in sums)
+    per_step = [one for one in kernels if "nest_rows" not in one and "axis" in one]
+    assert max(map(terms_of_a_thread, per_step)) <= 64 * 64 // 32

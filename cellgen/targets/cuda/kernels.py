@@ -19,7 +19,12 @@ from cellgen.schedule.schedule import Line, View, Walk
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, read_lengths
 from cellgen.targets.c_expressions import c_axis, c_expression
-from cellgen.targets.cuda.nests import added_up, place_in_nest, places_of_axes
+from cellgen.targets.cuda.nests import (
+    added_up,
+    place_in_nest,
+    places_of_axes,
+    shared_length,
+)
 from cellgen.targets.cuda.places import (
     AddMemory,
     DevicePlace,
@@ -347,13 +352,16 @@ class _KernelWriter:
         """What a thread does for one entry of the sums of a nest."""
         begun = [f"real {found.name} = 0;" for found in sums]
         added = added_up(self.loop.axes, walk, inner, over_rows=self._over_rows)
-        stored = [
-            f"{found.target}[chunk * units + entry] = {found.name};"
-            if self._over_rows
-            else f"cg_store({found.target}, row, entry, {found.name});"
-            for found in sums
+        return [*begun, *added, *(text for found in sums for text in self._stored(found))]
+
+    def _stored(self, found: SumContext) -> list[str]:
+        """Write a sum: that of a chunk of rows, or what the threads of an entry have together."""
+        if self._over_rows:
+            return [f"{found.target}[chunk * units + entry] = {found.name};"]
+        return [
+            f"{found.name} = cellgen_entry_total({found.name});",
+            f"if (is_mine && threadIdx.x == 0) cg_store({found.target}, row, entry, {found.name});",
         ]
-        return [*begun, *added, *stored]
 
     @property
     def _over_rows(self) -> bool:
@@ -374,10 +382,14 @@ class _KernelWriter:
             place = self._at(line.view)
             target = f"cg_rows({address(line.view, place)}, {place.stride})"
             after.append(f"cg_add_chunks(&run, {rows}, {count}, {chunks}, {target});")
-        launched = f"CELLGEN_CHUNKS({rows})" if self._over_rows else rows
-        arguments = [rows, *arguments] if self._over_rows else arguments
-        listed = ",\n    ".join([f"(int64_t)({launched}), {count}", *arguments])
-        return [f"CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME({self.name}), {listed});", *after]
+        if self._over_rows:
+            macro, lengths = "CELLGEN_ELEMENTS", f"(int64_t)(CELLGEN_CHUNKS({rows})), {count}"
+            arguments = [rows, *arguments]
+        else:
+            shared = shared_length(self.loop.axes, walk)
+            macro, lengths = "CELLGEN_ENTRIES", f"(int64_t)({rows}), {count}, {shared}"
+        listed = ",\n    ".join([lengths, *arguments])
+        return [f"{macro}(&run, CELLGEN_CUDA_NAME({self.name}), {listed});", *after]
 
     # --- operands ---
 

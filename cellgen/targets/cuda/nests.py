@@ -1,7 +1,9 @@
 """Spell what a thread does in a nest, a loop that tells the inner axes of a row apart, in CUDA.
 
 Input: the axes of a nest and how it goes through an array. Output: lines of C. A thread has one
-place of the nest, or one entry of sums along the same axes, which it adds up in order.
+place of the nest. One entry of sums along the same axes is shared by threads of a warp, side by
+side along the last axis that is added up; where rows are added up too, a thread has a chunk of
+them.
 """
 
 from __future__ import annotations
@@ -39,16 +41,32 @@ def place_in_nest(walk: Walk) -> tuple[str, str]:
 
 def added_up(axes: Shape, walk: Walk, inner: list[str], *, over_rows: bool) -> list[str]:
     """Wrap what is done at one place into loops over the axes that a sum goes along."""
+    summed = _summed(axes, walk)
     loops = [
-        f"for (int64_t axis{n} = 0; axis{n} < {c_axis(axis)}; ++axis{n}) {{"
-        for n, (axis, stride) in enumerate(zip(axes, walk.strides, strict=True), start=1)
-        if stride == 0
+        f"for (int64_t axis{n} = 0; axis{n} < {c_axis(axis)}; ++axis{n}) {{" for n, axis in summed
     ]
     if over_rows:
         first = "chunk * CELLGEN_CHUNK_ROWS"
         rows = f"row < {first} + CELLGEN_CHUNK_ROWS && row < nest_rows"
         loops.insert(0, f"for (int64_t row = {first}; {rows}; ++row) {{")
+    elif summed:
+        number, axis = summed[-1]
+        at = f"axis{number}"
+        bound = f"is_mine && {at} < {c_axis(axis)}"
+        loops[-1] = f"for (int64_t {at} = threadIdx.x; {bound}; {at} += blockDim.x) {{"
     return [*loops, *inner, *["}"] * len(loops)]
+
+
+def shared_length(axes: Shape, walk: Walk) -> str:
+    """The length of the axis along which the threads of an entry lie side by side."""
+    summed = _summed(axes, walk)
+    return c_axis(summed[-1][1]) if summed else "1"
+
+
+def _summed(axes: Shape, walk: Walk) -> list[tuple[int, Expr]]:
+    """The axes that a sum goes along, with their numbers."""
+    both = zip(axes, walk.strides, strict=True)
+    return [(n, axis) for n, (axis, stride) in enumerate(both, start=1) if stride == 0]
 
 
 def _factor(length: Expr) -> str:
