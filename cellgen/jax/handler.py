@@ -14,7 +14,7 @@ import jax
 from cellgen.errors import BuildError, CellgenError
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, link_flags
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, link_flags, of_cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host.threads import team_size
@@ -79,7 +79,7 @@ def register() -> None:
 def build() -> Path:
     """Find the handler's library in the cache, or compile and publish it. Raises BuildError."""
     sources, folder = _sources()
-    found = compiler()
+    found = of_cache()
     entry = f"{NAME}-{_key(sources, folder, found)}"
 
     def compiled(place: Path) -> str:

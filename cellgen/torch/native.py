@@ -21,7 +21,7 @@ from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, compiler, link_flags
+from cellgen.runtime.build.compiler import TOOL, link_flags, of_cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.host.processors import usable_processors
 from cellgen.runtime.paths import include_folder
@@ -167,7 +167,7 @@ def _built() -> Path:
     """Find the shared object in the cache, or compile it. Raises BuildError."""
     if not sys.platform.startswith("linux"):
         raise BuildError(f"{NAME}: operators in C are for Linux, found {sys.platform}")
-    found = compiler()
+    found = of_cache()
     text = {SOURCE.name: SOURCE.read_text(encoding="utf-8")}
     sources = SourceFiles.gather(NAME, text, SOURCE.parent, include_folder())
     libraries = Path(torch.__file__).parent / "lib"

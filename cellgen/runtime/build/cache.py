@@ -353,7 +353,7 @@ def _require(holds: bool, message: str) -> None:
 def _exposure(path: Path) -> str:
     """Say how another user could have written a file or folder; empty when none could."""
     status = os.stat(path)
-    if status.st_uid != os.getuid():
+    if status.st_uid not in (os.getuid(), 0):  # whoever is root needs no file to be trusted
         return f"{path} belongs to user {status.st_uid}, not to you ({os.getuid()})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -138,6 +139,19 @@ def compiler() -> CompilerInfo:
     return _compiler(tuple((name, os.environ.get(name, "")) for name in WATCHED_VARIABLES))
 
 
+def of_cache() -> CompilerInfo:
+    """The C compiler; where there is none, the one that compiled last on a processor like this.
+
+    What the cache holds of it loads without a compiler: it is asked for keys, not to run.
+    Raises BuildError: no compiler, and none was remembered.
+    """
+    if not any(_words(name) for name in COMPILER_VARIABLES) and _found_command() is None:
+        known = _read(cache.recall(_last_key()))
+        if known is not None:
+            return known
+    return compiler()
+
+
 def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
     """Name the vector instructions that a compiler's flags allow: ``AVX2``, ``FMA``, ``NEON``."""
     macros = _macros(info.command, info.flags) or ""
@@ -180,7 +194,20 @@ def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
         "witnesses": _witnesses(used),
     }
     cache.remember(key, facts)
+    cache.remember(_last_key(), facts)
     return info
+
+
+def _last_key() -> str:
+    """Where the last compiler of this processor is remembered, whatever else the machine has."""
+    return cache.digest(
+        [
+            ("abi", str(ABI_VERSION)),
+            ("last", "\n".join((sys.platform, platform.machine(), *_processor()))),
+            *((name, os.environ.get(name, "")) for name in (FLAGS_VARIABLE, MATH_VARIABLE)),
+            ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
+        ]
+    )
 
 
 def _command() -> tuple[str, ...]:
@@ -194,15 +221,23 @@ def _command() -> tuple[str, ...]:
                     f"correct {variable} or unset it"
                 )
             return words
+    found = _found_command()
+    if found is None:
+        raise BuildError(
+            f"no C compiler: none of cc, gcc, clang is on PATH and the ziglang wheel is not "
+            f"installed; {FIX_COMPILER}. {STILL_WORKS}"
+        )
+    return found
+
+
+def _found_command() -> tuple[str, ...] | None:
+    """The command of a compiler that nobody named; None when there is none."""
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return (name,)
     if importlib.util.find_spec("ziglang") is not None:
         return (sys.executable, "-m", "ziglang", "cc")
-    raise BuildError(
-        f"no C compiler: none of cc, gcc, clang is on PATH and the ziglang wheel is not "
-        f"installed; {FIX_COMPILER}. {STILL_WORKS}"
-    )
+    return None
 
 
 def _words(variable: str) -> tuple[str, ...]:
@@ -337,15 +372,23 @@ def _recalled(key: str) -> CompilerInfo | None:
     """Read what an earlier process found out, if every program it looked at is unchanged."""
     facts = cache.recall(key)
     match facts:
+        case {"programs": [*programs], "witnesses": witnesses} if witnesses == _witnesses(
+            [str(name) for name in programs]
+        ):
+            return _read(facts)
+    return None
+
+
+def _read(facts: dict[str, object] | None) -> CompilerInfo | None:
+    """A compiler as it is remembered; None for anything else."""
+    match facts:
         case {
             "command": [*command],
             "path": str(path),
             "version": str(version),
             "flags": [*flags],
             "fingerprint": str(fingerprint),
-            "programs": [*programs],
-            "witnesses": witnesses,
-        } if witnesses == _witnesses([str(name) for name in programs]):
+        }:
             words = tuple(str(word) for word in command)
             return CompilerInfo(words, path, version, tuple(map(str, flags)), fingerprint)
     return None
@@ -363,14 +406,19 @@ def _witnesses(names: Sequence[str]) -> str:
 
 def _machine() -> str:
     """Describe the machine closely enough that ``-march=native`` cannot mean something else."""
-    lines = [*os.uname(), str(os.cpu_count())]
+    return "\n".join([*os.uname(), str(os.cpu_count()), *_processor()])
+
+
+def _processor() -> list[str]:
+    """Describe the processor as its system does."""
+    lines: list[str] = []
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if not line.strip():
                 break
             if line.split(":")[0].strip() in CPU_FIELDS:
                 lines.append(line)
-    return "\n".join(lines)
+    return lines
 
 
 CPU_FIELDS = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import SUFFIX, TOOL, compiler, link_flags
+from cellgen.runtime.build.compiler import SUFFIX, TOOL, link_flags, of_cache
 
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
 FIX_HEADERS = (
@@ -70,7 +70,7 @@ def load(name: str, path: Path) -> ModuleType:
 def _described(source: Path) -> tuple[str, str, tuple[str, ...]]:
     """The entry of a source, its text, and the command that compiles it. Raises BuildError."""
     folders = _headers()
-    found, text = compiler(), source.read_text(encoding="utf-8")
+    found, text = of_cache(), source.read_text(encoding="utf-8")
     includes = [f"-I{folder}" for folder in folders]
     call = (*found.command, *FLAGS, *link_flags(), *includes, source.name)
     facts = [

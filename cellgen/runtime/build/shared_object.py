@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, driver, steps
-from cellgen.runtime.build.compiler import SUFFIX, TOOL, CompilerInfo, compiler, link_flags
+from cellgen.runtime.build.compiler import SUFFIX, TOOL, CompilerInfo, link_flags, of_cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 
@@ -34,10 +34,11 @@ class Built:
 def build(sources: SourceFiles, interface: Interface) -> Built:
     """Find the cell's shared object in the cache, or compile and publish it.
 
+    What is in the cache needs no compiler.
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
-    found = compiler()
+    found = of_cache()
     entry = _entry(sources, interface, found)
     path = cache.find(entry)
     if path is not None:
@@ -57,7 +58,7 @@ def find(sources: SourceFiles, interface: Interface) -> Path | None:
 
     Raises BuildError: no compiler.
     """
-    return cache.find(_entry(sources, interface, compiler()))
+    return cache.find(_entry(sources, interface, of_cache()))
 
 
 def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:

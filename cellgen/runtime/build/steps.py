@@ -288,6 +288,11 @@ def _open(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    except FileNotFoundError as error:
+        raise BuildError(
+            f"{step.text}: it is not in the kernel cache {cache.folder()}, and {tool.name} "
+            f"{step.command[0]!r} is not here to compile it; {tool.fix}. {tool.still}"
+        ) from error
     except OSError as error:
         raise BuildError(
             f"cannot run {tool.name} {step.command[0]!r}: {error.strerror}; {tool.fix}. "

@@ -672,7 +672,7 @@ def test_a_file_that_flags_name_is_part_of_the_key(
 def test_a_compiler_behind_a_script_is_watched_too(fake: Script, folder: Path) -> None:
     fake("true")
     compiler()
-    (path,) = (folder / "compilers").iterdir()
+    path, _last = (folder / "compilers").iterdir()
     known = path.stem
     assert build_module._recalled(known) == compiler()
     text = path.read_text()

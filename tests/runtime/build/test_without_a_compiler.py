@@ -1,0 +1,106 @@
+"""What the cache holds runs where no compiler is: images in stages, functions in a cloud."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.errors import BuildError
+from cellgen.runtime.build import cache, compiler
+
+ARGUMENTS = {
+    "x": np.ones((3, 2, 4), np.float32),
+    "h_prev": np.zeros((2, 5), np.float32),
+    "w": np.full((4, 5), 0.1, np.float32),
+    "u": np.full((5, 5), 0.2, np.float32),
+    "b": np.full(5, 0.3, np.float32),
+}
+PROGRAM = """
+import pickle, sys
+import numpy as np
+import cellgen
+kernel, arguments = pickle.load(open(sys.argv[1], "rb"))
+sys.stdout.buffer.write(kernel.sequence_forward(**arguments).h.tobytes())
+loaded = cellgen.load("elman")
+one, two = (k.sequence_forward(**arguments).h for k in (loaded, kernel))
+assert np.array_equal(one, two)
+if len(sys.argv) > 2:
+    cellgen.load(sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a cache that holds one kernel, and the kernel as another process takes it."""
+    path = tmp_path_factory.mktemp("bare")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in compiler.COMPILER_VARIABLES:
+            patch.delenv(name, raising=False)
+        patch.setenv(cache.VARIABLE, str(path / "cache"))
+        patch.setenv(compiler.FLAGS_VARIABLE, "-O0")  # a third of the time to compile
+        (path / "kernel.pickle").write_bytes(pickle.dumps((cellgen.load("elman"), ARGUMENTS)))
+        (path / "h").write_bytes(cellgen.load("elman").sequence_forward(**ARGUMENTS).h.tobytes())
+        yield path
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program where no other program is found, with another home."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder / "kernel.pickle"), *words],
+        env={**os.environ, "PATH": str(folder), "HOME": str(folder / "nobody")},
+        cwd=folder,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_cached_kernel_runs_without_a_compiler_in_folders_that_cannot_be_written(
+    folder: Path,
+) -> None:
+    folders = [path for path in (folder / "cache").rglob("*") if path.is_dir()]
+    for path in folders:
+        path.chmod(0o500)
+    try:
+        done = run(folder)
+    finally:
+        for path in folders:
+            path.chmod(0o700)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == (folder / "h").read_bytes()
+
+
+def test_what_is_not_in_the_cache_says_so(folder: Path) -> None:
+    done = run(folder, "gru")
+    said = done.stderr.decode()
+    assert done.returncode != 0
+    for part in ("gru", "is not in the kernel cache", str(folder / "cache"), "apt install gcc"):
+        assert part in said
+
+
+def test_a_kernel_of_another_processor_is_not_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    assert compiler.of_cache().version
+    monkeypatch.setattr(compiler, "_processor", lambda: ["flags: none"])
+    with pytest.raises(BuildError, match="no C compiler"):
+        compiler.of_cache()
+
+
+def test_files_of_root_are_taken_by_other_users(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image is built by root and runs as somebody else."""
+    status = os.stat(folder)
+    monkeypatch.setattr(cache.os, "getuid", lambda: status.st_uid + 1)
+    assert bool(cache._exposure(folder)) == (status.st_uid != 0)
