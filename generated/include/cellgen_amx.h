@@ -111,6 +111,11 @@ CELLGEN_INLINE void cellgen_amx_end(cellgen_amx *amx)
 typedef struct {
     int64_t turn, turns;
 } cellgen_amx_turn;
+CELLGEN_INLINE cellgen_amx_turn cellgen_amx_turn_of(int64_t turn, int64_t turns)
+{
+    const cellgen_amx_turn of = {turn, turns};
+    return of;
+}
 #define CELLGEN_AMX_AHEAD(term)                                                                  \
     const int64_t lines = (term)->ahead ? ((term)->b_step + turn.turns - 1) / turn.turns : 0;    \
     const uint32_t *ahead = lines ? (term)->ahead + turn.turn * lines * (term)->groups * 16 : 0
@@ -199,13 +204,13 @@ CELLGEN_OUTLINE void cellgen_amx_product(cellgen_amx *amx, int64_t rows, int64_t
         int64_t j = 0;
         if (lower) {
             if (columns >= 32) cellgen_amx_shape(amx, upper, lower, 16, 16);
-            for (; j + 32 <= columns; j += 32) cellgen_amx_high(term, terms, (cellgen_amx_turn){first + j / 32, turns}, top, j, 0, c + j, ldc, accumulate);
+            for (; j + 32 <= columns; j += 32) cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 0, c + j, ldc, accumulate);
             const int64_t left = columns - j < 16 ? columns - j : 16, right = columns - j - left;
             if (left) cellgen_amx_shape(amx, upper, lower, left, right ? right : left);
             if (right)
-                cellgen_amx_high(term, terms, (cellgen_amx_turn){first + j / 32, turns}, top, j, 0, c + j, ldc, accumulate);
+                cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 0, c + j, ldc, accumulate);
             else if (left)
-                cellgen_amx_high(term, terms, (cellgen_amx_turn){first + j / 32, turns}, top, j, 1, c + j, ldc, accumulate);
+                cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 1, c + j, ldc, accumulate);
             continue;
         }
         if (columns >= 16) cellgen_amx_shape(amx, upper, upper, 16, 16);

@@ -18,22 +18,22 @@ typedef struct {
 CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
 {
     const cg_function *const f = b->f;
-    if (b->whole && !b->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
+    if (b->at.whole && !b->shape.segment) cg_spread_upstream(thread, threads, b, 0, b->shape.T);
     for (int i = 0; i < f->totals; ++i) {
         const cellgen_total *total = f->total + i;
-        const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->B : 1);
+        const int64_t count = cg_length(b, total->count) * (total->is_batched ? b->shape.B : 1);
         real *const sum = cg_either(b, total->member, total->memory);
-        if (sum && (b->T == 0 || !total->begun) && i % threads == thread) cg_copy_row(sum, 0, count);
+        if (sum && (b->shape.T == 0 || !total->begun) && i % threads == thread) cg_copy_row(sum, 0, count);
     }
-    const int64_t copies = b->T > 0 ? b->chunk_rows : 0;
+    const int64_t copies = b->shape.T > 0 ? b->shape.chunk_rows : 0;
     for (int i = 0; i < f->constants; ++i) {
         const int64_t width = cg_length(b, f->constant[i].width);
         for (int64_t row = copies * thread / threads; row < copies * (thread + 1) / threads; ++row)
-            cg_copy_row(b->memory[f->constant[i].memory] + row * width,
-                        cg_member(b, f->constant[i].member) + row % b->B * width, width);
+            cg_copy_row(b->at.memory[f->constant[i].memory] + row * width,
+                        cg_member(b, f->constant[i].member) + row % b->shape.B * width, width);
     }
-    for (int i = 0; i < f->links && b->T == 0 && thread == 0; ++i)
-        if (cg_member(b, f->link[i].passed)) cg_copy_row(cg_member(b, f->link[i].passed), cg_member(b, f->link[i].last), b->B * cg_length(b, f->link[i].width));
+    for (int i = 0; i < f->links && b->shape.T == 0 && thread == 0; ++i)
+        if (cg_member(b, f->link[i].passed)) cg_copy_row(cg_member(b, f->link[i].passed), cg_member(b, f->link[i].last), b->shape.B * cg_length(b, f->link[i].width));
     cellgen_team_barrier(b->team, thread);
 }
 
@@ -41,9 +41,9 @@ CELLGEN_STATIC void cg_clear(int thread, int threads, const cg_row_block *b)
 CELLGEN_STATIC int cg_reverse_steps(int thread, int threads, cg_row_block *b, int64_t first, int64_t last)
 {
     const cg_partition own = cg_partition_steps(b, thread, threads);
-    if (!b->band_rows && cg_reverse_loop(b, &own, first, last, thread)) return 1;
+    if (!b->shape.band_rows && cg_reverse_loop(b, &own, first, last, thread)) return 1;
     cellgen_team_barrier(b->team, thread);
-    const int later = b->f->reads_before && first == 0 && !b->gather; /* the initial state stands in an array of its own */
+    const int later = b->f->reads_before && first == 0 && !b->modes.gather; /* the initial state stands in an array of its own */
     if (later && last > 1) {
         cg_deferred(b, 1, last - 1, thread, threads);
         cellgen_team_barrier(b->team, thread); /* the rows of one step are shared anew */
@@ -72,10 +72,10 @@ CELLGEN_STATIC void cg_add_row_blocks(const cg_call *call, int thread, int threa
 CELLGEN_STATIC void cg_prepare_weights(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
-        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
+        if (b->modes.weights != CG_PACKED && thread == 0) cg_once(b, b->f->prologue);
         cellgen_team_barrier(b->team, thread);
     }
-    for (int part = 0; part < b->f->parts && !b->packed && !b->unpacked; ++part) cg_pack_panels(b, part, thread, threads, 0);
+    for (int part = 0; part < b->f->parts && b->modes.weights == CG_TO_PACK; ++part) cg_pack_panels(b, part, thread, threads, 0);
 }
 
 CELLGEN_STATIC int cg_has_stopped(const cg_call *call)
@@ -90,7 +90,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
 {
     cg_call *const call = (cg_call *)context;
     cg_row_block *const b = call->row_block;
-    const unsigned modes = cellgen_flush_denormals(b->flush);
+    const unsigned modes = cellgen_flush_denormals(b->modes.flush);
     cg_prepare_weights(b, thread, threads);
     if (call->again) cg_prepare_forward(&call->segment.row_block, thread, threads);
     for (int64_t row_block = 0; row_block < call->row_blocks && thread == 0; ++row_block)
@@ -102,23 +102,23 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
     int stopped = 0;
     int64_t turn = 0;
     for (int64_t row_block = own.begin; row_block < own.end; ++row_block) cg_clear(own.thread, own.threads, call->row_block + row_block);
-    for (int64_t end = b->T, begin; end > 0 && !stopped; end = begin) {
+    for (int64_t end = b->shape.T, begin; end > 0 && !stopped; end = begin) {
         begin = call->segment_steps ? (end - 1) / call->segment_steps * call->segment_steps : 0;
         if (call->again && call->segment.band_rows)
             stopped = cg_run_bands(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, modes);
         else if (call->again)
             stopped = cg_run_segment(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, thread, threads, modes, &turn);
-        if (b->stored && !stopped)
+        if (b->modes.residency == CG_WINDOW && !stopped)
             cg_read_window(&call->stored, call->row_block, call->row_blocks, call->plan, call->team, begin, end, thread, threads);
         for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each row block in turn: their rows are neighbours */
-            first = (last - 1) / b->chunk_steps * b->chunk_steps;
+            first = (last - 1) / b->shape.chunk_steps * b->shape.chunk_steps;
             if (first < begin) first = begin;
             for (int64_t row_block = own.begin; row_block < own.end; ++row_block)
                 stopped = cg_reverse_steps(own.thread, own.threads, call->row_block + row_block, first, last) || stopped;
         }
         cellgen_team_barrier(call->team, thread);
         stopped = stopped || cg_has_stopped(call); /* a row block may have seen what others have not */
-        if (b->stored && !stopped) cg_narrow_window(&call->stored, begin, end, b->batch * thread / threads, b->batch * (thread + 1) / threads);
+        if (b->modes.residency == CG_WINDOW && !stopped) cg_narrow_window(&call->stored, begin, end, b->shape.batch * thread / threads, b->shape.batch * (thread + 1) / threads);
     }
     if (thread == 0) call->stopped = stopped;
     if (!stopped) cg_add_row_blocks(call, thread, threads);
@@ -126,7 +126,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
         if (call->row_blocks > 1) cellgen_team_barrier(call->team, thread);
         if (thread == 0 && !stopped) cg_once(b, b->f->epilogue);
     }
-    cellgen_restore_denormals(b->flush, modes);
+    cellgen_restore_denormals(b->modes.flush, modes);
 }
 
 /* The rows of a row block from `from` on: where they lie in the arrays of a call. */
@@ -134,33 +134,33 @@ CELLGEN_STATIC void cg_rows_of_row_block(cg_row_block *b, const void *args, cons
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
-    memcpy(b->args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
+    memcpy(b->at.args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
 #define CELLGEN_SHIFT(number, elements)                                        \
     do {                                                                       \
         real *given = cg_member(b, number);                                    \
         if (given) given += (elements);                                        \
-        memcpy(b->args + CELLGEN_WORD * (number), &given, sizeof given);       \
+        memcpy(b->at.args + CELLGEN_WORD * (number), &given, sizeof given);       \
     } while (0)
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         const int64_t width = cg_length(b, row->width);
-        const int is_given = strides && !b->stored && !(b->segment && row->flags & CELLGEN_AGAIN);
+        const int is_given = strides && !cg_is_resident(b, row);
         if (row->strides == CELLGEN_NONE) continue;
-        b->strides[row->strides] = is_given ? strides[row->strides] : b->batch * width;
-        b->strides[row->strides + 1] = is_given ? strides[row->strides + 1] : width;
-        CELLGEN_SHIFT(row->member, from * b->strides[row->strides + 1]);
+        b->at.strides[row->strides] = is_given ? strides[row->strides] : b->shape.batch * width;
+        b->at.strides[row->strides + 1] = is_given ? strides[row->strides + 1] : width;
+        CELLGEN_SHIFT(row->member, from * b->at.strides[row->strides + 1]);
     }
     for (int i = 0; i < f->members; ++i)
         if (f->member[i].flags & CELLGEN_BY_ROW) CELLGEN_SHIFT(i, from * cg_length(b, f->member[i].width));
 #undef CELLGEN_SHIFT
     for (int flag = 0; flag < 2; ++flag) { /* of mask and of reset */
-        int64_t *const own = b->strides + f->flag_strides + 2 * flag;
-        own[0] = strides ? strides[f->flag_strides + 2 * flag] : b->batch;
+        int64_t *const own = b->at.strides + f->flag_strides + 2 * flag;
+        own[0] = strides ? strides[f->flag_strides + 2 * flag] : b->shape.batch;
         own[1] = strides ? strides[f->flag_strides + 2 * flag + 1] : 1;
     }
     if (b->options.lengths) b->options.lengths += from;
-    if (b->options.mask) b->options.mask += from * b->strides[f->flag_strides + 1];
-    if (b->options.reset) b->options.reset += from * b->strides[f->flag_strides + 3];
+    if (b->options.mask) b->options.mask += from * b->at.strides[f->flag_strides + 1];
+    if (b->options.reset) b->options.reset += from * b->at.strides[f->flag_strides + 3];
 }
 
 /* Give a row block of a call its memory and its rows; tell how many bytes that takes, or an error, negative. */
@@ -174,18 +174,15 @@ CELLGEN_STATIC int64_t cg_begin_row_block(cg_call *call, int64_t number, const c
     cellgen_options sized = cellgen_options_of_row_block(options, number, call->row_blocks, &from, (const void *)packed);
     cg_shape_row_block(b, f, n, extent, rows, plan, options);
     sized.every = 0;
-    b->first = b->segment ? -1 : 0;
     const int64_t bytes = cg_place_all(b, &sized, plan, number > 0, address);
-    b->options = cellgen_options_of_row_block(options, number, call->row_blocks, b->strides, (const void *)packed);
+    b->options = cellgen_options_of_row_block(options, number, call->row_blocks, b->at.strides, (const void *)packed);
     b->options.every = 0; /* its steps are those of all gradients */
     cg_place_packed(b, packed);
     cg_rows_of_row_block(b, args, options, from);
     b->team = call->team;
-    b->packed = b->options.packed != 0;
-    b->unpacked = plan->unpacked && !(options && options->packed);
     for (int i = 0; i < f->totals && number > 0; ++i)
         if (f->total[i].own != CELLGEN_NONE && cg_member(b, f->total[i].member))
-            memcpy(b->args + CELLGEN_WORD * f->total[i].member, b->memory + f->total[i].own, sizeof(real *));
+            memcpy(b->at.args + CELLGEN_WORD * f->total[i].member, b->at.memory + f->total[i].own, sizeof(real *));
     const int bad = cg_begin(b, &b->options, plan);
     return bad ? -bad : bytes;
 }
@@ -256,12 +253,11 @@ int cg_pack(const cg_function *f, const int64_t *n, const void *args, void *pack
     memset(&b, 0, sizeof b);
     f->extent(n, extent);
     b.f = f;
-    b.extent = extent;
-    b.memory = memory;
-    memcpy(b.n, n, (size_t)f->dims * sizeof *n);
-    b.args = (char *)(uintptr_t)args;
-    b.in_bf16 = cg_bf16_way(cg_options_of(f, args));
-    b.in_int8 = cg_is_in_int8(f, cg_options_of(f, args));
+    b.shape.extent = extent;
+    b.at.memory = memory;
+    memcpy(b.shape.n, n, (size_t)f->dims * sizeof *n);
+    b.at.args = (char *)(uintptr_t)args;
+    cg_take_products(&b.modes, f, cg_options_of(f, args));
     cg_place_packed(&b, (uintptr_t)packed);
     if (f->prologue) cg_once(&b, f->prologue);
     for (int part = 0; part < f->parts; ++part) cg_pack_panels(&b, part, 0, 1, 1);

@@ -73,15 +73,15 @@ CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, cons
     const int64_t steps = cg_segment_steps(options, n[0]);
     const cg_function *const forward = f->forward;
     int64_t forward_extent[CELLGEN_EXTENTS_MAX], bytes = 0, kept = 0;
-    cg_row_block shape;
-    if (!steps || !f->is_backward || !forward || cellgen_is_guarded(options) || options->window || options->every > 1) return 0;
-    if (options->per_row || cg_is_stored(options) || !cg_has_bands(f->part) || !cg_has_bands(forward->part)) return 0;
-    memset(&shape, 0, sizeof shape);
-    shape.f = forward;
-    shape.extent = forward_extent;
+    cg_row_block b;
+    if (!steps || !(cg_granted(f, options, 0) & CG_ASKS_BANDS)) return 0;
+    if (!cg_has_bands(f->part) || !cg_has_bands(forward->part)) return 0;
+    memset(&b, 0, sizeof b);
+    b.f = forward;
+    b.shape.extent = forward_extent;
     forward->extent(n, forward_extent);
     for (int i = 0; i < forward->members; ++i)
-        if (cg_is_of_band(f, i)) bytes += (steps + 1) * cg_width_made(&shape, i) * (int64_t)sizeof(real);
+        if (cg_is_of_band(f, i)) bytes += (steps + 1) * cg_width_made(&b, i) * (int64_t)sizeof(real);
     for (int i = 0; i < f->kept; ++i) kept += steps * extent[f->keep[i].width] * (int64_t)sizeof(real);
     if (n[1] * bytes <= CELLGEN_BAND_BYTES || bytes < CELLGEN_BAND_SHARE * kept) return 0;
     return bytes > CELLGEN_BAND_BYTES ? 1 : CELLGEN_BAND_BYTES / bytes;

@@ -10,7 +10,7 @@
 CELLGEN_INLINE int64_t cg_words_of_head(const cg_row_block *b, const cellgen_run *run)
 {
     const int64_t inner = cg_length(b, run->inner);
-    return b->in_int8 ? cellgen_fixed_words(inner) : cellgen_bf16_words(b->in_bf16, inner);
+    return b->modes.products == CG_INT8 ? cellgen_fixed_words(inner) : cellgen_bf16_words(b->modes.bf16_way, inner);
 }
 
 /* Words that an operand of a stage takes in a row. */
@@ -46,12 +46,12 @@ CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
 {
     int64_t most = 0;
     for (int number = 0; number < b->f->parts; ++number) {
-        const int64_t of_step = (number ? b->chunk_rows : b->B) * b->widest_rounded[number];
+        const int64_t of_step = (number ? b->shape.chunk_rows : b->shape.B) * b->at.widest_rounded[number];
         most = of_step > most ? of_step : most;
         for (int i = 0; i < b->f->part[number].stages; ++i) {
             const cg_stage *const stage = b->f->part[number].stage + i;
             const int ahead = stage->runs && stage->run->ahead != CELLGEN_NONE;
-            const int64_t of_window = ahead ? b->window_rows * cg_rounded_stride(b, stage, 1) : 0;
+            const int64_t of_window = ahead ? b->shape.window_rows * cg_rounded_stride(b, stage, 1) : 0;
             most = of_window > most ? of_window : most;
         }
     }
@@ -72,12 +72,12 @@ CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, 
             for (int64_t r = begin; r < end && words; ++r) {
                 cellgen_pair *const there = to + (r - rounded->first) * rounded->stride;
 #if CELLGEN_FIXED_ROWS
-                if (b->in_int8) {
+                if (b->modes.products == CG_INT8) {
                     cellgen_fix_row(from + r * row, inner, there);
                     continue;
                 }
 #endif
-                cellgen_round_row(b->in_bf16, from + r * row, inner, there);
+                cellgen_round_row(b->modes.bf16_way, from + r * row, inner, there);
             }
         }
     }
@@ -88,7 +88,7 @@ CELLGEN_STATIC void cg_round_some(const cg_row_block *b, const cg_stage *stage, 
 CELLGEN_STATIC cellgen_rounded cg_round_rows(const cg_row_block *b, const cg_stage *stage, int runs, int64_t stride, const cg_rows *at,
                                         int64_t begin, int64_t end, int64_t part, int64_t parts, cellgen_pair *here)
 {
-    cellgen_rounded rounded = {b->rounded, 0, stride};
+    cellgen_rounded rounded = {b->at.rounded, 0, stride};
     const int64_t rows = end - begin;
     if (parts > 1 && rows * rounded.stride > CELLGEN_ROUNDED_HERE) {
         cellgen_team_barrier(b->team, (int)part); /* until all have read what was there */

@@ -11,6 +11,7 @@
 #include "cellgen_gemm_int8.h"
 #include "cellgen_over_time.inc.h" /* and cellgen_driver.h */
 CELLGEN_BEGIN_LIGHT
+#include "cellgen_modes.inc.h"
 #include "cellgen_row_block.inc.h"
 #include "cellgen_place.inc.h"
 #include "cellgen_needs.inc.h"

@@ -4,15 +4,15 @@
 CELLGEN_STATIC cg_rows cg_state_after(const cg_row_block *b, const cellgen_link *link, int64_t step)
 {
     const int64_t width = cg_length(b, link->width);
-    cg_rows found = {b->memory[link->now], width, 0};
-    if (b->guarded) return found;
+    cg_rows found = {b->at.memory[link->now], width, 0};
+    if (b->modes.guarded) return found;
     if (link->flags & CELLGEN_STATE_OUTPUT) {
-        found.rows = cg_at_step(b->series[link->series], step);
-        found.row = b->series[link->series].row;
+        found.rows = cg_at_step(b->at.series[link->series], step);
+        found.row = b->at.series[link->series].row;
     } else {
         real *const saved = link->saved == CELLGEN_NONE ? 0 : cg_member(b, link->saved);
         const int64_t turn = cg_is_in_place(b, link) ? 0 : step % 2;
-        found.rows = saved ? saved + (step - b->first) * b->B * width : b->memory[link->pair] + turn * b->B * width;
+        found.rows = saved ? saved + (step - b->shape.first) * b->shape.B * width : b->at.memory[link->pair] + turn * b->shape.B * width;
     }
     return found;
 }
@@ -24,7 +24,7 @@ CELLGEN_STATIC void cg_final_states(const cg_row_block *b, int64_t begin, int64_
         const cellgen_link *link = b->f->link + i;
         const int64_t width = cg_length(b, link->width);
         const cg_rows initial = {cg_member(b, link->initial), width, 0};
-        const cg_rows from = b->T > 0 ? cg_state_after(b, link, b->T - 1) : initial;
+        const cg_rows from = b->shape.T > 0 ? cg_state_after(b, link, b->shape.T - 1) : initial;
         for (int64_t row = begin; row < end; ++row)
             cg_copy_row(cg_member(b, link->last) + row * width, from.rows + row * from.row, width);
     }
@@ -33,7 +33,7 @@ CELLGEN_STATIC void cg_final_states(const cg_row_block *b, int64_t begin, int64_
 /* Where the caller has the states, or the outputs that are no states, before one of the steps that are kept. */
 CELLGEN_INLINE real *cg_checkpoint(const cg_row_block *b, int number, int64_t step, int64_t width)
 {
-    return (real *)b->options.checkpoints[number] + (step / b->options.checkpoint - 1) * b->B * width;
+    return (real *)b->options.checkpoints[number] + (step / b->options.checkpoint - 1) * b->shape.B * width;
 }
 
 /* Keep what a forward pass goes on with at a step: states and, where steps may repeat them, outputs. Some rows. */
@@ -48,13 +48,13 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t
         real *const to = cg_checkpoint(b, number, step, width);
         for (int64_t row = begin; row < end; ++row) cg_copy_row(to + row * width, from.rows + row * from.row, width);
     }
-    const real *shown = b->validity ? b->shown : 0;
+    const real *shown = b->at.validity ? b->at.shown : 0;
     for (int i = 0; i < f->series && shown; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width);
         if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
         if (end > begin)
             cg_copy_row(cg_checkpoint(b, number, step, width) + begin * width, shown + begin * width, (end - begin) * width);
-        shown += b->B * width;
+        shown += b->shape.B * width;
         ++number;
     }
 }
@@ -63,10 +63,10 @@ CELLGEN_OUTLINE void cg_keep_states(const cg_row_block *b, int64_t step, int64_t
 CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int threads)
 {
     if (b->f->prologue) {
-        if (!b->packed && thread == 0) cg_once(b, b->f->prologue);
+        if (b->modes.weights != CG_PACKED && thread == 0) cg_once(b, b->f->prologue);
         cellgen_team_barrier(b->team, thread);
     }
-    if (!b->packed && !b->unpacked) cg_pack_panels(b, 0, thread, threads, 1);
+    if (b->modes.weights == CG_TO_PACK) cg_pack_panels(b, 0, thread, threads, 1);
 }
 
 /* The steps first <= step < last by one of the threads; `turn`: how often was asked whether to stop; whether
@@ -74,7 +74,7 @@ CELLGEN_STATIC void cg_prepare_forward(const cg_row_block *b, int thread, int th
 CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread, int64_t *turn)
 {
     const cg_part *const part = b->f->part;
-    const int keeps = !b->segment && cg_keeps_states(&b->options), barrier = own->partitions > 1;
+    const int keeps = !b->shape.segment && cg_keeps_states(&b->options), barrier = own->partitions > 1;
     for (int64_t step = first; step < last; ++step) {
         if ((step % CELLGEN_STOP_STEPS == 0 || step == first) && cg_stops(&b->stop, b->team, thread, (*turn)++)) return 1;
         if (keeps && step > 0 && step % b->options.checkpoint == 0) {
@@ -82,7 +82,7 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, in
             cg_keep_states(b, step, own->own_begin, own->own_end);
             if (barrier) cellgen_team_barrier(b->team, thread);
         }
-        for (int i = 0; b->hoist && (step % b->window_steps == 0 || step == first) && i < part->stages; ++i)
+        for (int i = 0; b->modes.hoist && (step % b->shape.window_steps == 0 || step == first) && i < part->stages; ++i)
             if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
                 cg_form_ahead(b, part->stage + i, step, last, own->partition, own->partitions);
         cg_step(b, own, step, thread);
@@ -103,10 +103,10 @@ CELLGEN_STATIC int cg_forward_windows(cg_pass *pass, const cg_partition *own, in
     cg_row_block *const b = &pass->row_block;
     const cg_stored *const stored = &pass->stored;
     const int64_t begin = own->own_begin, end = own->own_end;
-    for (int64_t first = 0, last; first < b->T; first = last) {
-        last = first + stored->steps < b->T ? first + stored->steps : b->T;
+    for (int64_t first = 0, last; first < b->shape.T; first = last) {
+        last = first + stored->steps < b->shape.T ? first + stored->steps : b->shape.T;
         if (thread == 0) {
-            b->first = first - 1;
+            b->shape.first = first - 1;
             cg_aim(b, &stored->options, pass->plan);
         }
         cg_widen_window(stored, first, last, begin, end);
@@ -114,7 +114,7 @@ CELLGEN_STATIC int cg_forward_windows(cg_pass *pass, const cg_partition *own, in
         if (cg_forward_steps(b, own, first, last, thread, turn)) return 1;
         cellgen_team_barrier(b->team, thread);
         cg_narrow_window(stored, first, last, begin, end);
-        if (last < b->T) cg_pass_window(stored, last - first, begin, end);
+        if (last < b->shape.T) cg_pass_window(stored, last - first, begin, end);
     }
     return 0;
 }
@@ -124,16 +124,16 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
     cg_pass *const pass = (cg_pass *)context;
     cg_row_block *const b = &pass->row_block;
     const cg_part *const part = b->f->part;
-    const unsigned modes = cellgen_flush_denormals(b->flush);
+    const unsigned modes = cellgen_flush_denormals(b->modes.flush);
     const cg_partition own = cg_partition_steps(b, thread, threads);
     int64_t turn = 0;
     cg_prepare_forward(b, thread, threads);
     cellgen_team_barrier(b->team, thread);
-    if (!(b->stored ? cg_forward_windows(pass, &own, thread, &turn) : cg_forward_steps(b, &own, 0, b->T, thread, &turn))) {
+    if (!(b->modes.residency == CG_WINDOW ? cg_forward_windows(pass, &own, thread, &turn) : cg_forward_steps(b, &own, 0, b->shape.T, thread, &turn))) {
         if (own.partitions > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
         cg_final_states(b, own.own_begin, own.own_end);
     }
-    cellgen_restore_denormals(b->flush, modes);
+    cellgen_restore_denormals(b->modes.flush, modes);
 }
 
 int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
@@ -167,15 +167,12 @@ int cg_run_forward(const cg_function *f, const int64_t *dims, const void *args)
     const uintptr_t address = (uintptr_t)workspace + (uintptr_t)(options && options->packed ? 0 : cg_packed_size(f, n, options));
     cg_place_all(row_block, options, &plan, 0, address);
     cg_place_packed(row_block, packed);
-    row_block->args = (char *)(uintptr_t)args;
-    row_block->first = row_block->stored ? -1 : 0;
+    row_block->at.args = (char *)(uintptr_t)args;
     if (options) row_block->options = *options;
     row_block->team = team;
-    row_block->packed = options && options->packed;
-    row_block->unpacked = plan.unpacked && !row_block->packed && !row_block->in_int8;
     const int bad = cg_begin(row_block, options, &plan);
     if (bad) return bad;
-    if (row_block->shown) cg_copy_row(row_block->shown, 0, row_block->B * cg_sparse_width(row_block));
+    if (row_block->at.shown) cg_copy_row(row_block->at.shown, 0, row_block->shape.B * cg_sparse_width(row_block));
     cellgen_team_run(team, cg_forward_task, &pass);
     return row_block->stop.found[0] || row_block->stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }

@@ -23,9 +23,9 @@ CELLGEN_STATIC void cg_prefetch_stage(const cg_row_block *b, const cg_stage *sta
         const cellgen_prefetch_row *prefetched = stage->prefetched + i;
         const int64_t width = cg_length(b, prefetched->width);
         if (prefetched->series != CELLGEN_NONE)
-            cg_prefetch_series(prefetch, b->series[prefetched->series], width, step + prefetched->later, row_begin, row_end);
+            cg_prefetch_series(prefetch, b->at.series[prefetched->series], width, step + prefetched->later, row_begin, row_end);
         else
-            cg_prefetch_saved(prefetch, cg_member(b, prefetched->member), width, b->batch, step + prefetched->later - b->first, row_begin, row_end);
+            cg_prefetch_saved(prefetch, cg_member(b, prefetched->member), width, b->shape.batch, step + prefetched->later - b->shape.first, row_begin, row_end);
     }
 }
 
@@ -46,8 +46,8 @@ typedef struct {
 CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *run, int64_t block, int64_t row)
 {
     const cg_row_block *const b = tiles->b;
-    const int64_t at = block * b->window_rows + tiles->step % b->window_steps * b->B + row;
-    return b->memory[run->ahead] + at * run->slots * tiles->own.width;
+    const int64_t at = block * b->shape.window_rows + tiles->step % b->shape.window_steps * b->shape.B + row;
+    return b->at.memory[run->ahead] + at * run->slots * tiles->own.width;
 }
 
 /* An operand's rows of a tile, and elements from one to the next: where they lie, or rounded. */
@@ -75,7 +75,7 @@ CELLGEN_INLINE void cg_terms_of(const cg_tiles *tiles, const cg_block *at, int64
         const cellgen_run *own = run + done + i;
         const int64_t inner = cg_length(b, own->inner);
         int64_t row;
-        const real *const from = cg_operand_rows(tiles, at, top, own, &row), *const panel = b->memory[own->panel];
+        const real *const from = cg_operand_rows(tiles, at, top, own, &row), *const panel = b->at.memory[own->panel];
         const cg_term term = {inner,
                               from,
                               row,
@@ -101,7 +101,7 @@ CELLGEN_INLINE void cg_terms_amx(const cg_tiles *tiles, const cg_block *at, int6
     for (int i = 0; i < some; ++i) {
         const cellgen_run *own = run + done + i;
         const int64_t words = cellgen_bf16_words(CELLGEN_BF16_TILES, cg_length(b, own->inner)), columns = own->slots * width;
-        const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->memory[own->panel];
+        const cellgen_pair *const panel = (const cellgen_pair *)(const void *)b->at.memory[own->panel];
         const int is_far = !b->f->is_backward && next != at->block &&
                            (tiles->own.end - tiles->own.begin) * words * columns * 4 > CELLGEN_WEIGHTS_IN_CACHE;
         const cellgen_term_tiles term = {words / 16,
@@ -128,7 +128,7 @@ CELLGEN_INLINE void cg_terms_pairs(const cg_tiles *tiles, const cg_block *at, in
     for (int i = 0; i < some; ++i) {
         const cellgen_run *own = run + done + i;
         const int64_t pairs = CELLGEN_PAIRS(cg_length(b, own->inner));
-        const real *const panel = b->memory[own->panel]; /* of pairs, which are as long */
+        const real *const panel = b->at.memory[own->panel]; /* of pairs, which are as long */
         const cellgen_term_pairs term = {pairs,
                                          cg_rounded_row(b, tiles->stage, tiles->rounded, (int)(own - tiles->stage->run), top, at->head),
                                          tiles->rounded->stride,
@@ -174,12 +174,12 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
     const cg_row_block *const b = tiles->b;
     const cg_stage *const stage = tiles->stage;
     const int64_t slots = stage->slots, width = tiles->own.width;
-    if (b->unpacked) { /* the product is there */
+    if (b->modes.weights == CG_IN_PLACE) { /* the product is there */
         const int64_t all = cg_length(b, stage->all_units);
         for (int64_t row = 0; row < rows; ++row)
             for (int64_t slot = 0; slot < slots; ++slot)
                 memcpy(tile + (row * slots + slot) * width,
-                       b->memory[stage->whole] + ((top + row) * slots + slot) * all + at->first,
+                       b->at.memory[stage->whole] + ((top + row) * slots + slot) * all + at->first,
                        (size_t)at->units * sizeof(real));
         return;
     }
@@ -197,18 +197,18 @@ CELLGEN_INLINE void cg_fill_tile(const cg_tiles *tiles, const cg_block *at, int6
             some = count - done < 4 ? count - done : 4;
 #if CELLGEN_PRECISION == 32
 #if CELLGEN_AMX
-            if (b->in_bf16 == CELLGEN_BF16_TILES) {
+            if (b->modes.bf16_way == CELLGEN_BF16_TILES) {
                 cg_terms_amx(tiles, at, top, rows, next, run, done, some, out, accumulate);
                 continue;
             }
 #endif
 #if CELLGEN_AVX512BF16
-            if (b->in_bf16 == CELLGEN_BF16_PAIRS) {
+            if (b->modes.bf16_way == CELLGEN_BF16_PAIRS) {
                 cg_terms_pairs(tiles, at, top, rows, tile_number, next, run, done, some, out, accumulate);
                 continue;
             }
 #endif
-            if (b->in_int8) {
+            if (b->modes.products == CG_INT8) {
                 cg_terms_int8(tiles, at, top, rows, run + done, some, out, accumulate);
                 continue;
             }
@@ -226,7 +226,7 @@ CELLGEN_INLINE void cg_prefetch_places(const cg_tiles *tiles, const cg_block *at
         const int16_t *const place = tiles->stage->in_place + 2 * i;
         const int64_t offset = at->first + (place[1] == CELLGEN_NONE ? 0 : cg_length(b, place[1]));
         for (int64_t row = top; row < top + rows; ++row)
-            cg_prefetch_to_write(cg_place_row(tiles->frame->at + place[0], b->B, tiles->step, row) + offset, at->units);
+            cg_prefetch_to_write(cg_place_row(tiles->frame->at + place[0], b->shape.B, tiles->step, row) + offset, at->units);
     }
 }
 
@@ -243,7 +243,7 @@ CELLGEN_INLINE int64_t cg_blocks_together(int64_t room, int64_t rows, int64_t hi
 CELLGEN_INLINE int64_t cg_panel_rows(const cg_row_block *b, int number)
 {
     const int64_t depth = cg_length(b, number);
-    return b->in_bf16 ? cellgen_bf16_words(b->in_bf16, depth) : depth;
+    return b->modes.bf16_way ? cellgen_bf16_words(b->modes.bf16_way, depth) : depth;
 }
 
 CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage *stage, const cg_frame *frame,
@@ -255,27 +255,27 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
     cg_tiles tiles = {b, stage, frame, cg_partition_blocks(b, stage, part, parts), step, row_end, 0, 0, 0, 0, 0, &amx};
     const int64_t begin = tiles.own.begin, end = tiles.own.end, width = tiles.own.width, slots = stage->slots;
     const int64_t vectors = width / CELLGEN_REAL_LANES;
-    tiles.deep = b->in_bf16 == CELLGEN_BF16_TILES || (b->in_int8 && cellgen_int8_on_amx()) || (!b->in_int8 && cellgen_is_deep(cg_panel_rows(b, stage->depth), vectors));
+    tiles.deep = b->modes.bf16_way == CELLGEN_BF16_TILES || (b->modes.products == CG_INT8 && cellgen_int8_on_amx()) || (b->modes.products != CG_INT8 && cellgen_is_deep(cg_panel_rows(b, stage->depth), vectors));
     const int64_t most = tiles.deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(stage->widest * vectors);
     const int64_t room = CELLGEN_TILE_BYTES / (slots * width * (int64_t)sizeof(real));
     const int64_t high = most < room ? most : room;
     tiles.pace = cellgen_pace((row_end - row_begin + high - 1) / high, stage->widest * vectors);
-    tiles.ahead = b->hoist && stage->run->ahead != CELLGEN_NONE;
+    tiles.ahead = b->modes.hoist && stage->run->ahead != CELLGEN_NONE;
 #if CELLGEN_PRECISION == 32
     CELLGEN_ALIGNED cellgen_pair rows_here[CELLGEN_ROUNDED_HERE];
     cellgen_rounded rounded;
     if (cg_rounds_rows(b)) {
-        const int64_t stride = parts > 1 ? cg_rounded_stride(b, stage, stage->runs) : b->widest_rounded[of_part];
+        const int64_t stride = parts > 1 ? cg_rounded_stride(b, stage, stage->runs) : b->at.widest_rounded[of_part];
         rounded = cg_round_rows(b, stage, stage->runs, stride, frame->at, row_begin, row_end, part, parts, rows_here);
         tiles.rounded = &rounded;
     }
 #else
     (void)of_part;
 #endif
-    if (b->unpacked) cg_products_in_place(b, stage, frame->at, tiles.rounded, &amx, &tiles.own, row_begin, row_end);
+    if (b->modes.weights == CG_IN_PLACE) cg_products_in_place(b, stage, frame->at, tiles.rounded, &amx, &tiles.own, row_begin, row_end);
     cellgen_prefetch prefetch;
-    if (stage->prefetches && parts == 1 && !tiles.deep && !b->unpacked &&
-        (b->f->is_backward || (!b->hoist && step + 1 < b->T))) {
+    if (stage->prefetches && parts == 1 && !tiles.deep && b->modes.weights != CG_IN_PLACE &&
+        (b->f->is_backward || (!b->modes.hoist && step + 1 < b->shape.T))) {
         cellgen_prefetch_nothing(&prefetch);
         cg_prefetch_stage(b, stage, &prefetch, step, row_begin, row_end);
         cellgen_share_out(&prefetch, end - begin, row_end - row_begin, high, cg_panel_rows(b, stage->fetching_depth));
@@ -314,7 +314,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
 {
     CELLGEN_ALIGNED cellgen_pair here[CELLGEN_ROUNDED_HERE];
     const cellgen_run *const run = stage->run;
-    const int64_t inner = cg_length(b, run->inner), words = b->in_int8 ? 0 : cellgen_bf16_words(b->in_bf16, inner);
+    const int64_t inner = cg_length(b, run->inner), words = b->modes.products == CG_INT8 ? 0 : cellgen_bf16_words(b->modes.bf16_way, inner);
     const int64_t columns = run->slots * own->width, vectors = columns / CELLGEN_REAL_LANES;
     cellgen_run operand = *run;
     cg_stage alone = *stage;
@@ -326,23 +326,23 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
     for (int64_t block = own->begin; block < own->end; ++block) {
         const int64_t head = own->of_head ? block / own->of_head : 0;
         const cellgen_pair *const row = rounded.rows ? cg_rounded_row(b, &alone, &rounded, 0, 0, head) : 0;
-        real *const out = b->memory[run->ahead] + (block * b->window_rows + first) * columns;
-        if (b->in_int8) {
+        real *const out = b->at.memory[run->ahead] + (block * b->shape.window_rows + first) * columns;
+        if (b->modes.products == CG_INT8) {
             const int8_t *const panel = cg_block_int8(b, run, block, columns);
             const cellgen_term_int8 term = {inner, cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
             cg_product_int8(&amx, rows, vectors, &term, row, rounded.stride, out, columns, 0);
         } else {
-            const real *const panel = b->memory[run->panel] + block * words * columns; /* of words, which are as long */
+            const real *const panel = b->at.memory[run->panel] + block * words * columns; /* of words, which are as long */
             const real *const next = block + 1 < own->end ? panel + words * columns : panel;
 #if CELLGEN_AMX
-            if (b->in_bf16 == CELLGEN_BF16_TILES) {
+            if (b->modes.bf16_way == CELLGEN_BF16_TILES) {
                 const cellgen_term_tiles term = {words / 16, row, rounded.stride, (const cellgen_pair *)(const void *)panel, columns, 0};
                 cellgen_amx_product(&amx, rows, columns, &term, 1, out, columns, 0);
                 continue;
             }
 #endif
 #if CELLGEN_AVX512BF16
-            if (b->in_bf16 == CELLGEN_BF16_PAIRS) {
+            if (b->modes.bf16_way == CELLGEN_BF16_PAIRS) {
                 const cellgen_term_pairs term = {words, row, rounded.stride, 1, (const cellgen_pair *)(const void *)panel, columns, {next, 0}, 0};
                 cellgen_tile_of_pairs(rows, vectors, &term, 1, out, columns, 0);
                 continue;
@@ -361,23 +361,23 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
 {
     const cellgen_run *const run = stage->run;
     const cellgen_place *const place = b->f->part->place + stage->use[run->use];
-    const cg_series series = place->how == CELLGEN_AT_STAGED ? b->staged[place->of] : b->series[place->of];
-    const int64_t row = b->B == 1 ? series.step : series.row;
+    const cg_series series = place->how == CELLGEN_AT_STAGED ? b->at.staged[place->of] : b->at.series[place->of];
+    const int64_t row = b->shape.B == 1 ? series.step : series.row;
     const cg_rows rows = {cg_at_step(series, step), row, 0};
     const cg_blocks own = cg_partition_blocks(b, stage, part, parts);
     const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
-    const int64_t first = step % b->window_steps * b->B, left = b->window_steps - step % b->window_steps;
+    const int64_t first = step % b->shape.window_steps * b->shape.B, left = b->shape.window_steps - step % b->shape.window_steps;
     const int64_t steps = last - step < left ? last - step : left;
     cellgen_run operand = *run;
     operand.use = 0;
 #if CELLGEN_PRECISION == 32
-    if (b->in_bf16 || b->in_int8) {
-        cg_form_ahead_narrow(b, stage, &rows, &own, first, steps * b->B, part, parts);
+    if (b->modes.bf16_way || b->modes.products == CG_INT8) {
+        cg_form_ahead_narrow(b, stage, &rows, &own, first, steps * b->shape.B, part, parts);
         return;
     }
 #endif
     for (int64_t block = own.begin; block < own.end; ++block) {
-        const real *const panel = b->memory[run->panel] + block * inner * run->slots * width;
+        const real *const panel = b->at.memory[run->panel] + block * inner * run->slots * width;
         const cg_term term = {inner,
                               cg_operand(b, &rows, &operand, own.of_head ? block / own.of_head : 0),
                               row,
@@ -386,7 +386,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
                               run->slots * width,
                               {block + 1 < own.end ? panel + inner * run->slots * width : panel, 0},
                               0};
-        cg_tile_of(steps * b->B, run->slots * vectors, &term, 1,
-                   b->memory[run->ahead] + (block * b->window_rows + first) * run->slots * width, run->slots * width, 0);
+        cg_tile_of(steps * b->shape.B, run->slots * vectors, &term, 1,
+                   b->at.memory[run->ahead] + (block * b->shape.window_rows + first) * run->slots * width, run->slots * width, 0);
     }
 }

@@ -5,7 +5,7 @@
 /* Weights that the caller has in bfloat16, NULL: in float. Products alone read such ones, in bfloat16. */
 CELLGEN_INLINE const uint16_t *cg_narrow_weight(const cg_row_block *b, const cellgen_weight *weight)
 {
-    const cellgen_options *const options = cg_options_of(b->f, b->args);
+    const cellgen_options *const options = cg_options_of(b->f, b->at.args);
     if (weight->member == CELLGEN_NONE || !options || !options->stored || options->stored[weight->member] != CELLGEN_STORED_BF16) return 0;
     const uint16_t *const found = (const uint16_t *)(const void *)cg_member(b, weight->member);
     return weight->offset == CELLGEN_NONE ? found : found + cg_length(b, weight->offset);
@@ -62,7 +62,7 @@ CELLGEN_OUTLINE void cg_products_in_place(const cg_row_block *b, const cg_stage 
     const int64_t heads = own->of_head ? cg_length(b, stage->heads) : 1;
     const int64_t first = own->of_head ? 0 : own->begin * own->width;
     const int64_t end = own->of_head ? own->units : own->end * own->width < own->units ? own->end * own->width : own->units;
-    real *const whole = b->memory[stage->whole] + row_begin * slots * all + first;
+    real *const whole = b->at.memory[stage->whole] + row_begin * slots * all + first;
     for (int64_t head = 0; head < heads; ++head)
         for (int i = 0; i < stage->runs; ++i) {
             const cellgen_run *run = stage->run + i;
@@ -77,9 +77,9 @@ CELLGEN_OUTLINE void cg_products_in_place(const cg_row_block *b, const cg_stage 
                 w += from;
                 real *out = whole + head * own->units + weight->slot * all;
 #if CELLGEN_PRECISION == 32
-                if (b->in_bf16) {
+                if (b->modes.bf16_way) {
                     const uint16_t *const narrow = cg_narrow_weight(b, weight);
-                    cg_gemm_bf16(b->in_bf16, amx, rows, end - first, inner, cg_rounded_row(b, stage, rounded, i, row_begin, head), rounded->stride, w,
+                    cg_gemm_bf16(b->modes.bf16_way, amx, rows, end - first, inner, cg_rounded_row(b, stage, rounded, i, row_begin, head), rounded->stride, w,
                                  narrow ? narrow + from : 0, stride, weight->transposed, out, slots * all, !weight->begins);
                     continue;
                 }

@@ -7,7 +7,7 @@
 /* A block of units of a run's panel, of a head among others. */
 CELLGEN_INLINE const int8_t *cg_block_int8(const cg_row_block *b, const cellgen_run *run, int64_t block, int64_t columns)
 {
-    const int8_t *const panels = (const int8_t *)(const void *)b->memory[run->panel];
+    const int8_t *const panels = (const int8_t *)(const void *)b->at.memory[run->panel];
     return panels + block * cellgen_block_bytes_int8(cg_length(b, run->inner), columns);
 }
 

@@ -5,18 +5,16 @@ CELLGEN_STATIC int cg_begin(cg_row_block *b, const cellgen_options *options, con
 {
     const cg_function *const f = b->f;
     const int64_t *const strides = options ? options->strides : 0;
-    b->guarded = cellgen_is_guarded(options);
-    b->window = options ? options->window : 0;
-    b->flush = options && options->flush;
+    b->modes.guarded = cellgen_is_guarded(options);
+    b->modes.flush = options && options->flush;
     b->stop.asked = options ? options->stop : 0;
     b->stop.found[0] = b->stop.found[1] = 0;
-    if (b->validity) {
-        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->T, b->B,
-                                            b->validity, b->resets, b->before);
+    if (b->at.validity) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + f->flag_strides : 0, b->shape.T, b->shape.B,
+                                            b->at.validity, b->at.resets, b->at.before);
         if (bad) return bad;
     }
-    b->by_units = plan->by_units != 0;
-    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->zeros, 0, cg_length(b, f->zeros));
+    if (f->zeros != CELLGEN_NONE) cg_copy_row(b->at.zeros, 0, cg_length(b, f->zeros));
     cg_aim(b, options, plan);
     return CELLGEN_OK;
 }
@@ -96,23 +94,24 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
     const int64_t *const n = cg_dims(f, given, dims);
     const cg_part *const part = f->part;
     int64_t extent[CELLGEN_EXTENTS_MAX], weights = 0, free_partitions = 0;
-    cg_row_block shape;
+    cg_row_block b;
     f->extent(n, extent);
-    memset(&shape, 0, sizeof shape);
-    shape.f = f;
-    shape.extent = extent;
+    memset(&b, 0, sizeof b);
+    b.f = f;
+    b.shape.extent = extent;
     for (int stage = 0; stage < part->stages; ++stage)
         for (int run = 0; run < part->stage[stage].runs; ++run)
-            weights += cg_count(&shape, f->memory + part->stage[stage].run[run].panel);
+            weights += cg_count(&b, f->memory + part->stage[stage].run[run].panel);
     if (part->free_units != CELLGEN_NONE) {
         const int64_t granularity = CELLGEN_GRANULARITY(part->free_granularity);
         free_partitions = (extent[part->free_units] + granularity - 1) / granularity;
     }
-    const int way = cg_bf16_way(options), halves = way && way != CELLGEN_BF16_FLOATS;
-    const int64_t bytes = cg_is_in_int8(f, options) ? 1 : halves ? 2 : (int64_t)sizeof(real);
+    cg_take_products(&b.modes, f, options);
+    const int halves = b.modes.bf16_way && b.modes.bf16_way != CELLGEN_BF16_FLOATS;
+    const int64_t bytes = b.modes.products == CG_INT8 ? 1 : halves ? 2 : (int64_t)sizeof(real);
     *plan = cellgen_choose_plan(n[0], n[1], threads, bytes * weights, part->can_split,
                                 free_partitions, cg_row_blocks(f, n, extent), constants);
-    if (way == CELLGEN_BF16_TILES && plan->hoist && CELLGEN_AMX_WINDOW_STEPS * n[1] > plan->window_rows)
+    if (b.modes.bf16_way == CELLGEN_BF16_TILES && plan->hoist && CELLGEN_AMX_WINDOW_STEPS * n[1] > plan->window_rows)
         plan->window_rows = cellgen_chunk_rows(n[0], n[1], CELLGEN_AMX_WINDOW_STEPS * n[1]);
 }
 
@@ -125,14 +124,13 @@ void cg_choose(const cg_function *f, const int64_t *n, int64_t threads, const ce
 int64_t cg_packed_size(const cg_function *f, const int64_t *n, const cellgen_options *options)
 {
     int64_t extent[CELLGEN_EXTENTS_MAX];
-    cg_row_block shape;
+    cg_row_block b;
     f->extent(n, extent);
-    memset(&shape, 0, sizeof shape);
-    shape.f = f;
-    shape.extent = extent;
-    shape.in_bf16 = cg_bf16_way(options);
-    shape.in_int8 = cg_is_in_int8(f, options);
-    return cg_place_packed(&shape, 0);
+    memset(&b, 0, sizeof b);
+    b.f = f;
+    b.shape.extent = extent;
+    cg_take_products(&b.modes, f, options);
+    return cg_place_packed(&b, 0);
 }
 
 /* One row block's bytes, of `row_blocks`. */
@@ -141,10 +139,10 @@ CELLGEN_STATIC int64_t cg_row_block_bytes(const cg_function *f, const int64_t *n
                                           int64_t row_blocks)
 {
     cellgen_options of_row_block = cellgen_options_of_row_block(options, row_block, row_blocks, &row_blocks, &row_blocks);
-    cg_row_block shape;
-    cg_shape_row_block(&shape, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
+    cg_row_block b;
+    cg_shape_row_block(&b, f, n, extent, n[1] * (row_block + 1) / row_blocks - n[1] * row_block / row_blocks, plan, options);
     of_row_block.every = 0; /* a backward pass forms the gradients of all steps */
-    return cg_place_all(&shape, f->is_backward ? &of_row_block : options, plan, row_block > 0, 0);
+    return cg_place_all(&b, f->is_backward ? &of_row_block : options, plan, row_block > 0, 0);
 }
 
 /* Bytes of one row that is deferred by itself: its own arrays and, for the squares' sums, its gradients. */
@@ -152,10 +150,10 @@ CELLGEN_STATIC int64_t cg_row_bytes(const cg_function *f, const int64_t *n, cons
                                     const cellgen_options *options, const cellgen_plan *plan)
 {
     cellgen_options of_row = cellgen_options_of_row_block(options, 1, 2, n, options);
-    cg_row_block shape;
+    cg_row_block b;
     of_row.every = 0;
-    cg_shape_whole(&shape, f, n, extent, 1, plan, options);
-    int64_t bytes = cg_place_all(&shape, &of_row, plan, 0, 0);
+    cg_shape_whole(&b, f, n, extent, 1, plan, options);
+    int64_t bytes = cg_place_all(&b, &of_row, plan, 0, 0);
     for (int i = 0; i < f->members && options->per_row > 1; ++i)
         if (f->member[i].flags & CELLGEN_SUMMED) bytes += CELLGEN_BYTES(extent[f->member[i].width]);
     return bytes;
@@ -172,11 +170,11 @@ CELLGEN_STATIC int64_t cg_per_row_bytes(const cg_function *f, const int64_t *n, 
                                         const cellgen_options *options, const cellgen_plan *plan)
 {
     cellgen_options of_all = *options;
-    cg_row_block shape;
-    cg_shape_whole(&shape, f, n, extent, n[1], plan, options);
+    cg_row_block b;
+    cg_shape_whole(&b, f, n, extent, n[1], plan, options);
     of_all.every = 0;
-    return cg_place_all(&shape, &of_all, plan, 0, 0) +
-           (shape.segment ? n[1] : cg_together(n[1])) * cg_row_bytes(f, n, extent, options, plan);
+    return cg_place_all(&b, &of_all, plan, 0, 0) +
+           (b.shape.segment ? n[1] : cg_together(n[1])) * cg_row_bytes(f, n, extent, options, plan);
 }
 
 CELLGEN_STATIC int64_t cg_segment_bytes(const cg_function *f, const int64_t *n, const cellgen_options *options);

@@ -21,17 +21,17 @@ CELLGEN_STATIC void cg_take_row(const cg_row_block *all, const cg_row_block *one
     const cg_function *const f = all->f;
     for (int i = 0; i < f->kept; ++i) {
         const int64_t width = cg_length(all, f->keep[i].width);
-        const real *const from = all->memory[f->keep[i].memory] + row * width;
-        real *const to = one->memory[f->keep[i].memory];
-        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+        const real *const from = all->at.memory[f->keep[i].memory] + row * width;
+        real *const to = one->at.memory[f->keep[i].memory];
+        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->shape.B * width, width);
     }
-    for (int i = 0; i < f->series && all->validity; ++i) {
+    for (int i = 0; i < f->series && all->at.validity; ++i) {
         const cellgen_series_row *const series = f->over_time + i;
         const int64_t width = cg_length(all, series->width);
         if (!(series->flags & CELLGEN_REPEATED) || !(series->flags & CELLGEN_ACROSS)) continue;
-        const real *const from = all->memory[series->rows] + row * width;
-        real *const to = one->memory[series->rows];
-        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->B * width, width);
+        const real *const from = all->at.memory[series->rows] + row * width;
+        real *const to = one->at.memory[series->rows];
+        for (int64_t step = 0; step < steps; ++step) cg_copy_row(to + step * width, from + step * all->shape.B * width, width);
     }
 }
 
@@ -43,7 +43,7 @@ CELLGEN_STATIC void cg_aim_row(const cg_row_block *one, int64_t row, uintptr_t a
         if (!(f->member[i].flags & CELLGEN_SUMMED) || !cg_member(one, i)) continue; /* NULL: not wanted */
         const int64_t count = cg_length(one, f->member[i].width);
         real *const to = address ? (real *)address : cg_member(one, i) + row * count;
-        memcpy(one->args + CELLGEN_WORD * i, &to, sizeof to);
+        memcpy(one->at.args + CELLGEN_WORD * i, &to, sizeof to);
         if (address) address += (uintptr_t)CELLGEN_BYTES(count);
     }
 }
@@ -74,21 +74,20 @@ CELLGEN_STATIC void cg_defer_row(cg_by_row *call, cg_row_block *one, uintptr_t a
     cellgen_options sized = cellgen_options_of_row_block(call->options, 1, 2, &row, (const void *)call->packed);
     int64_t n[CELLGEN_DIMS_MAX];
     sized.every = 0;
-    memcpy(n, all->n, (size_t)f->dims * sizeof *n);
-    cg_shape_whole(one, f, n, all->extent, 1, call->plan, call->options);
-    one->first = all->first;
+    memcpy(n, all->shape.n, (size_t)f->dims * sizeof *n);
+    cg_shape_whole(one, f, n, all->shape.extent, 1, call->plan, call->options);
+    one->shape.first = all->shape.first;
     address += (uintptr_t)cg_place_all(one, &sized, call->plan, 0, address);
-    one->options = cellgen_options_of_row_block(call->options, 1, 2, one->strides, (const void *)call->packed);
+    one->options = cellgen_options_of_row_block(call->options, 1, 2, one->at.strides, (const void *)call->packed);
     one->options.every = 0;
     cg_place_packed(one, call->packed);
     cg_rows_of_row_block(one, call->args, call->options, row);
     cg_aim_row(one, row, call->norms ? address : 0);
-    one->is_single = one->packed = 1;
-    one->unpacked = all->unpacked;
+    one->modes.rows = CG_SINGLE;
     if (cg_begin(one, &one->options, call->plan)) return; /* lengths have been looked at */
-    if (last == one->T) cg_clear(0, 1, one);
-    if (one->whole && one->segment) cg_spread_upstream(0, 1, one, first, last);
-    if (one->T > 0) {
+    if (last == one->shape.T) cg_clear(0, 1, one);
+    if (one->at.whole && one->shape.segment) cg_spread_upstream(0, 1, one, first, last);
+    if (one->shape.T > 0) {
         cg_take_row(all, one, row, last - first);
         cg_deferred(one, first, last - first, 0, 1);
         cg_add_row_sums(one, first, last - first, 0, 1);
@@ -105,7 +104,7 @@ CELLGEN_STATIC int cg_defer_rows(cg_by_row *call, int64_t first, int64_t last, i
     const int active = (int)(threads < call->together ? threads : call->together);
     const int64_t end = thread < active ? call->rows * (thread + 1) / active : 0;
     for (int64_t row = thread < active ? call->rows * thread / active : 0; row < end; ++row) {
-        const int64_t place = b->segment ? row : thread; /* a row goes on in the next segment */
+        const int64_t place = b->shape.segment ? row : thread; /* a row goes on in the next segment */
         if (b->stop.asked && CELLGEN_READ_SHARED(b->stop.asked)) return 1;
         cg_defer_row(call, call->one + thread, call->address + (uintptr_t)(call->bytes * place), row, first, last);
     }
@@ -116,16 +115,16 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
 {
     cg_by_row *const call = (cg_by_row *)context;
     cg_row_block *const b = &call->all;
-    const unsigned modes = cellgen_flush_denormals(b->flush);
+    const unsigned modes = cellgen_flush_denormals(b->modes.flush);
     const cg_partition own = cg_partition_steps(b, thread, threads);
-    const int64_t steps = b->segment ? b->segment : b->T;
+    const int64_t steps = b->shape.segment ? b->shape.segment : b->shape.T;
     int stopped = 0;
     int64_t turn = 0;
     cg_prepare_weights(b, thread, threads);
     if (call->segment) cg_prepare_forward(&call->segment->row_block, thread, threads);
-    if (b->whole && !b->segment) cg_spread_upstream(thread, threads, b, 0, b->T);
+    if (b->at.whole && !b->shape.segment) cg_spread_upstream(thread, threads, b, 0, b->shape.T);
     cellgen_team_barrier(b->team, thread);
-    for (int64_t end = b->T, begin = 0; !stopped; end = begin) {
+    for (int64_t end = b->shape.T, begin = 0; !stopped; end = begin) {
         begin = end > 0 ? (end - 1) / steps * steps : 0;
         if (call->segment)
             stopped = cg_run_segment(call->segment, b, 1, call->plan, begin, end, thread, threads, modes, &turn);
@@ -140,7 +139,7 @@ CELLGEN_STATIC void cg_by_row_task(int thread, int threads, void *context)
         if (begin == 0) break;
     }
     if (stopped) CELLGEN_WRITE_SHARED(&call->stopped, 1);
-    cellgen_restore_denormals(b->flush, modes);
+    cellgen_restore_denormals(b->modes.flush, modes);
 }
 
 CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const int64_t *extent, const void *args,
@@ -164,15 +163,12 @@ CELLGEN_STATIC int cg_run_per_row(const cg_function *f, const int64_t *n, const 
     call.address = workspace + (uintptr_t)(options->packed ? 0 : cg_packed_size(f, n, options));
     cg_shape_whole(&call.all, f, n, extent, n[1], &plan, options);
     call.all.options = *options;
-    call.all.first = call.all.segment ? -1 : 0;
     call.all.options.every = 0; /* its steps are those of all gradients */
     call.address += (uintptr_t)cg_place_all(&call.all, &call.all.options, &plan, 0, call.address);
     call.bytes = cg_row_bytes(f, n, extent, options, &plan);
     cg_place_packed(&call.all, call.packed);
     cg_rows_of_row_block(&call.all, args, options, 0);
     call.all.team = whole->team;
-    call.all.packed = options->packed != 0;
-    call.all.unpacked = plan.unpacked && !options->packed;
     const int bad = cg_begin(&call.all, &call.all.options, &plan);
     if (bad) return bad;
     cellgen_team_run(whole->team, cg_by_row_task, &call);

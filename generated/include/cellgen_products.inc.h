@@ -32,7 +32,7 @@ CELLGEN_STATIC void cg_find_outers(const cg_row_block *b, const cg_stage *stage,
         const int64_t before = row->packed_after == CELLGEN_NONE ? 0 : cg_length(b, row->packed_after);
         const cg_left left = {cellgen_partition(count, part, parts, CELLGEN_GRANULARITY(0)),
                               cellgen_partition(count, part + 1, parts, CELLGEN_GRANULARITY(0)), CELLGEN_OPERAND(row),
-                              frame->at[row->use].row, b->product_block + before * depth};
+                              frame->at[row->use].row, b->at.product_block + before * depth};
         found->columns[found->lefts] = count;
         found->left[found->lefts++] = left;
     }
@@ -56,7 +56,7 @@ CELLGEN_STATIC void cg_find_outers(const cg_row_block *b, const cg_stage *stage,
 CELLGEN_STATIC void cg_find_carried(const cg_row_block *b, const cg_stage *stage, int64_t head, const cg_outers *found,
                                     cellgen_carried_rows *left, cellgen_carried_rows *right)
 {
-    real *rows = b->carried;
+    real *rows = b->at.carried;
     if (rows) rows += cg_carried_before(b, (int)(stage - b->f->part[1].stage)) + head * cg_carried_of_stage(b, stage);
     for (int i = 0; i < found->lefts + found->rights; ++i) {
         cellgen_carried_rows *const own = i < found->lefts ? left + i : right + i - found->lefts;
@@ -83,7 +83,7 @@ CELLGEN_STATIC void cg_carry_rows(const cg_outers *found, int64_t rows, int64_t 
 CELLGEN_STATIC void cg_products_amx(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t rows, int64_t part, int64_t parts)
 {
     const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
-    const int64_t done = b->T * b->B - frame->step * b->B - rows; /* rows of the chunks before, which are later steps */
+    const int64_t done = b->shape.T * b->shape.B - frame->step * b->shape.B - rows; /* rows of the chunks before, which are later steps */
     cellgen_carried_rows left[CELLGEN_USES_MAX], right[CELLGEN_USES_MAX];
     const cellgen_carried carried = {done % 32, done < 32, frame->step == 0, left, right};
     const int carries = !carried.is_last && (carried.rows + rows) % 32 > 0;
@@ -105,10 +105,10 @@ CELLGEN_STATIC void cg_products_amx(const cg_row_block *b, const cg_stage *stage
 CELLGEN_STATIC void cg_products(const cg_row_block *b, const cg_stage *stage, const cg_frame *frame, int64_t rows, int64_t part, int64_t parts)
 {
     const int64_t heads = stage->heads == CELLGEN_NONE ? 1 : cg_length(b, stage->heads);
-    const int onto = frame->step * b->B + rows < b->T * b->B; /* else the first chunk of the last steps */
+    const int onto = frame->step * b->shape.B + rows < b->shape.T * b->shape.B; /* else the first chunk of the last steps */
     cg_outers found;
 #if CELLGEN_PRECISION == 32 && CELLGEN_AMX
-    if (b->in_bf16 == CELLGEN_BF16_TILES) {
+    if (b->modes.bf16_way == CELLGEN_BF16_TILES) {
         cg_products_amx(b, stage, frame, rows, part, parts);
         return;
     }
@@ -117,8 +117,8 @@ CELLGEN_STATIC void cg_products(const cg_row_block *b, const cg_stage *stage, co
         cg_find_outers(b, stage, frame, head, onto, part, parts, &found);
         if (!found.outers) continue;
 #if CELLGEN_PRECISION == 32
-        if (b->in_bf16) {
-            cellgen_gemm_outers_bf16(b->in_bf16, found.left, found.lefts, found.right, found.rights, found.outer, found.outers, rows);
+        if (b->modes.bf16_way) {
+            cellgen_gemm_outers_bf16(b->modes.bf16_way, found.left, found.lefts, found.right, found.rights, found.outer, found.outers, rows);
             continue;
         }
 #endif

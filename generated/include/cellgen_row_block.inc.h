@@ -12,35 +12,24 @@ typedef struct {
     real *edge_rows;
 } cg_walk;
 
-/* One row block as if it were all of a batch; a forward pass has one. */
+/* How long everything of a row block is: its dimensions, and where time is cut. `cg_shape_row_block` sets it; `first` and
+ * `band` move with the steps. */
 typedef struct {
-    const cg_function *f;
     const int64_t *extent;
-    int64_t n[CELLGEN_DIMS_MAX];
     int64_t T, B;
     int64_t batch; /* rows of a step in saved arrays */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
-    int hoist;    /* products of inputs are formed ahead, for a window of steps */
-    int by_units; /* threads share the units of a step, not its rows */
-    int unpacked; /* weights are read where they lie */
-    int in_bf16;  /* operands of products are rounded to bfloat16, in this way; in float32 alone */
-    int in_int8;  /* weights of products are int8; in float32 alone, not backward */
-    int packed;   /* weights are packed already */
-    int guarded;  /* some steps may be masked, or start anew */
-    int stored;   /* arrays over time are windows of steps, see cellgen_stored.inc.h */
-    int gather;   /* rows of many steps are copied side by side before products over all of them */
-    int64_t segment, first; /* steps of what a forward pass makes that are resident, 0: all; the one before them */
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps; /* of what is deferred; of what is formed ahead */
+    int64_t segment, first; /* steps that are resident, 0: all; the one before them */
     int64_t band_rows, band; /* rows of each of these steps, 0: all; the first of them, of the batch */
-    const unsigned char *banded; /* by member: which arrays have them */
-    int64_t every, lead; /* outputs of every so many-th step alone are the caller's, the first after `lead` */
-    int is_single; /* the row that is deferred by itself, of a batch */
-    int64_t window;
-    int flush; /* denormal numbers count as zeros */
+    int64_t every, lead;     /* outputs of every so many-th step alone are the caller's, the first after `lead` */
+    int64_t truncated;       /* no gradient passes back from steps that are multiples of it, 0: from all */
+    int64_t n[CELLGEN_DIMS_MAX];
+} cg_shape;
+
+/* Where its arrays are: the caller's, and those of the workspace. `cg_place_all` and `cg_aim` set it. */
+typedef struct {
     char *args;
-    cellgen_options options;
-    cellgen_team *team;
-    cg_stop stop;
-    /* in the workspace */
+    const unsigned char *banded; /* by member: which arrays have the rows of a band alone */
     real **memory;
     cg_series *series, *staged, *across; /* of every array over time: its own, for steps, for many */
     cg_walk *walks[2];                   /* of the places of the parts */
@@ -54,24 +43,35 @@ typedef struct {
     cellgen_pair *rounded;         /* rows that products read, where those are in bfloat16 or in fixed point */
     real *carried;                 /* rows of weight gradients whose group of 32 the next chunk completes, on AMX */
     int64_t widest_rounded[2];     /* words from one of them to the next, of each part */
+} cg_memory;
+
+/* One row block as if it were all of a batch; a forward pass has one. */
+typedef struct {
+    const cg_function *f;
+    cg_modes modes;
+    cg_memory at;
+    cg_shape shape;
+    cellgen_options options;
+    cellgen_team *team;
+    cg_stop stop;
 } cg_row_block;
 
 CELLGEN_INLINE int64_t cg_length(const cg_row_block *b, int number)
 {
-    return b->extent[number];
+    return b->shape.extent[number];
 }
 
 /* An array of the caller's: a word of the argument struct. */
 CELLGEN_INLINE real *cg_member(const cg_row_block *b, int number)
 {
     real *found;
-    memcpy(&found, b->args + CELLGEN_WORD * number, sizeof found);
+    memcpy(&found, b->at.args + CELLGEN_WORD * number, sizeof found);
     return found;
 }
 
 CELLGEN_INLINE real *cg_either(const cg_row_block *b, int member, int memory)
 {
-    return member != CELLGEN_NONE ? cg_member(b, member) : b->memory[memory];
+    return member != CELLGEN_NONE ? cg_member(b, member) : b->at.memory[memory];
 }
 
 CELLGEN_INLINE int64_t cg_slot_vectors(int slots)
@@ -103,8 +103,8 @@ CELLGEN_STATIC int64_t cg_sparse_width(const cg_row_block *b)
 /* Where a step lies in an array of every so many-th step, -1: nowhere. */
 CELLGEN_INLINE int64_t cg_sparse_at(const cg_row_block *b, int64_t step)
 {
-    const int64_t past = step - b->lead;
-    return past >= 0 && past % b->every == 0 ? past / b->every : -1;
+    const int64_t past = step - b->shape.lead;
+    return past >= 0 && past % b->shape.every == 0 ? past / b->shape.every : -1;
 }
 
 /* --- checkpoints: states at every so many-th step in place of what every step saves --- */
@@ -129,16 +129,16 @@ CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *ite
     const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
     const int64_t units = item->units == CELLGEN_NONE ? 1 : cg_length(b, item->units);
     switch (item->rows) {
-    case CELLGEN_BATCH_ROWS: return b->B * width;
-    case CELLGEN_TWO_BATCHES: return 2 * b->B * width;
-    case CELLGEN_CHUNK_OF_ROWS: return b->chunk_rows * width;
-    case CELLGEN_SUM_GROUPS: return cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(width);
+    case CELLGEN_BATCH_ROWS: return b->shape.B * width;
+    case CELLGEN_TWO_BATCHES: return 2 * b->shape.B * width;
+    case CELLGEN_CHUNK_OF_ROWS: return b->shape.chunk_rows * width;
+    case CELLGEN_SUM_GROUPS: return cellgen_sum_groups(b->shape.chunk_rows) * cellgen_sum_stride(width);
     case CELLGEN_PANELS:
         return heads * cg_panels_size(width, item->slots, units, cg_slot_vectors(item->widest));
     case CELLGEN_AHEAD:
-        return b->window_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
-    case CELLGEN_BATCH_SLOTS: return b->B * item->slots * units;
-    case CELLGEN_CHUNK_SLOTS: return b->chunk_rows * item->slots * units;
+        return b->shape.window_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
+    case CELLGEN_BATCH_SLOTS: return b->shape.B * item->slots * units;
+    case CELLGEN_CHUNK_SLOTS: return b->shape.chunk_rows * item->slots * units;
     default: return width;
     }
 }
@@ -149,8 +149,8 @@ CELLGEN_STATIC int64_t cg_packed_bytes(const cg_row_block *b, const cellgen_memo
     if (item->rows != CELLGEN_PANELS) return CELLGEN_BYTES(cg_count(b, item));
     const int64_t heads = item->heads == CELLGEN_NONE ? 1 : cg_length(b, item->heads);
     const int64_t inner = cg_length(b, item->width), units = cg_length(b, item->units), vectors = cg_slot_vectors(item->widest);
-    if (b->in_int8) return heads * cellgen_panels_bytes_int8(inner, item->slots, units, vectors);
-    return CELLGEN_BYTES(heads * cg_panels_size(b->in_bf16 ? cellgen_bf16_words(b->in_bf16, inner) : inner, item->slots, units, vectors));
+    if (b->modes.products == CG_INT8) return heads * cellgen_panels_bytes_int8(inner, item->slots, units, vectors);
+    return CELLGEN_BYTES(heads * cg_panels_size(b->modes.bf16_way ? cellgen_bf16_words(b->modes.bf16_way, inner) : inner, item->slots, units, vectors));
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -160,7 +160,7 @@ CELLGEN_STATIC int64_t cg_place_packed(cg_row_block *b, uintptr_t address)
     for (int i = 0; i < b->f->memories; ++i) {
         const cellgen_memory *item = b->f->memory + i;
         if (!item->is_packed) continue;
-        if (address) b->memory[i] = (real *)(address + (uintptr_t)bytes);
+        if (address) b->at.memory[i] = (real *)(address + (uintptr_t)bytes);
         bytes += cg_packed_bytes(b, item);
     }
     return bytes;
@@ -183,7 +183,7 @@ CELLGEN_STATIC int cg_is_needed(int when, const cellgen_options *options, const 
 /* Whether rows are rounded before products read them. */
 CELLGEN_INLINE int cg_rounds_rows(const cg_row_block *b)
 {
-    return b->in_bf16 || (b->in_int8 && CELLGEN_FIXED_ROWS);
+    return b->modes.bf16_way || (b->modes.products == CG_INT8 && CELLGEN_FIXED_ROWS);
 }
 
 CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b);
@@ -192,14 +192,14 @@ CELLGEN_STATIC int64_t cg_widest_rounded(const cg_row_block *b, int number);
 /* Elements for each row of a weight gradient in the block that its product packs. */
 CELLGEN_INLINE int64_t cg_product_depth(const cg_row_block *b)
 {
-    const int64_t rows = b->chunk_steps * b->B;
-    return cellgen_depth_of(b->in_bf16 == CELLGEN_BF16_TILES ? cellgen_bf16_words(CELLGEN_BF16_TILES, rows + 31) : rows);
+    const int64_t rows = b->shape.chunk_steps * b->shape.B;
+    return cellgen_depth_of(b->modes.bf16_way == CELLGEN_BF16_TILES ? cellgen_bf16_words(CELLGEN_BF16_TILES, rows + 31) : rows);
 }
 
 /* Whether a chunk may end within a group of 32 rows, which the next one completes. */
 CELLGEN_INLINE int cg_carries(const cg_row_block *b)
 {
-    return b->f->is_backward && b->in_bf16 == CELLGEN_BF16_TILES && b->B % 32 != 0;
+    return b->f->is_backward && b->modes.bf16_way == CELLGEN_BF16_TILES && b->shape.B % 32 != 0;
 }
 
 /* Elements that one head of a stage of weight gradients carries at the most. */
@@ -237,57 +237,39 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
     const cg_function *const f = b->f;
     const int tables = cg_is_needed(CELLGEN_WITH_TABLES, options, plan, own);
     int64_t bytes = 0;
-    CELLGEN_TAKE(b->memory, real *, 1, f->memories + 1);
-    CELLGEN_TAKE(b->series, cg_series, 1, 3 * f->series + 1);
-    b->staged = b->series ? b->series + f->series : 0;
-    b->across = b->series ? b->series + 2 * f->series : 0;
+    CELLGEN_TAKE(b->at.memory, real *, 1, f->memories + 1);
+    CELLGEN_TAKE(b->at.series, cg_series, 1, 3 * f->series + 1);
+    b->at.staged = b->at.series ? b->at.series + f->series : 0;
+    b->at.across = b->at.series ? b->at.series + 2 * f->series : 0;
     for (int part = 0; part < f->parts; ++part)
-        CELLGEN_TAKE(b->walks[part], cg_walk, 1, f->part[part].places + 1);
-    CELLGEN_TAKE(b->strides, int64_t, 1, f->flag_strides + 4);
-    CELLGEN_TAKE(b->args, char, f->is_backward, CELLGEN_WORD * (f->members + 4));
+        CELLGEN_TAKE(b->at.walks[part], cg_walk, 1, f->part[part].places + 1);
+    CELLGEN_TAKE(b->at.strides, int64_t, 1, f->flag_strides + 4);
+    CELLGEN_TAKE(b->at.args, char, f->is_backward, CELLGEN_WORD * (f->members + 4));
     for (int i = 0; i < f->memories; ++i) {
         const cellgen_memory *item = f->memory + i;
         real *place;
         if (item->is_packed) continue;
         CELLGEN_TAKE(place, real, cg_is_needed(item->when, options, plan, own), cg_count(b, item));
-        if (address) b->memory[i] = place;
+        if (address) b->at.memory[i] = place;
     }
-    CELLGEN_TAKE(b->product_block, real, f->product_rows != CELLGEN_NONE,
+    CELLGEN_TAKE(b->at.product_block, real, f->product_rows != CELLGEN_NONE,
                  f->product_rows == CELLGEN_NONE ? 0 : cg_length(b, f->product_rows) * cg_product_depth(b));
-    CELLGEN_TAKE(b->carried, real, cg_carries(b), cg_carries(b) && f->parts > 1 ? cg_carried_before(b, f->part[1].stages) : 0);
-    CELLGEN_TAKE(b->validity, unsigned char, tables, b->T * b->B);
-    CELLGEN_TAKE(b->resets, unsigned char, tables, b->T * b->B);
-    CELLGEN_TAKE(b->before, int32_t, tables && f->is_backward, b->T * b->B);
-    CELLGEN_TAKE(b->sparse, cg_series, b->every > 1, f->series + 1);
-    CELLGEN_TAKE(b->whole, real, b->every > 1 && f->is_backward, (b->segment ? b->segment : b->T) * b->B * cg_sparse_width(b));
-    CELLGEN_TAKE(b->shown, real, (b->every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->at.carried, real, cg_carries(b), cg_carries(b) && f->parts > 1 ? cg_carried_before(b, f->part[1].stages) : 0);
+    CELLGEN_TAKE(b->at.validity, unsigned char, tables, b->shape.T * b->shape.B);
+    CELLGEN_TAKE(b->at.resets, unsigned char, tables, b->shape.T * b->shape.B);
+    CELLGEN_TAKE(b->at.before, int32_t, tables && f->is_backward, b->shape.T * b->shape.B);
+    CELLGEN_TAKE(b->at.sparse, cg_series, b->shape.every > 1, f->series + 1);
+    CELLGEN_TAKE(b->at.whole, real, b->shape.every > 1 && f->is_backward, (b->shape.segment ? b->shape.segment : b->shape.T) * b->shape.B * cg_sparse_width(b));
+    CELLGEN_TAKE(b->at.shown, real, (b->shape.every > 1 || (tables && cg_keeps_states(options))) && !f->is_backward, b->shape.B * cg_sparse_width(b));
     const int rounds = cg_rounds_rows(b);
-    for (int part = 0; part < f->parts && rounds; ++part) b->widest_rounded[part] = cg_widest_rounded(b, part);
-    CELLGEN_TAKE(b->rounded, cellgen_pair, rounds, rounds ? cg_rounded_count(b) : 0);
-    CELLGEN_TAKE(b->zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
+    for (int part = 0; part < f->parts && rounds; ++part) b->at.widest_rounded[part] = cg_widest_rounded(b, part);
+    CELLGEN_TAKE(b->at.rounded, cellgen_pair, rounds, rounds ? cg_rounded_count(b) : 0);
+    CELLGEN_TAKE(b->at.zeros, real, 1, f->zeros == CELLGEN_NONE ? 0 : cg_length(b, f->zeros));
     return bytes;
 }
 
 CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options);
-
-/* In which way operands of products are rounded to bfloat16, 0: they are not. */
-CELLGEN_INLINE int cg_bf16_way(const cellgen_options *options)
-{
-    return CELLGEN_PRECISION == 32 && options && options->products == CELLGEN_PRODUCTS_BF16 ? cellgen_bf16_way() : 0;
-}
-
-/* Whether weights of products are int8. */
-CELLGEN_INLINE int cg_is_in_int8(const cg_function *f, const cellgen_options *options)
-{
-    return CELLGEN_PRECISION == 32 && !f->is_backward && options && options->products == CELLGEN_PRODUCTS_INT8;
-}
-
-/* Whether arrays over time have types of their own. */
-CELLGEN_INLINE int cg_is_stored(const cellgen_options *options)
-{
-    return CELLGEN_PRECISION == 32 && options && options->stored;
-}
 
 /* Steps of a window of such arrays: a multiple of `unit`, or all. */
 CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
@@ -301,27 +283,33 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
     const int64_t most = f->is_backward ? (n[1] + plan->row_blocks - 1) / plan->row_blocks : n[1];
     memset(b, 0, sizeof *b);
     b->f = f;
-    b->extent = extent;
-    memcpy(b->n, n, (size_t)f->dims * sizeof *n);
-    b->n[1] = rows;
-    b->T = n[0];
-    b->B = rows;
-    b->batch = n[1];
-    b->chunk_steps = n[1] > 0 && n[0] > 0 ? cellgen_chunk_rows(n[0], most, plan->chunk_rows) / most : 1;
-    b->chunk_rows = b->chunk_steps * rows;
-    b->window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
-    b->window_steps = rows > 0 && n[0] > 0 ? b->window_rows / rows : 1;
-    b->segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
-    if (b->segment && cg_band_rows(f, n, extent, options)) { /* a segment is a chunk: bands keep what it defers */
-        b->chunk_steps = b->segment;
-        b->chunk_rows = b->chunk_steps * rows;
+    b->shape.extent = extent;
+    memcpy(b->shape.n, n, (size_t)f->dims * sizeof *n);
+    b->shape.n[1] = rows;
+    b->shape.T = n[0];
+    b->shape.B = rows;
+    b->shape.batch = n[1];
+    b->shape.chunk_steps = n[1] > 0 && n[0] > 0 ? cellgen_chunk_rows(n[0], most, plan->chunk_rows) / most : 1;
+    b->shape.chunk_rows = b->shape.chunk_steps * rows;
+    b->shape.window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
+    b->shape.window_steps = rows > 0 && n[0] > 0 ? b->shape.window_rows / rows : 1;
+    b->shape.segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
+    if (b->shape.segment && cg_band_rows(f, n, extent, options)) { /* a segment is a chunk: bands keep what it defers */
+        b->shape.chunk_steps = b->shape.segment;
+        b->shape.chunk_rows = b->shape.chunk_steps * rows;
     }
-    b->in_bf16 = cg_bf16_way(options);
-    b->in_int8 = cg_is_in_int8(f, options);
-    b->stored = cg_is_stored(options);
-    if (b->stored && f->is_backward && !b->segment) b->segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->chunk_steps);
-    b->every = options && options->every > 1 && !options->last && !b->stored ? options->every : 1;
-    b->lead = options && options->reverse ? n[0] % b->every : b->every - 1;
+    b->shape.truncated = options ? options->window : 0;
+    const unsigned granted = cg_granted(f, options, plan->unpacked != 0);
+    cg_take_products(&b->modes, f, options);
+    b->modes.weights = granted & CG_ASKS_IN_PLACE ? CG_IN_PLACE : granted & CG_HAS_PACKED ? CG_PACKED : CG_TO_PACK;
+    b->modes.rows = rows < n[1] ? CG_BLOCK : CG_BATCH;
+    b->modes.sharing = plan->by_units ? CG_BY_UNITS : CG_BY_ROWS;
+    if (granted & CG_ASKS_WINDOWS && f->is_backward && !b->shape.segment)
+        b->shape.segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->shape.chunk_steps);
+    b->modes.residency = granted & CG_ASKS_WINDOWS ? CG_WINDOW : b->shape.segment ? CG_SEGMENT : CG_ALL_STEPS;
+    b->shape.first = b->modes.residency == CG_ALL_STEPS ? 0 : -1;
+    b->shape.every = granted & CG_ASKS_EVERY ? options->every : 1;
+    b->shape.lead = options && options->reverse ? n[0] % b->shape.every : b->shape.every - 1;
 }
 
 /* The same where what is deferred waits for all steps. */
@@ -329,6 +317,6 @@ CELLGEN_STATIC void cg_shape_whole(cg_row_block *b, const cg_function *f, const 
                                    int64_t rows, const cellgen_plan *plan, const cellgen_options *options)
 {
     cg_shape_row_block(b, f, n, extent, rows, plan, options);
-    b->chunk_steps = b->segment ? b->segment : n[0] > 0 ? n[0] : 1;
-    b->chunk_rows = b->chunk_steps * rows;
+    b->shape.chunk_steps = b->shape.segment ? b->shape.segment : n[0] > 0 ? n[0] : 1;
+    b->shape.chunk_rows = b->shape.chunk_steps * rows;
 }

@@ -34,8 +34,9 @@ CELLGEN_STATIC void cg_shape_segment(cg_segment *segment, const cg_function *f, 
     if (threads > 1) segment->band_rows = 0;
     forward->extent(n, segment->extent);
     cg_shape_row_block(&segment->row_block, forward, n, segment->extent, n[1], &segment->plan, &segment->options);
-    segment->row_block.segment = cg_segment_steps(options, n[0]);
-    segment->row_block.first = -1;
+    segment->row_block.shape.segment = cg_segment_steps(options, n[0]);
+    segment->row_block.shape.first = -1;
+    if (segment->row_block.modes.residency == CG_ALL_STEPS) segment->row_block.modes.residency = CG_SEGMENT;
 }
 
 /* Say which arrays hold the rows of a band alone. */
@@ -46,8 +47,8 @@ CELLGEN_STATIC void cg_mark_bands(cg_segment *segment, const cg_function *f)
     for (int i = 0; i < f->forward->members; ++i)
         segment->banded_forward[i] = (unsigned char)(cg_width_made(b, i) != 0 && cg_is_of_band(f, i));
     for (int i = 0; i < f->mades; ++i) segment->banded[f->made[i].member] = segment->banded_forward[f->made[i].by];
-    b->banded = segment->banded_forward;
-    b->band_rows = segment->band_rows;
+    b->at.banded = segment->banded_forward;
+    b->shape.band_rows = segment->band_rows;
 }
 
 /* Give a segment its memory from `address` on (0: none); tell how many bytes that takes. Of each array there is
@@ -58,13 +59,13 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
     cg_row_block *const b = &segment->row_block;
     const cg_function *const forward = f->forward;
     const uintptr_t packed = segment->options.packed ? (uintptr_t)segment->options.packed : address;
-    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->n, &segment->options);
+    int64_t bytes = segment->options.packed ? 0 : cg_packed_size(forward, b->shape.n, &segment->options);
     bytes += cg_place_all(b, &segment->options, &segment->plan, 0, address ? address + (uintptr_t)bytes : 0);
     if (address) cg_place_packed(b, packed);
-    CELLGEN_TAKE(b->args, char, 1, CELLGEN_WORD * (forward->members + 4));
+    CELLGEN_TAKE(b->at.args, char, 1, CELLGEN_WORD * (forward->members + 4));
     CELLGEN_TAKE(segment->args, char, 1, CELLGEN_WORD * (f->members + 4));
     if (address) {
-        memcpy(b->args, options->forward, (size_t)(CELLGEN_WORD * (forward->members + 4)));
+        memcpy(b->at.args, options->forward, (size_t)(CELLGEN_WORD * (forward->members + 4)));
         memcpy(segment->args, args, (size_t)(CELLGEN_WORD * (f->members + 4)));
     }
     CELLGEN_TAKE(segment->banded, unsigned char, 1, f->members);
@@ -74,18 +75,18 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
         const int64_t width = cg_width_made(b, i);
         real *resident;
         if (!width) continue;
-        CELLGEN_TAKE(resident, real, 1, (b->segment + 1) * b->B * width);
-        if (address) memcpy(b->args + CELLGEN_WORD * i, &resident, sizeof resident);
+        CELLGEN_TAKE(resident, real, 1, (b->shape.segment + 1) * b->shape.B * width);
+        if (address) memcpy(b->at.args + CELLGEN_WORD * i, &resident, sizeof resident);
     }
-    if (b->stored) {
-        bytes += cg_place_stored(&segment->stored, forward, b->n, segment->extent, &segment->options, b->segment, 1, b->args,
+    if (b->modes.residency == CG_WINDOW) {
+        bytes += cg_place_stored(&segment->stored, forward, b->shape.n, segment->extent, &segment->options, b->shape.segment, 1, b->at.args,
                                  address ? address + (uintptr_t)bytes : 0);
-        if (address) b->args = segment->stored.args;
+        if (address) b->at.args = segment->stored.args;
     }
     for (int i = 0; i < forward->links && address; ++i) /* final states are there: no segment writes them */
-        memcpy(b->args + CELLGEN_WORD * forward->link[i].last, b->args + CELLGEN_WORD * forward->link[i].initial, sizeof(real *));
+        memcpy(b->at.args + CELLGEN_WORD * forward->link[i].last, b->at.args + CELLGEN_WORD * forward->link[i].initial, sizeof(real *));
     for (int i = 0; i < f->mades && address; ++i)
-        memcpy(segment->args + CELLGEN_WORD * f->made[i].member, b->args + CELLGEN_WORD * f->made[i].by, sizeof(real *));
+        memcpy(segment->args + CELLGEN_WORD * f->made[i].member, b->at.args + CELLGEN_WORD * f->made[i].by, sizeof(real *));
     return bytes;
 }
 
@@ -107,14 +108,12 @@ CELLGEN_STATIC int cg_begin_segment(cg_segment *segment, const cg_function *f, c
     if (!f->forward || !options->forward || (n[0] > options->checkpoint && !options->checkpoints)) return CELLGEN_NULL_POINTER;
     cg_shape_segment(segment, f, n, cellgen_team_size(team), options);
     cg_place_segment(segment, f, options, args, address);
-    if (cg_missing(f->forward, b->args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
+    if (cg_missing(f->forward, b->at.args, CELLGEN_REQUIRED, 0)) return CELLGEN_NULL_POINTER;
     if (cg_packs_less(f->forward, n, &segment->options)) return CELLGEN_PACKED_TOO_SMALL;
     if (!cellgen_plan_fits(&segment->plan, cellgen_team_size(team), f->forward->part->can_split, 1)) return CELLGEN_PLAN_UNFIT;
     b->options = segment->options;
     b->options.checkpoint = options->checkpoint;
     b->team = team;
-    b->packed = segment->options.packed != 0;
-    b->unpacked = segment->plan.unpacked && !b->packed && !b->in_int8;
     return cg_begin(b, &segment->options, &segment->plan);
 }
 
@@ -128,18 +127,18 @@ CELLGEN_STATIC void cg_load_states(const cg_row_block *b, int64_t step, int64_t 
         const cellgen_link *const link = f->link + number;
         const int64_t width = cg_length(b, link->width), at = begin * width, count = (end - begin) * width;
         const real *const from = cg_checkpoint(b, number, step, width) + at;
-        if (b->guarded) cg_copy_row(b->memory[link->now] + at, from, count);
+        if (b->modes.guarded) cg_copy_row(b->at.memory[link->now] + at, from, count);
         if (link->flags & CELLGEN_STATE_OUTPUT)
-            cg_copy_row(b->series[link->series].rows + at, from, count);
+            cg_copy_row(b->at.series[link->series].rows + at, from, count);
         else if (link->saved != CELLGEN_NONE)
             cg_copy_row(cg_saved_start(b, link->saved, width) + at, from, count);
         else
-            cg_copy_row(b->memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->B * width + at, from, count);
+            cg_copy_row(b->at.memory[link->pair] + (cg_is_in_place(b, link) ? 0 : (step - 1) % 2) * b->shape.B * width + at, from, count);
     }
-    for (int i = 0; i < f->series && b->validity; ++i) {
+    for (int i = 0; i < f->series && b->at.validity; ++i) {
         const int64_t width = cg_length(b, f->over_time[i].width), at = begin * width;
         if (!(f->over_time[i].flags & CELLGEN_SHOWN)) continue;
-        cg_copy_row(b->series[i].rows + at, cg_checkpoint(b, number++, step, width) + at, (end - begin) * width);
+        cg_copy_row(b->at.series[i].rows + at, cg_checkpoint(b, number++, step, width) + at, (end - begin) * width);
     }
 }
 
@@ -156,8 +155,8 @@ CELLGEN_INLINE unsigned cg_switch_denormals(int from, int to, unsigned modes)
 CELLGEN_STATIC void cg_read_window(const cg_stored *stored, cg_row_block *row_blocks, int64_t count, const cellgen_plan *plan,
                                    cellgen_team *team, int64_t first, int64_t last, int thread, int threads)
 {
-    for (int64_t number = thread; number < count && row_blocks[number].first != first - 1; number += threads) {
-        row_blocks[number].first = first - 1;
+    for (int64_t number = thread; number < count && row_blocks[number].shape.first != first - 1; number += threads) {
+        row_blocks[number].shape.first = first - 1;
         cg_aim(row_blocks + number, &row_blocks[number].options, plan);
     }
     cg_widen_window(stored, first, last, stored->batch * thread / threads, stored->batch * (thread + 1) / threads);
@@ -177,18 +176,18 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
     cellgen_team_barrier(b->team, thread); /* all have left the segment before */
     for (int64_t number = thread; number <= count; number += threads) {
         cg_row_block *const row_block = number < count ? row_blocks + number : b;
-        row_block->first = first - 1;
+        row_block->shape.first = first - 1;
         cg_aim(row_block, number < count ? &row_block->options : &segment->options, number < count ? plan : &segment->plan);
     }
     cellgen_team_barrier(b->team, thread);
     for (int64_t number = 0; number < count; ++number)
-        if (row_blocks[number].whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
-    const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
-    if (b->stored) cg_widen_window(&segment->stored, first, last, own.own_begin, own.own_end);
+        if (row_blocks[number].at.whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
+    const unsigned own_modes = cg_switch_denormals(row_blocks->modes.flush, b->modes.flush, modes);
+    if (b->modes.residency == CG_WINDOW) cg_widen_window(&segment->stored, first, last, own.own_begin, own.own_end);
     cg_load_states(b, first, own.own_begin, own.own_end);
     if (own.partitions > 1) cellgen_team_barrier(b->team, thread);
     const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);
-    (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
+    (void)cg_switch_denormals(b->modes.flush, row_blocks->modes.flush, own_modes);
     cellgen_team_barrier(b->team, thread);
     return stopped;
 }
@@ -197,9 +196,9 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
 CELLGEN_STATIC void cg_form_segment(cg_row_block *b, const cellgen_options *options, const cellgen_plan *plan, int64_t first, int64_t last)
 {
     const cg_part *const part = b->f->part;
-    b->first = first - 1;
+    b->shape.first = first - 1;
     cg_aim(b, options, plan);
-    for (int i = 0; b->hoist && i < part->stages; ++i)
+    for (int i = 0; b->modes.hoist && i < part->stages; ++i)
         if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE) cg_form_ahead(b, part->stage + i, first, last, 0, 1);
 }
 
@@ -210,18 +209,18 @@ CELLGEN_STATIC int cg_run_band(cg_segment *segment, cg_row_block *row_block, con
 {
     cg_row_block *const b = &segment->row_block;
     const cg_partition rows = {0, 1, begin, end, begin, end}, own = {0, 1, begin - from, end - from, begin - from, end - from};
-    b->band = row_block->band = begin;
-    b->first = row_block->first = first - 1;
+    b->shape.band = row_block->shape.band = begin;
+    b->shape.first = row_block->shape.first = first - 1;
     cg_aim(b, &segment->options, &segment->plan);
     cg_aim(row_block, &row_block->options, plan);
-    const unsigned own_modes = cg_switch_denormals(row_block->flush, b->flush, modes);
+    const unsigned own_modes = cg_switch_denormals(row_block->modes.flush, b->modes.flush, modes);
     int stopped = 0;
     cg_load_states(b, first, begin, end);
     for (int64_t step = first; step < last && !stopped; ++step) {
         stopped = step % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, 0, 0);
         if (!stopped) cg_step(b, &rows, step, 0);
     }
-    (void)cg_switch_denormals(b->flush, row_block->flush, own_modes);
+    (void)cg_switch_denormals(b->modes.flush, row_block->modes.flush, own_modes);
     return stopped || cg_reverse_loop(row_block, &own, first, last, 0);
 }
 
@@ -231,13 +230,13 @@ CELLGEN_STATIC int cg_run_bands(cg_segment *segment, cg_row_block *row_blocks, i
                                 int64_t first, int64_t last, unsigned modes)
 {
     cg_row_block *const b = &segment->row_block;
-    const unsigned own_modes = cg_switch_denormals(row_blocks->flush, b->flush, modes);
+    const unsigned own_modes = cg_switch_denormals(row_blocks->modes.flush, b->modes.flush, modes);
     cg_form_segment(b, &segment->options, &segment->plan, first, last);
-    (void)cg_switch_denormals(b->flush, row_blocks->flush, own_modes);
-    for (int64_t number = 0, from = 0; number < count; from += row_blocks[number++].B) {
-        const int64_t all = from + row_blocks[number].B;
-        row_blocks[number].banded = segment->banded;
-        row_blocks[number].band_rows = segment->band_rows;
+    (void)cg_switch_denormals(b->modes.flush, row_blocks->modes.flush, own_modes);
+    for (int64_t number = 0, from = 0; number < count; from += row_blocks[number++].shape.B) {
+        const int64_t all = from + row_blocks[number].shape.B;
+        row_blocks[number].at.banded = segment->banded;
+        row_blocks[number].shape.band_rows = segment->band_rows;
         for (int64_t begin = from, end; begin < all; begin = end) {
             end = begin + segment->band_rows < all ? begin + segment->band_rows : all;
             if (cg_run_band(segment, row_blocks + number, plan, from, begin, end, first, last, modes)) return 1;

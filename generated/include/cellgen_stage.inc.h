@@ -62,13 +62,13 @@ CELLGEN_OUTLINE void cg_run_stage(const cg_row_block *b, int number, const cg_st
     if (!cg_is_wanted(b, stage)) return;
     for (int i = 0; i < stage->uses; ++i) {
         const int place = stage->use[i];
-        at[i] = cg_rows_at(b->walks[number] + place, step);
+        at[i] = cg_rows_at(b->at.walks[number] + place, step);
         if (number == 1 && own->place[place].how == CELLGEN_AT_SUMS) {
-            const int64_t group = (step * b->B + row_begin) / CELLGEN_SUM_ROWS;
-            at[i].rows += group % cellgen_sum_groups(b->chunk_rows) * cellgen_sum_stride(cg_length(b, own->place[place].width));
+            const int64_t group = (step * b->shape.B + row_begin) / CELLGEN_SUM_ROWS;
+            at[i].rows += group % cellgen_sum_groups(b->shape.chunk_rows) * cellgen_sum_stride(cg_length(b, own->place[place].width));
         }
     }
-    cg_frame frame = {b->n, b->args, b->memory, at, b->validity ? b->validity + step * b->B : 0, step, 0};
+    cg_frame frame = {b->shape.n, b->at.args, b->at.memory, at, b->at.validity ? b->at.validity + step * b->shape.B : 0, step, 0};
     for (int i = 0; i < stage->keeps; ++i) frame.keeps |= cg_member(b, stage->keep[i]) != 0;
     if (stage->kind == CELLGEN_IS_GROUP) {
         cg_group(b, number, stage, &frame, row_begin, row_end, part, parts);
@@ -103,22 +103,22 @@ CELLGEN_STATIC void cg_pack_panels(const cg_row_block *b, int number, int64_t th
 #endif
                 if (weight->offset != CELLGEN_NONE) from += cg_length(b, weight->offset);
                 const int64_t head_step = weight->head_step == CELLGEN_NONE ? 0 : cg_length(b, weight->head_step);
-                const cellgen_units own = cellgen_units_to_pack(number == 0 && b->by_units, turn, units,
+                const cellgen_units own = cellgen_units_to_pack(number == 0 && b->modes.sharing == CG_BY_UNITS, turn, units,
                                                                 CELLGEN_GRANULARITY(stage->granularity), (int)thread, (int)threads);
 #if CELLGEN_PRECISION == 32
-                const int64_t words = cg_panels_size(cellgen_bf16_words(b->in_bf16, inner), run->slots, units, vectors);
-                for (int64_t head = 0; head < heads && b->in_bf16; ++head)
-                    cg_pack_slot_bf16(b->in_bf16, inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
-                                      vectors, run->slots, w, (cellgen_pair *)(void *)b->memory[run->panel] + head * words);
-                if (b->in_bf16) continue;
-                for (int64_t head = 0; head < heads && b->in_int8; ++head)
+                const int64_t words = cg_panels_size(cellgen_bf16_words(b->modes.bf16_way, inner), run->slots, units, vectors);
+                for (int64_t head = 0; head < heads && b->modes.bf16_way; ++head)
+                    cg_pack_slot_bf16(b->modes.bf16_way, inner, from + head * head_step, narrow ? narrow + head * head_step : 0, cg_length(b, weight->stride), weight->transposed, own,
+                                      vectors, run->slots, w, (cellgen_pair *)(void *)b->at.memory[run->panel] + head * words);
+                if (b->modes.bf16_way) continue;
+                for (int64_t head = 0; head < heads && b->modes.products == CG_INT8; ++head)
                     cg_pack_slot_int8(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own, vectors, run->slots, w,
-                                      (int8_t *)(void *)b->memory[run->panel] + head * cellgen_panels_bytes_int8(inner, run->slots, units, vectors));
-                if (b->in_int8) continue;
+                                      (int8_t *)(void *)b->at.memory[run->panel] + head * cellgen_panels_bytes_int8(inner, run->slots, units, vectors));
+                if (b->modes.products == CG_INT8) continue;
 #endif
                 for (int64_t head = 0; head < heads; ++head)
                     cg_pack_slot(inner, from + head * head_step, cg_length(b, weight->stride), weight->transposed, own,
-                                 vectors, run->slots, w, b->memory[run->panel] + head * panel);
+                                 vectors, run->slots, w, b->at.memory[run->panel] + head * panel);
             }
         }
     }

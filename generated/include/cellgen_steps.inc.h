@@ -9,10 +9,10 @@ typedef struct {
 } cg_partition;
 CELLGEN_INLINE cg_partition cg_partition_steps(const cg_row_block *b, int thread, int threads)
 {
-    const int64_t begin = b->B * thread / threads, end = b->B * (thread + 1) / threads;
+    const int64_t begin = b->shape.B * thread / threads, end = b->shape.B * (thread + 1) / threads;
     const cg_partition by_rows = {0, 1, begin, end, begin, end};
-    const cg_partition by_units = {thread, threads, 0, b->B, begin, end};
-    return b->by_units ? by_units : by_rows;
+    const cg_partition by_units = {thread, threads, 0, b->shape.B, begin, end};
+    return b->modes.sharing == CG_BY_UNITS ? by_units : by_rows;
 }
 
 /* What steps read where some are masked: states before them, inputs without padding, gradients of outputs
@@ -21,16 +21,16 @@ CELLGEN_STATIC void cg_prepare_states(const cg_row_block *b, const cellgen_link 
                                       int64_t end)
 {
     const int64_t width = cg_length(b, link->width);
-    real *const now = b->memory[link->now], *const initial = cg_member(b, link->initial);
+    real *const now = b->at.memory[link->now], *const initial = cg_member(b, link->initial);
     if (b->f->is_backward) {
-        cg_gather_before(now, b->series[link->series], initial, b->B, width, step, begin, end, b->before);
+        cg_gather_before(now, b->at.series[link->series], initial, b->shape.B, width, step, begin, end, b->at.before);
     } else {
         for (int64_t row = begin; row < end; ++row) {
-            const int is_reset = b->resets && b->resets[step * b->B + row];
+            const int is_reset = b->at.resets && b->at.resets[step * b->shape.B + row];
             if (is_reset || step == 0) cg_copy_row(now + row * width, is_reset ? 0 : initial + row * width, width);
         }
     }
-    if (link->start != 0) cg_start_rows(now, (real)link->start, b->B, width, step, begin, end, b->resets);
+    if (link->start != 0) cg_start_rows(now, (real)link->start, b->shape.B, width, step, begin, end, b->at.resets);
 }
 
 CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
@@ -38,18 +38,18 @@ CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t beg
     const cg_function *const f = b->f;
     for (int i = 0; i < f->links; ++i)
         if (f->link[i].flags & CELLGEN_STATE_NOW) cg_prepare_states(b, f->link + i, step, begin, end);
-    for (int i = 0; i < f->series && b->validity; ++i) {
+    for (int i = 0; i < f->series && b->at.validity; ++i) {
         const cellgen_series_row *row = f->over_time + i;
         const int64_t width = cg_length(b, row->width);
         if (row->flags & CELLGEN_REPEATED) {
-            if (!b->series[i].rows) continue;
-            real *const many = row->rows == CELLGEN_NONE ? 0 : b->memory[row->rows] + step % b->chunk_steps * b->B * width;
-            real *const own = row->flags & CELLGEN_STAGED ? b->memory[row->stage] : many;
-            cg_gather_shown(own, b->memory[row->later], b->series[i], b->T, b->B, width, step, begin, end, b->window, b->validity);
+            if (!b->at.series[i].rows) continue;
+            real *const many = row->rows == CELLGEN_NONE ? 0 : b->at.memory[row->rows] + step % b->shape.chunk_steps * b->shape.B * width;
+            real *const own = row->flags & CELLGEN_STAGED ? b->at.memory[row->stage] : many;
+            cg_gather_shown(own, b->at.memory[row->later], b->at.series[i], b->shape.T, b->shape.B, width, step, begin, end, b->shape.truncated, b->at.validity);
             if (row->flags & CELLGEN_STAGED && row->flags & CELLGEN_ACROSS)
-                cg_gather_steps(many, b->staged[i], b->B, width, 0, begin, end, 0);
+                cg_gather_steps(many, b->at.staged[i], b->shape.B, width, 0, begin, end, 0);
         } else if (row->flags & CELLGEN_STAGED) {
-            cg_gather_steps(b->memory[row->stage], b->series[i], b->B, width, step, begin, end, b->validity);
+            cg_gather_steps(b->at.memory[row->stage], b->at.series[i], b->shape.B, width, step, begin, end, b->at.validity);
         }
     }
 }
@@ -58,7 +58,7 @@ CELLGEN_OUTLINE void cg_prepare(const cg_row_block *b, int64_t step, int64_t beg
 CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int64_t row, const real *shown)
 {
     const int64_t at = cg_sparse_at(b, step);
-    const cg_series to = b->sparse[number];
+    const cg_series to = b->at.sparse[number];
     if (at >= 0 && to.rows) cg_copy_row(to.rows + at * to.step + row * to.row, shown, cg_length(b, b->f->over_time[number].width));
 }
 
@@ -66,13 +66,13 @@ CELLGEN_INLINE void cg_show(const cg_row_block *b, int number, int64_t step, int
  * others. A thread's partition. */
 CELLGEN_STATIC void cg_spread_upstream(int thread, int threads, const cg_row_block *b, int64_t first, int64_t last)
 {
-    const int64_t rows = (last - first) * b->B;
+    const int64_t rows = (last - first) * b->shape.B;
     for (int i = 0; i < b->f->series; ++i) {
-        if (!cg_is_upstream(b->f, i) || !b->sparse[i].rows) continue;
-        const cg_series from = b->sparse[i], to = b->series[i];
+        if (!cg_is_upstream(b->f, i) || !b->at.sparse[i].rows) continue;
+        const cg_series from = b->at.sparse[i], to = b->at.series[i];
         for (int64_t row = rows * thread / threads; row < rows * (thread + 1) / threads; ++row) {
-            const int64_t step = first + row / b->B, at = cg_sparse_at(b, step);
-            cg_copy_row(cg_at_step(to, step) + row % b->B * to.row, at < 0 ? 0 : from.rows + at * from.step + row % b->B * from.row, to.row);
+            const int64_t step = first + row / b->shape.B, at = cg_sparse_at(b, step);
+            cg_copy_row(cg_at_step(to, step) + row % b->shape.B * to.row, at < 0 ? 0 : from.rows + at * from.step + row % b->shape.B * from.row, to.row);
         }
     }
 }
@@ -85,32 +85,32 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
-        real *const now = b->memory[link->now] + row * width;
+        real *const now = b->at.memory[link->now] + row * width;
         if (cg_is_in_place(b, link)) continue;
         if (link->flags & CELLGEN_STATE_OUTPUT) {
-            const cg_series series = b->series[link->series];
+            const cg_series series = b->at.series[link->series];
             real *const next = cg_at_step(series, step) + row * series.row;
             if (is_valid)
                 cg_copy_row(now, next, width);
             else
                 cg_copy_row(next, found == CELLGEN_MASKED_HOLD ? now : 0, width);
-            if (b->every > 1) cg_show(b, link->series, step, row, next);
+            if (b->shape.every > 1) cg_show(b, link->series, step, row, next);
         } else if (is_valid) {
-            cg_copy_row(now, b->memory[link->pair] + step % 2 * b->B * width + row * width, width);
+            cg_copy_row(now, b->at.memory[link->pair] + step % 2 * b->shape.B * width + row * width, width);
         }
     }
-    real *shown = b->shown;
+    real *shown = b->at.shown;
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *over = f->over_time + i;
         if (!(over->flags & CELLGEN_SHOWN)) continue;
-        const cg_series series = b->series[i];
+        const cg_series series = b->at.series[i];
         const int64_t width = cg_length(b, over->width);
         const int only = cg_is_of_last_step(b, over);
         real *const made = cg_at_step(series, step) + row * series.row, *const given = cg_member(b, over->member);
         if (shown && is_valid) cg_copy_row(shown + row * width, made, width);
-        if (b->every > 1) cg_show(b, i, step, row, is_valid || found == CELLGEN_MASKED_HOLD ? shown + row * width : 0);
-        shown += shown ? b->B * width : 0;
-        if (b->every > 1) continue;
+        if (b->shape.every > 1) cg_show(b, i, step, row, is_valid || found == CELLGEN_MASKED_HOLD ? shown + row * width : 0);
+        shown += shown ? b->shape.B * width : 0;
+        if (b->shape.every > 1) continue;
         if (!is_valid) cg_copy_row(made, found == CELLGEN_MASKED_HOLD && !only ? made - series.step : 0, width);
         if (only && given && (is_valid || step == 0)) cg_copy_row(given + row * width, made, width);
     }
@@ -121,32 +121,32 @@ CELLGEN_STATIC void cg_masked_select_forward(const cg_row_block *b, int64_t step
 CELLGEN_STATIC void cg_masked_select_reverse(const cg_row_block *b, int64_t step, int64_t row, int found)
 {
     const cg_function *const f = b->f;
-    const int cut = b->window > 0 && step > 0 && step % b->window == 0;
-    const int stop = cut || (b->resets && b->resets[step * b->B + row]);
+    const int cut = b->shape.truncated > 0 && step > 0 && step % b->shape.truncated == 0;
+    const int stop = cut || (b->at.resets && b->at.resets[step * b->shape.B + row]);
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
-        real *const pair = b->memory[link->pair], *const last = cg_member(b, link->last);
+        real *const pair = b->at.memory[link->pair], *const last = cg_member(b, link->last);
         real *const first = step == 0 ? cg_member(b, link->passed) : 0; /* NULL: not wanted */
-        real *const passed = (first ? first : pair + step % 2 * b->B * width) + row * width;
-        const real *const carry = step < b->T - 1 ? pair + (step + 1) % 2 * b->B * width + row * width
+        real *const passed = (first ? first : pair + step % 2 * b->shape.B * width) + row * width;
+        const real *const carry = step < b->shape.T - 1 ? pair + (step + 1) % 2 * b->shape.B * width + row * width
                                   : last          ? last + row * width
                                                   : 0;
         if (stop || found != CELLGEN_VALID) cg_copy_row(passed, stop ? 0 : carry, width);
         if (link->upstream == CELLGEN_NONE || stop || found != CELLGEN_MASKED_HOLD) continue;
-        const cg_series given = b->series[link->upstream];
+        const cg_series given = b->at.series[link->upstream];
         if (given.rows) cg_add_row_block(passed, cg_at_step(given, step) + row * given.row, width, 0, 1);
     }
     for (int i = 0; i < f->kept && found != CELLGEN_VALID; ++i) {
         const int64_t width = cg_length(b, f->keep[i].width);
-        cg_copy_row(b->memory[f->keep[i].memory] + (step % b->chunk_steps * b->B + row) * width, 0, width);
+        cg_copy_row(b->at.memory[f->keep[i].memory] + (step % b->shape.chunk_steps * b->shape.B + row) * width, 0, width);
     }
 }
 
 CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; ++row) {
-        const int found = b->validity ? (int)b->validity[step * b->B + row] : (int)CELLGEN_VALID;
+        const int found = b->at.validity ? (int)b->at.validity[step * b->shape.B + row] : (int)CELLGEN_VALID;
         if (b->f->is_backward)
             cg_masked_select_reverse(b, step, row, found);
         else
@@ -158,8 +158,8 @@ CELLGEN_OUTLINE void cg_masked_select(const cg_row_block *b, int64_t step, int64
 CELLGEN_INLINE void cg_step(const cg_row_block *b, const cg_partition *own, int64_t step, int thread)
 {
     const cg_part *const part = b->f->part;
-    const int watched = b->guarded || (b->f->is_backward && b->window > 0), barrier = own->partitions > 1;
-    if (b->guarded) {
+    const int watched = b->modes.guarded || (b->f->is_backward && b->shape.truncated > 0), barrier = own->partitions > 1;
+    if (b->modes.guarded) {
         cg_prepare(b, step, own->own_begin, own->own_end);
         if (barrier) cellgen_team_barrier(b->team, thread);
     }
@@ -182,18 +182,18 @@ CELLGEN_OUTLINE void cg_gather(const cg_row_block *b, int64_t step, int64_t begi
     const cg_function *const f = b->f;
     for (int i = 0; i < f->series; ++i) {
         const cellgen_series_row *row = f->over_time + i;
-        if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->validity)) continue;
-        cg_gather_steps(b->memory[row->rows], b->series[i], b->B, cg_length(b, row->width), step, begin, end,
-                   row->strides != CELLGEN_NONE ? b->validity : 0);
+        if (!(row->flags & CELLGEN_ACROSS) || (row->flags & CELLGEN_REPEATED && b->at.validity)) continue;
+        cg_gather_steps(b->at.memory[row->rows], b->at.series[i], b->shape.B, cg_length(b, row->width), step, begin, end,
+                   row->strides != CELLGEN_NONE ? b->at.validity : 0);
     }
     for (int i = 0; i < f->links; ++i) {
         const cellgen_link *link = f->link + i;
         const int64_t width = cg_length(b, link->width);
         if (!(link->flags & CELLGEN_STATE_ACROSS)) continue;
-        cg_gather_before(b->memory[link->rows], b->series[link->series], cg_member(b, link->initial), b->B, width,
-                          step, begin, end, b->before);
+        cg_gather_before(b->at.memory[link->rows], b->at.series[link->series], cg_member(b, link->initial), b->shape.B, width,
+                          step, begin, end, b->at.before);
         if (link->start != 0)
-            cg_start_rows(b->memory[link->rows], (real)link->start, b->B, width, step, begin, end, b->resets);
+            cg_start_rows(b->at.memory[link->rows], (real)link->start, b->shape.B, width, step, begin, end, b->at.resets);
     }
 }
 
@@ -202,8 +202,8 @@ CELLGEN_STATIC void cg_scatter(const cg_row_block *b, int64_t step, int64_t begi
 {
     for (int i = 0; i < b->f->series; ++i) {
         const cellgen_series_row *row = b->f->over_time + i;
-        if (row->flags & CELLGEN_SCATTERED && b->series[i].rows)
-            cg_scatter_steps(b->series[i], b->memory[row->rows], b->B, cg_length(b, row->width), step, begin, end);
+        if (row->flags & CELLGEN_SCATTERED && b->at.series[i].rows)
+            cg_scatter_steps(b->at.series[i], b->at.memory[row->rows], b->shape.B, cg_length(b, row->width), step, begin, end);
     }
 }
 
@@ -222,7 +222,7 @@ CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stag
     const cg_stage *const stage = b->f->part[1].stage + run->first;
     const int64_t begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     if (run->by_rows && b->f->sums) {
-        const int64_t first = step * b->B; /* of all rows */
+        const int64_t first = step * b->shape.B; /* of all rows */
         const int64_t from = cellgen_partition_rows(first, rows, thread, threads);
         const int64_t to = cellgen_partition_rows(first, rows, thread + 1, threads);
         for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
@@ -231,7 +231,7 @@ CELLGEN_STATIC void cg_deferred_stages(const cg_row_block *b, const cellgen_stag
         }
     } else if (run->by_rows) {
         for (int i = 0; i < run->stages; ++i) cg_run_stage(b, 1, stage + i, step, begin, end, 0, 1);
-    } else if (stage->kind == CELLGEN_IS_GROUP && (stage->heads != CELLGEN_NONE || !b->unpacked)) {
+    } else if (stage->kind == CELLGEN_IS_GROUP && (stage->heads != CELLGEN_NONE || b->modes.weights != CG_IN_PLACE)) {
         cg_run_stage(b, 1, stage, step, begin, end, 0, 1);
     } else {
         cg_run_stage(b, 1, stage, step, 0, rows, thread, threads);
@@ -242,13 +242,13 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
 {
     const cg_function *const f = b->f;
     const cg_part *const part = f->part + 1;
-    const int64_t rows = steps * b->B, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-    const int64_t first = step * b->B, ring = cellgen_sum_groups(b->chunk_rows);
+    const int64_t rows = steps * b->shape.B, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    const int64_t first = step * b->shape.B, ring = cellgen_sum_groups(b->shape.chunk_rows);
     for (int i = 0; i < f->sums; ++i)
-        cg_clear_sums(b->memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
+        cg_clear_sums(b->at.memory[f->sum[i].groups], cg_length(b, f->sum[i].count), ring,
                       first + cellgen_partition_rows(first, rows, thread, threads),
-                      first + cellgen_partition_rows(first, rows, thread + 1, threads), b->T * b->B);
-    if (b->gather) {
+                      first + cellgen_partition_rows(first, rows, thread + 1, threads), b->shape.T * b->shape.B);
+    if (b->modes.gather) {
         cg_gather(b, step, begin, end);
         cellgen_team_barrier(b->team, thread);
     }
@@ -256,17 +256,17 @@ CELLGEN_STATIC void cg_deferred(const cg_row_block *b, int64_t step, int64_t ste
         const cellgen_stage_rows *run = part->run + i;
         cg_deferred_stages(b, run, step, rows, thread, threads);
         /* Rounded rows have one place, and rows are shared in another way in the next run, or in the steps. */
-        if (b->in_bf16 || part->stage[run->first + run->stages - 1].barrier) cellgen_team_barrier(b->team, thread);
+        if (b->modes.bf16_way || part->stage[run->first + run->stages - 1].barrier) cellgen_team_barrier(b->team, thread);
     }
     if (f->steps_totals) cellgen_team_barrier(b->team, thread);
     for (int i = 0; i < f->steps_totals; ++i) {
         const cellgen_steps_total *total = f->steps_total + i;
         real *const sum = cg_either(b, total->member, total->memory);
         if (!sum) continue;
-        cg_add_steps(sum, b->memory[total->summand],
-                     b->validity ? b->validity + first : 0, steps, b->B, cg_length(b, total->width), thread, threads);
+        cg_add_steps(sum, b->at.memory[total->summand],
+                     b->at.validity ? b->at.validity + first : 0, steps, b->shape.B, cg_length(b, total->width), thread, threads);
     }
-    if (b->gather && cg_has_scattered(f)) {
+    if (b->modes.gather && cg_has_scattered(f)) {
         cellgen_team_barrier(b->team, thread);
         cg_scatter(b, step, begin, end);
     }
@@ -279,15 +279,15 @@ CELLGEN_STATIC void cg_add_row_sums(const cg_row_block *b, int64_t step, int64_t
         const cellgen_sum *sum = b->f->sum + i;
         real *const whole = cg_either(b, sum->member, sum->memory);
         if (!whole) continue;
-        cg_add_sums(whole, b->memory[sum->groups], cg_length(b, sum->count),
-                    cellgen_sum_groups(b->chunk_rows), step * b->B, (step + steps) * b->B, thread, threads);
+        cg_add_sums(whole, b->at.memory[sum->groups], cg_length(b, sum->count),
+                    cellgen_sum_groups(b->shape.chunk_rows), step * b->shape.B, (step + steps) * b->shape.B, thread, threads);
     }
 }
 
 /* What one thread does once a sequence, on weights alone. */
 CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *))
 {
-    const cg_frame frame = {b->n, b->args, b->memory, 0, 0, 0, 0};
+    const cg_frame frame = {b->shape.n, b->at.args, b->at.memory, 0, 0, 0, 0};
     work(&frame);
 }
 
@@ -296,7 +296,7 @@ CELLGEN_STATIC void cg_once(const cg_row_block *b, void (*work)(const cg_frame *
 CELLGEN_STATIC int cg_reverse_loop(cg_row_block *b, const cg_partition *own, int64_t first, int64_t last, int thread)
 {
     for (int64_t step = last - 1; step >= first; --step) {
-        const int64_t done = b->T - 1 - step;
+        const int64_t done = b->shape.T - 1 - step;
         if (done % CELLGEN_STOP_STEPS == 0 && cg_stops(&b->stop, b->team, thread, done / CELLGEN_STOP_STEPS)) return 1;
         cg_step(b, own, step, thread);
     }

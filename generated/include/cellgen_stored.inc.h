@@ -94,7 +94,8 @@ CELLGEN_STATIC int64_t cg_place_stored(cg_stored *stored, const cg_function *f, 
     stored->batch = n[1];
     stored->options = *options;
     stored->options.every = 0;
-    stored->every = options->every > 1 && !options->last ? options->every : 1;
+    const unsigned granted = cg_exclude(cg_asked(f, options, 0) & ~(unsigned)CG_ASKS_WINDOWS); /* as of float arrays */
+    stored->every = granted & CG_ASKS_EVERY ? options->every : 1;
     stored->lead = options->reverse ? n[0] % stored->every : stored->every - 1;
     CELLGEN_TAKE(stored->array, cg_stored_array, 1, f->members + 1);
     CELLGEN_TAKE(stored->args, char, 1, CELLGEN_WORD * (f->members + 4));
@@ -194,8 +195,8 @@ CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block 
 #if CELLGEN_PRECISION == 32
     for (int i = 0; i < stored->arrays && first > 0; ++i) {
         const cg_stored_array *const array = stored->array + i;
-        for (int64_t row = b->B * thread / threads; array->starts && row < b->B * (thread + 1) / threads; ++row) {
-            const int64_t source = b->before ? b->before[first * b->B + row] : first - 1;
+        for (int64_t row = b->shape.B * thread / threads; array->starts && row < b->shape.B * (thread + 1) / threads; ++row) {
+            const int64_t source = b->at.before ? b->at.before[first * b->shape.B + row] : first - 1;
             if (source >= 0)
                 cellgen_widen(array->resident + (from + row) * array->width,
                               array->rows + source * array->step + (from + row) * array->row, array->width, array->kind);
@@ -210,9 +211,9 @@ CELLGEN_STATIC void cg_widen_starts(const cg_stored *stored, const cg_row_block 
 CELLGEN_STATIC int64_t cg_stored_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
                                        const cellgen_options *options, const cellgen_plan *plan)
 {
-    cg_row_block shape;
-    cg_shape_row_block(&shape, f, n, extent, n[1], plan, options);
-    return f->is_backward ? shape.segment : cg_window_of_steps(f, n, extent, options, shape.window_steps);
+    cg_row_block b;
+    cg_shape_row_block(&b, f, n, extent, n[1], plan, options);
+    return f->is_backward ? b.shape.segment : cg_window_of_steps(f, n, extent, options, b.shape.window_steps);
 }
 
 CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,

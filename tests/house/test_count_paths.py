@@ -14,9 +14,8 @@ RECORDS = {
     "cellgen/runtime/options.py Options",
     "generated/include/cellgen_numbers.h cellgen_numbers",
     "generated/include/cellgen_options.h cellgen_options",
-    "generated/include/cellgen_row_block.inc.h cg_row_block",
 }
-"""The record in Python, what is generated of it, and the driver's own of a row block."""
+"""The record in Python, and what is generated of it."""
 
 
 def counted(what: str) -> int:

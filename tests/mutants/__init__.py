@@ -79,7 +79,7 @@ def named() -> tuple[Mutant, ...]:
         _named(
             "a reverse run is not gathered",
             f"{headers}/cellgen_place.inc.h",
-            "b->gather = b->validity || !evenly_strided || b->B < b->batch",
+            "b->modes.gather = b->at.validity || !evenly_strided || b->modes.rows != CG_BATCH",
             " || !evenly_strided",
             "",
             ("gru",),
