@@ -186,20 +186,14 @@ inline dim3 cellgen_entry_block(int64_t places)
     return dim3(shared, 256 / shared);
 }
 
-inline dim3 cellgen_entry_grid(int64_t entries, int64_t places)
-{
-    const dim3 block = cellgen_entry_block(places);
-    return dim3((unsigned)((entries + block.y - 1) / block.y));
-}
-
 /* Some threads per entry of each row, side by side along an axis of that many places. */
 #define CELLGEN_ENTRIES(run, kernel, rows, units, places, ...)                                     \
     do {                                                                                           \
-        if ((rows) > 0 && (units) > 0)                                                             \
-            CELLGEN_LAUNCH_BLOCKS(run, kernel, cellgen_entry_grid((rows) * (units), places),       \
-                                  cellgen_entry_block(places), rows, units, __VA_ARGS__);          \
+        const dim3 block = cellgen_entry_block(places);                                            \
+        const unsigned blocks = (unsigned)(((rows) * (units) + block.y - 1) / block.y);            \
+        if (blocks > 0)                                                                            \
+            CELLGEN_LAUNCH_BLOCKS(run, kernel, dim3(blocks), block, rows, units, __VA_ARGS__);     \
     } while (0)
-
 #define CELLGEN_MY_ENTRY ((int64_t)blockIdx.x * blockDim.y + threadIdx.y)
 
 /* The row and the unit of a thread in an elementwise kernel. */
