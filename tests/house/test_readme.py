@@ -89,7 +89,8 @@ def test_own_cell_of_the_readme_is_the_example():
 
 def test_commands_named_in_the_readme_exist():
     known = set(re.findall(r"│ (\w+) ", output_of("cellgen --help"))) or {"list"}
-    text = "\n".join([*blocks("sh"), *re.findall(r"`(cellgen [^`]*)`", README)])
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    text = "\n".join([*blocks("sh"), *re.findall(r"`(cellgen [^`]*)`", README + page)])
     for command in re.findall(r"(?:^|[\s/])cellgen (\w+)", text):
         assert command in {*known, "list", "show", "build", "check", "doctor", "cache"}, command
     for path in re.findall(r"python (\S+\.py)", README):
@@ -103,7 +104,16 @@ def test_table_of_cells_is_the_catalogue():
         f"| `{e.name}` | {e.text} | {', '.join(f'`{s}`' for s in e.states)} | {e.source} |\n"
         for e in catalogue()
     )
-    assert TABLE + rows in README
+    assert TABLE + rows in (ROOT / "docs/reference/cells.md").read_text(encoding="utf-8")
+
+
+def test_a_family_of_the_readme_names_every_cell_once():
+    section = README[README.index("## Cells") : README.index("## Limits")]
+    assert sorted(re.findall(r"`(\w+)`", section)) == sorted(e.name for e in catalogue())
+
+
+def test_the_readme_is_for_the_first_ten_minutes():
+    assert README.count("\n") <= 180
 
 
 def test_every_code_of_the_language_is_documented():
