@@ -50,6 +50,8 @@ CPU = TensorPlace(
     widens=True,
 )
 CUDA = TensorPlace("cuda", (*WIDE, torch.bfloat16))
+ANYWHERE = TensorPlace("torch", (*WIDE, torch.bfloat16, torch.float16))
+"""What a form of torch's own operators has, on every device."""
 
 PLACES: dict[str, TensorPlace] = {"cpu": CPU, "meta": CPU, "cuda": CUDA}
 """By torch's name of the type of device. Tests put the emulation in the place of the CPU."""

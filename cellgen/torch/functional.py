@@ -23,7 +23,10 @@ from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.runtime.options import BF16, Options
-from cellgen.torch import operators  # noqa: F401 - defines the operators
+from cellgen.torch import (
+    forms,
+    operators,  # noqa: F401 - defines the operators
+)
 from cellgen.torch.calls import Tables, run_below, run_forward
 from cellgen.torch.derivatives import Call, Forward, backward, forward_along
 from cellgen.torch.devices import CPU, PLACES
@@ -153,25 +156,25 @@ class CellFunction:
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, and those that
     ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept: as those of
     ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
-    that are not asked for are None.
-
-    Raises TensorError (a RuntimeError), KindError (a TypeError), BuildError.
+    that are not asked for are None. Raises TensorError (a RuntimeError), KindError (a TypeError).
     """
 
-    def __init__(self, found: Known) -> None:
-        self.known = found
+    def __init__(self, found: Known, form: str, chunk: int) -> None:
+        self.known, self.asked_form, self.chunk = found, form, chunk
+        self.form = forms.taken(found, form)
         layout = self.layout = found.layout
         self.names = tuple(item.name for item in layout.theta)
         self.scalars = {item.name: float(item.default or 0.0) for item in layout.scalars}
         self.states = tuple(item.name for item in layout.theta if item.role == "state")
         fields = [item.name for item in layout.outputs]
         timed = [item.name for item in layout.outputs if item.over_time]
-        self.over_time: Callable[..., Any] = _named(f"{layout.cell}_over_time", timed)
+        self.over_time: Callable[..., Any] = namedtuple(f"{layout.cell}_over_time", timed)  # type: ignore[misc]
         self.over_time_names = tuple(timed)
         finals = {item.of: item.name for item in layout.outputs if item.of}
         self.finals = tuple(finals[name] for name in self.states)
         self.masks = found.masks
-        self.result: Callable[..., Any] = _named(f"{layout.cell}_outputs", fields)
+        self.results = forms.results_of(f"{layout.cell}_outputs", fields)
+        self.result: Callable[..., Any] = self.results[forms.STEP]
         self.__name__ = layout.cell
         self._expected = frozenset(self.names)
         self._items = {item.name: item for item in layout.theta}
@@ -189,7 +192,7 @@ class CellFunction:
 
     def __reduce__(self) -> tuple[object, ...]:
         text = self.known.text
-        return function, (self.known.cell if "@" in text else text,)
+        return _again, (self.known.cell if "@" in text else text, self.asked_form, self.chunk)
 
     def __call__(
         self,
@@ -202,6 +205,7 @@ class CellFunction:
         zero_output_for_mask: bool = False,
         window: int = 0,
         flush_denormals: bool = False,
+        form: str | None = None,
         **given: Any,
     ) -> Any:
         """Run the cell over time."""
@@ -216,8 +220,16 @@ class CellFunction:
         is_traced = torch.compiler.is_compiling()
         if is_traced or torch._C._is_any_autocast_enabled():
             theta = self._cast(theta)
-        options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         tables = (lengths, mask, reset)
+        if form is not None or self.form != forms.STEP:
+            how = forms.of_call(self.known, self.asked_form, form, self.chunk, theta)
+            if how is not None:
+                stated = (*rare, ("window", window), ("flush_denormals", flush_denormals))
+                how = how.with_options(self.layout, stated, self._options_of)
+                flags = (reverse, zero_output_for_mask, batch_first)
+                shown = forms.run(self.known, how, theta, scalars, tables, flags)
+                return self.results[how.form](*shown)
+        options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:
             plan = planned(_call(self.known, *options), wanted)
@@ -408,6 +420,7 @@ TABLES = ("lengths", "mask", "reset")
 
 OPTIONS = (
     *TABLES,
+    "form",
     "reverse",
     "batch_first",
     "zero_output_for_mask",
@@ -435,10 +448,6 @@ def _steps_first(table: Any) -> Any:
     return table.transpose(0, 1) if isinstance(table, Tensor) and table.dim() > 1 else table
 
 
-def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:
-    return namedtuple(name, fields)
-
-
 @functools.cache
 def _say_precision() -> None:
     """Say once in a process what autocast gets."""
@@ -449,14 +458,32 @@ def _say_precision() -> None:
     )
 
 
-def function(cell: CellOrName) -> CellFunction:
+def function(
+    cell: CellOrName, *, form: str = forms.STEP, chunk: int = forms.STEPS_OF_CHUNK
+) -> CellFunction:
     """Return a cell over time as a function of tensors: ``function(MyCell)``, ``function("gru")``.
 
     The kernel is compiled now if the cache does not have it; tangents, for derivatives of
     derivatives, when they are first needed.
 
+    ``form`` is ``"step"``, step by step; ``"chunk"`` or ``"scan"``, by layers of whole chunks of so
+    many steps (``chunk``), for cells with a memory and for scans alone; ``"auto"``: that of the two
+    which the cell has, of sequences of more than one step, else steps. Bits differ between forms.
+    ``form`` of the function and of what a call returns say what is taken; a call may have another
+    one.
+
     Raises:
         DeclarationError: what is given is no complete cell.
         BuildError: no cell that ships has the name, or the kernel cannot be compiled.
+        ArgumentError: the cell has no such form, with the statement that forbids it.
     """
-    return CellFunction(known(cell))
+    found = known(cell)
+    where = found.layout.where
+    return CellFunction(
+        found, forms.check_form(where, form), accept.whole(where, "chunk", chunk, 1)
+    )
+
+
+def _again(cell: CellOrName, form: str, chunk: int) -> CellFunction:
+    """The function that a pickle holds."""
+    return function(cell, form=form, chunk=chunk)

@@ -18,6 +18,7 @@ from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import known_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
 from cellgen.torch.errors import KindError
+from cellgen.torch.forms import STEP, STEPS_OF_CHUNK
 from cellgen.torch.functional import CellFunction, function
 from cellgen.torch.initial import Rule, check_rules, rule_of
 from cellgen.torch.packed import Padded, padded
@@ -71,6 +72,11 @@ class CellLayers(KnownToTools, torch.nn.Module):
                 self.register_parameter(item.name + suffix, torch.nn.Parameter(value, learns))
         self.reset_parameters()
 
+    @property
+    def form(self) -> str:
+        """The form in which calls run: ``"step"``, ``"chunk"`` or ``"scan"``."""
+        return self.cell.form
+
     def places(self) -> Iterator[tuple[int, str, bool]]:
         """Every layer and direction: number, what its parameters' names end in, whether reverse."""
         for layer in range(self.num_layers):
@@ -99,6 +105,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         for name, default in {**usual, "window": 0}.items():
             if getattr(self, name) != default:
                 shown.append(f"{name}={getattr(self, name)}")
+        shown += [f"form={self.form}"] * (self.form != STEP)
         shown += [f"{name}={value}" for name, value in self.scalars.items()]
         return ", ".join(shown)
 
@@ -112,33 +119,32 @@ class CellLayers(KnownToTools, torch.nn.Module):
         reset: Tensor | None = None,
         zero_output_for_mask: bool = False,
         return_outputs: bool = False,
+        form: str | None = None,
         **given: Any,
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
         is_plain = lengths is None and mask is None and reset is None and not given
-        if is_plain and not (return_outputs or torch.compiler.is_compiling()):
+        is_in_steps = (form or self.form) == STEP
+        if is_plain and is_in_steps and not (return_outputs or torch.compiler.is_compiling()):
             found = _usual(self, x, state)
             if found is not None:
                 return found
         tables = {"lengths": lengths, "mask": mask, "reset": reset}
-        flags = {"zero_output_for_mask": zero_output_for_mask, "return_outputs": return_outputs}
-        node: Any = as_node(self, self.where, (x, state), {**tables, **flags}, given)
+        flags = {"zero_output_for_mask": zero_output_for_mask, "form": form}
+        named = {**tables, **flags, "return_outputs": return_outputs}
+        node: Any = as_node(self, self.where, (x, state), named, given)
         if node is not None:
             return node  # type: ignore[no-any-return]
         refuse_onnx(self.where, self.cell.layout.cell)
         shown = self._shown(given) if given else {}
         if isinstance(x, PackedSequence):
-            return self._run_packed(x, state, tables, return_outputs, given, shown)
+            return self._run_packed(x, state, tables, return_outputs, given, shown, form)
         check_tensors(self.where, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
         check_shapes(self, x, self._split(state), given, batch_first=self.batch_first)
         if is_single:
             x, state, given = self._as_batch(x, state, given)
-        options = {
-            **tables,
-            "batch_first": self.batch_first,
-            "zero_output_for_mask": zero_output_for_mask,
-        }
+        options = {**tables, **flags, "batch_first": self.batch_first}
         outputs, states = self._run(x, self._split(state), given, options, shown)
         if is_single:
             axis = 0 if self.batch_first or asks_for_last(shown) else 1
@@ -167,6 +173,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
         return_outputs: bool,
         given: Mapping[str, Tensor],
         shown: Mapping[str, Any],
+        form: str | None,
     ) -> tuple[Any, State]:
         """Run on a packed sequence; its rows are in the order of the packing meanwhile."""
         tables = {**tables, "every": shown.get("every")}
@@ -183,7 +190,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
             name: value if name in self.cell.scalars else rows.sorted(value, self._row_axis(name))
             for name, value in given.items()
         }
-        options = {"lengths": rows.lengths_there, "batch_first": False}
+        options = {"lengths": rows.lengths_there, "batch_first": False, "form": form}
         outputs, last = self._run(rows.array, states, extra, options, shown)
         if asks_for_last(shown):
             again = _each(outputs, lambda output: rows.unsorted(output, 0))
@@ -357,6 +364,8 @@ def module(  # noqa: PLR0913 - one argument an option
     initial: Mapping[str, Rule | Tensor] | None = None,
     device: Any = None,
     dtype: Any = None,
+    form: str = STEP,
+    chunk: int = STEPS_OF_CHUNK,
     **sizes: float,
 ) -> CellLayers:
     """Return layers of any cell as a ``torch.nn.Module``: ``module(MGU, 28, 128)``.
@@ -373,18 +382,17 @@ def module(  # noqa: PLR0913 - one argument an option
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has
-    other rules by name, or tensors, and must have those of weights that do not learn
-    (``gradient=False``); ``reset_parameters()`` draws anew. ``sizes`` are dimensions beside I and H
-    by name (``D=16``), and run-time scalars. ``dropout`` is between layers; ``window`` cuts
-    gradients every so many steps; ``rate`` is p of the masks of a regularised cell, for all or by
-    name, which are drawn in training.
+    other rules or tensors by name, and must have those of fixed weights (``gradient=False``).
+    ``sizes`` are dimensions beside I and H by name (``D=16``), and run-time scalars. ``dropout`` is
+    between layers; ``window`` cuts gradients; ``rate`` is p of the masks of a regularised cell,
+    drawn in training; ``form`` and ``chunk`` as in
+    ``cellgen.torch.function``, of a call too.
 
     Raises:
         DeclarationError, BuildError: as ``cellgen.torch.function``.
-        ArgumentError: a size is missing or does not fit, or the numbers of a weight that does not
-            learn; the message names it.
+        ArgumentError: a size or a fixed weight is missing or does not fit; no such form.
     """
-    found = function(cell)
+    found = function(cell, form=form, chunk=chunk)
     where = f"module({found.layout.cell})"
     scalars = {n: accept.real(where, n, sizes.pop(n)) for n in found.scalars if n in sizes}
     roles = roles_of(found.layout, found.masks)

@@ -25,20 +25,24 @@ from cellgen.torch.errors import KindError, TensorError
 class Layout(frameworks.TensorLayout):
     """Names and shapes of a cell over time, and the check of a call with tensors."""
 
-    def check(self, theta: Sequence[Tensor]) -> dict[str, int]:
-        """Look at every tensor of a call; return its dimensions. Raises TensorError, KindError."""
+    def check(self, theta: Sequence[Tensor], place: TensorPlace | None = None) -> dict[str, int]:
+        """Look at every tensor of a call; return its dimensions. Raises TensorError, KindError.
+
+        ``place`` is what there is on the device of the first one; None: what kernels there have.
+        """
         if len(theta) != len(self.theta):
             names = ", ".join(item.name for item in self.theta)
             raise KindError(
                 f"{self.where}: found {len(theta)} tensors, expected {len(self.theta)}: {names}"
             )
         first = theta[0]
-        dtypes = self._place(first).dtypes
+        place = self._place(first, place)
+        dtypes = place.dtypes
         for item, tensor in zip(self.theta, theta, strict=True):
             if not isinstance(tensor, Tensor):
                 self._refuse_kind(item, tensor)
             if tensor.dtype not in dtypes or tensor.dtype != first.dtype:
-                self._refuse_dtype(item, tensor, first)
+                self._refuse_dtype(item, tensor, first, place)
             if tensor.device != first.device or tensor.layout != torch.strided:
                 self._refuse_device(item, tensor, first)
             if tensor.dim() != len(item.shape):
@@ -79,10 +83,12 @@ class Layout(frameworks.TensorLayout):
             if found.dim() != len(item.shape):
                 raise TensorError(self.wrong_rank(item, found.shape))
 
-    def _place(self, first: Tensor) -> TensorPlace:
+    def _place(self, first: Tensor, known: TensorPlace | None = None) -> TensorPlace:
         """What there is for the device of the first tensor. Raises TensorError, KindError."""
         if not isinstance(first, Tensor):
             self._refuse_kind(self.theta[0], first)
+        if known is not None:
+            return known
         found = PLACES.get(first.device.type)
         if found is None:
             raise TensorError(
@@ -97,8 +103,9 @@ class Layout(frameworks.TensorLayout):
             f"{shape_text(item)}; pass torch.as_tensor({item.name})"
         )
 
-    def _refuse_dtype(self, item: Argument, found: Tensor, first: Tensor) -> NoReturn:
-        place = self._place(first)
+    def _refuse_dtype(
+        self, item: Argument, found: Tensor, first: Tensor, place: TensorPlace
+    ) -> NoReturn:
         expected, wanted = place.kinds, "float32"
         if found.dtype in place.dtypes:
             wanted = element_name(first.dtype)

@@ -17,6 +17,7 @@ from cellgen.torch.run_device import DeviceRunner
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
+    from cellgen.torch.chunks.cell import ChunkedCell
 
 __all__ = ["CellOrName", "Known", "find", "known"]
 
@@ -27,6 +28,8 @@ class Known(KnownCell):
     def __init__(self, text: str, kernel: Kernel, cell: type[Cell] | None) -> None:
         super().__init__(text, kernel, cell)
         self.layout = layout_of(kernel.interface, Layout)
+        self.chunked: ChunkedCell | None = None
+        """The cell in chunks, once a call has asked for that."""
         self._device_runners: dict[bool, DeviceRunner] = {}
 
     @cached_property

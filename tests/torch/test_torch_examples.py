@@ -32,3 +32,28 @@ def test_the_code_of_the_page_runs() -> None:
     names: dict[str, object] = {}  # a block goes on from those before it, as a reader does
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)
+
+
+def generation(*how: str) -> tuple[list[float], str]:
+    """First and last loss, and the text behind the prompt."""
+    done = subprocess.run(
+        [sys.executable, "examples/torch_generation.py", "--dtype", "float64", *how],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, rest = done.stdout.split("\n", 1)
+    return [float(number) for number in re.findall(r"\d+\.\d+", first)], rest
+
+
+def test_a_model_in_chunks_learns_as_in_steps_and_generates_the_same() -> None:
+    """Rounding of 1e-16 grows over updates: losses agree to what is printed, 1e-4."""
+    how = ("--updates", "8", "--characters", "8")
+    in_chunks, text = generation("--form", "chunk", *how)
+    in_steps, same = generation("--form", "step", *how)
+    assert in_chunks == in_steps
+    assert in_chunks[1] < 0.9 * in_chunks[0]
+    assert text == same
+    assert text.startswith("PYTHON SOFTWARE FOUNDATION LICENSE ")

@@ -1,0 +1,267 @@
+"""The form in which a cell runs over time: step by step, or by layers of whole chunks.
+
+Input: a cell and the word of a caller. Output: the word for what is taken; for a form that a cell
+has not, one message with the statement that forbids it. Bits differ between forms, so that a form
+is a caller's choice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from cellgen import accept
+from cellgen.errors import ArgumentError
+from cellgen.frameworks.layout import outputs_of
+from cellgen.frameworks.shown import OUTPUT_OPTIONS, is_in_bf16, is_last
+from cellgen.runtime.call.stored import element_name
+from cellgen.runtime.options import BY_TYPE, Options
+from cellgen.torch.calls import Tables
+from cellgen.torch.devices import ANYWHERE
+from cellgen.torch.modes import is_transforming
+from cellgen.torch.planned import last_step
+from cellgen.torch.registry import Known
+
+if TYPE_CHECKING:
+    from cellgen.torch.chunks.cell import ChunkedCell, HowRun
+    from cellgen.torch.layout import Layout
+
+STEP, CHUNK, SCAN, AUTO = "step", "chunk", "scan", "auto"
+FORMS = (STEP, CHUNK, SCAN, AUTO)
+STEPS_OF_CHUNK = 64
+"""Steps of a chunk where a caller says nothing."""
+
+FLAGS = ("reverse", "zero_output_for_mask", "batch_first")
+
+REFUSED: Mapping[str, str] = {
+    "window": "gradients go through all steps of a chunk; leave window out, or pass form='step'",
+    "flush_denormals": "it is an option of kernels in C; leave it out and call "
+    "torch.set_flush_denormal(True), or pass form='step'",
+    "checkpoint": "torch keeps what gradients of chunks read; leave it out, wrap the call in "
+    "torch.utils.checkpoint, or pass form='step'",
+    "memory_limit": "torch keeps what gradients of chunks read; leave it out, wrap the call in "
+    "torch.utils.checkpoint, or pass form='step'",
+}
+"""Options that steps alone have, and what to do."""
+
+
+def check_form(where: str, form: object) -> str:
+    """Return the word of a form. Raises ArgumentError."""
+    if isinstance(form, str) and form in FORMS:
+        return FORMS[FORMS.index(form)]
+    raise ArgumentError(
+        f"{where}: form is {accept.shown(form)}, expected one of {', '.join(map(repr, FORMS))}"
+    )
+
+
+def results_of(name: str, fields: Sequence[str]) -> dict[str, Callable[..., Any]]:
+    """Named tuples of a call's results, by the form that gave them, which ``form`` of each says."""
+    classes: dict[str, Any] = {form: namedtuple(name, fields) for form in (STEP, CHUNK, SCAN)}
+    for form, made in classes.items():
+        made.form = form
+    return classes
+
+
+@functools.cache
+def own_form(known: Known) -> tuple[str, str]:
+    """The form of a cell beside steps, ``chunk`` or ``scan``; of one without, why it has none."""
+    from cellgen.language.cell import definition_of
+    from cellgen.program.chunks import form_over_time
+
+    form = form_over_time(definition_of(known.cell))
+    if form.refusal is None:
+        return (CHUNK if form.memories else SCAN), ""
+    states = ", ".join(map(str, form.refusal.states))
+    return "", f"{states}: {form.refusal.reason}"
+
+
+def taken(known: Known, form: str) -> str:
+    """The form that a word asks for. Raises ArgumentError for one that the cell has not."""
+    if form == STEP:
+        return STEP
+    own, reason = own_form(known)
+    if form == AUTO:
+        return own or STEP
+    where = known.layout.where
+    if not own:
+        raise ArgumentError(
+            f"{where}: form is {form!r}, but the cell runs step by step: {reason}; pass "
+            f"form='step', or form='auto' for whatever a cell has"
+        )
+    if form != own:
+        what = "has a memory, which goes in chunks" if own == CHUNK else "is scans alone"
+        raise ArgumentError(f"{where}: form is {form!r}, but the cell {what}; pass form={own!r}")
+    return own
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _taken_once(known: Known, form: str) -> str:
+    """The same where torch compiles a call."""
+    return taken(known, form)
+
+
+@dataclass(frozen=True)
+class FormOfCall:
+    """The form of one call, the steps of a chunk, and what is asked of its outputs."""
+
+    form: str
+    chunk: int
+    outputs: object = None
+    wanted: Options | None = None
+
+    def with_options(
+        self,
+        layout: Layout,
+        stated: Sequence[tuple[str, object]],
+        options_of: Callable[[Sequence[tuple[str, object]]], Options],
+    ) -> FormOfCall:
+        """Look at options of the call. Raises ArgumentError for those that only steps have."""
+        for name, value in stated:
+            if value and name in REFUSED:
+                raise ArgumentError(
+                    f"{layout.where}: {name} is {accept.shown(value)} with form={self.form!r}; "
+                    f"{REFUSED[name]}"
+                )
+        shown = tuple((name, value) for name, value in stated if name in OUTPUT_OPTIONS)
+        wanted = options_of(shown) if shown else None
+        return replace(self, outputs=dict(stated).get("outputs"), wanted=wanted)
+
+
+def of_call(
+    known: Known, usual: str, form: str | None, chunk: int, theta: Sequence[Tensor]
+) -> FormOfCall | None:
+    """The form of a call; None where it runs step by step.
+
+    Where the choice is left to us, a sequence of one step is a step; so is an empty one always.
+    Raises ArgumentError.
+    """
+    asked = usual if form is None else check_form(known.layout.where, form)
+    own = _taken_once(known, asked)
+    if own == STEP or not isinstance(theta[0], Tensor):
+        return None
+    shape = theta[0].shape[:2]
+    is_step = asked == AUTO and len(shape) > 0 and shape[0] == 1
+    if is_step or any(length == 0 for length in shape):
+        return None
+    return FormOfCall(own, chunk)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _derive(known: Known, gaps: bool) -> bool:
+    """Derive what a call needs; where torch compiles it, torch does not follow that."""
+    from cellgen.language.cell import definition_of
+    from cellgen.torch.chunks.cell import ChunkedCell
+
+    if known.chunked is None:
+        known.chunked = ChunkedCell(definition_of(known.cell))
+    known.chunked.derive(gaps)
+    return True
+
+
+def _how_run(chunk: int, reverse: bool, zeros: bool, narrow: bool, every: int) -> HowRun:
+    from cellgen.torch.chunks.cell import HowRun
+
+    return HowRun(chunk, reverse, zeros, narrow, every)
+
+
+def _check_outputs(cell: ChunkedCell, layout: Layout, how: FormOfCall) -> None:
+    """Refuse outputs by name that chunks do not form. Raises ArgumentError."""
+    names: Collection[object] = ()
+    if isinstance(how.outputs, tuple | list | set | frozenset):
+        names = how.outputs
+    for name in names:
+        if name in cell.unformed:
+            raise ArgumentError(
+                f"{layout.where}: outputs names {name!r} with form={how.form!r}, which forms a "
+                f"memory at the end alone; read {name}_last, or pass form='step'"
+            )
+
+
+def run(
+    known: Known,
+    how: FormOfCall,
+    theta: Sequence[Tensor],
+    scalars: Sequence[float],
+    tables: Tables,
+    flags: tuple[object, object, object],
+) -> list[Tensor | None]:
+    """Outputs of a cell over time in a form, then final states, in the order of its layout.
+
+    ``flags``: reverse, zero_output_for_mask, batch_first. Raises TensorError, KindError,
+    ArgumentError.
+    """
+    layout, wanted = known.layout, how.wanted
+    reverse, zeros, batch_first = (
+        accept.flag(layout.where, name, flag) for name, flag in zip(FLAGS, flags, strict=True)
+    )
+    sizes = layout.check(theta, ANYWHERE)
+    layout.check_steps(sizes, theta[0], *tables)
+    is_derived = _derive(known, any(table is not None for table in tables))
+    cell = known.chunked
+    assert is_derived
+    assert cell is not None
+    _check_outputs(cell, layout, how)
+    tensors = dict(zip((item.name for item in layout.theta), theta, strict=True))
+    _look(cell, layout, tensors, tables[0], sizes["T"])
+    products = BY_TYPE if wanted is None else wanted.products
+    narrow = is_in_bf16(products, element_name(theta[0].dtype))
+    shown, last = cell.run(
+        tensors,
+        dict(zip((item.name for item in layout.scalars), scalars, strict=True)),
+        sizes,
+        tables,
+        _how_run(how.chunk, reverse, zeros, narrow, 1 if wanted is None else wanted.every),
+        frozenset(layout.theta[place].name for place in layout.learns),
+    )
+    outputs = _shown(layout, shown, last, tables, reverse, wanted)
+    if not batch_first or (wanted is not None and is_last(wanted)):
+        return outputs
+    return [
+        output.transpose(0, 1) if item.over_time and output is not None else output
+        for item, output in zip(layout.outputs, outputs, strict=True)
+    ]
+
+
+def _look(
+    cell: ChunkedCell,
+    layout: Layout,
+    tensors: Mapping[str, Tensor],
+    lengths: Tensor | None,
+    steps: int,
+) -> None:
+    """Look at numbers, where that waits for no device and no transform. Raises TensorError."""
+    if torch.compiler.is_compiling() or is_transforming():
+        return
+    if next(iter(tensors.values())).device.type != "cpu":
+        return
+    cell.check_positive(tensors)
+    if lengths is not None:
+        layout.check_lengths(lengths, steps)
+
+
+def _shown(
+    layout: Layout,
+    outputs: Mapping[str, Tensor],
+    last: Mapping[str, Tensor],
+    tables: Tables,
+    reverse: bool,
+    wanted: Options | None,
+) -> list[Tensor | None]:
+    results: list[Tensor | None] = []
+    names = None if wanted is None else outputs_of(wanted)
+    for item in layout.outputs:
+        if not item.over_time:
+            results.append(last[item.name])
+            continue
+        is_wanted = names is None or item.name in names
+        found = outputs.get(item.name) if is_wanted else None
+        if found is not None and wanted is not None and is_last(wanted):
+            found = last_step(found, tables, reverse)
+        results.append(found)
+    return results
