@@ -226,7 +226,7 @@ def test_show_prints_the_plan_of_a_device_where_it_is_asked_for() -> None:
     assert shown.startswith(plain.rstrip())
     own = shown[len(plain.rstrip()) :]
     assert "gru.sequence_forward on a device" in own
-    assert "  array forward_1_sums: nT * nB * (4 * nH) of real\n" in own
+    assert "  array forward_1_sums: T * B * 4*H in the type of sums\n" in own
     assert "  strides: h_step, h_row\n" in own
     assert "  row after row: x\n" in own
     assert "  all steps at once: x @ [w_n, w_z, w_r]\n" in own

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cellgen.targets.cuda.tiers import (
-    TierChoice,
-)
+from cellgen.targets.cuda.dialect import DeviceDialect
+from cellgen.targets.cuda.tiers import TierContext, steps_of
 
 
 def indented(lines: Iterable[str]) -> list[str]:
@@ -14,36 +13,41 @@ def indented(lines: Iterable[str]) -> list[str]:
     return ["    " + line.replace("\n", "\n    ") for line in lines]
 
 
-def loop_over_steps(choice: TierChoice, steps: str, body: Sequence[str]) -> list[str]:
+def loop_over_steps(
+    tier: TierContext | None, backward: bool, body: Sequence[str], words: DeviceDialect
+) -> list[str]:
     """All steps in one launch where the host chooses so, else one after the other."""
-    loop = [f"for ({steps}) {{", *indented(body), "}"]
-    tier = choice.kernel
+    loop = [f"for ({steps_of(backward)}) {{", *indented(body), "}"]
     if tier is None:
         return loop
+    name = words.of_type(tier.name)
     if tier.kind == "stream":
-        units = tier.widest[0]
-        launch = f"CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME({tier.name}), nB, {units}, {tier.call});"
+        launch = f"{words.launch_stream}(&run, {name}, nB, {tier.widest[0]}, {tier.call});"
         chosen = "!guarded && args->tier != CELLGEN_TIER_STEPS"
-        head = [f"if ({chosen}) {{ /* {_WHOLE[tier.kind]} */"]
-    else:
-        widest = "0"
-        for units in tier.widest:
-            widest = f"cellgen_larger({widest}, {units})"
-        heads = tier.heads or "1"
-        sizes = f"nT, nB, {heads}, {widest}, {tier.shared}, {tier.fragments}, {len(tier.items)}"
-        name = f"CELLGEN_CUDA_NAME({tier.name})"
-        launch = f"CELLGEN_IN_BLOCKS(&run, ({name}<{{}}>), blocks, {tier.call});"
-        head = [
-            "cellgen_blocks blocks;",
-            f"const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>("
-            f"&run, args->tier, {sizes}, &blocks);",
-            f"if (way == CELLGEN_BY_FRAGMENT) {{ /* {_WHOLE['head' if tier.heads else 'block']},"
-            " with matrix units */",
-            "    " + launch.format("cellgen_matrix_units<store>::way"),
-            "} else if (way == CELLGEN_BY_THREAD) { /* without them */",
-        ]
-        launch = launch.format("cellgen_by_thread")
-    return [*head, f"    {launch}", "} else {", *indented(loop), "}"]
+        head = [f"if ({chosen}) {{ /* {_WHOLE[tier.kind]} */", f"    {launch}"]
+        return [*head, "} else {", *indented(loop), "}"]
+    widest = "0"
+    for units in tier.widest:
+        widest = f"cellgen_larger({widest}, {units})"
+    heads = tier.heads or "1"
+    sizes = f"nT, nB, {heads}, {widest}, {tier.shared}, {tier.fragments}, {len(tier.items)}"
+    by_fragment, by_thread = (
+        f"    {words.launch_blocks}(&run, ({name}<{way}>), blocks, {tier.call});"
+        for way in (words.by_fragment, words.by_thread)
+    )
+    return [
+        "cellgen_blocks blocks;",
+        f"const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>("
+        f"&run, args->tier, {sizes}, &blocks);",
+        f"if (way == CELLGEN_BY_FRAGMENT) {{ /* {_WHOLE['head' if tier.heads else 'block']},"
+        " with matrix units */",
+        by_fragment,
+        "} else if (way == CELLGEN_BY_THREAD) { /* without them */",
+        by_thread,
+        "} else {",
+        *indented(loop),
+        "}",
+    ]
 
 
 _WHOLE = {

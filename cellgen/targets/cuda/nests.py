@@ -13,6 +13,7 @@ from sympy import Expr, Integer
 from cellgen.language.value import Shape
 from cellgen.schedule.schedule import Walk
 from cellgen.targets.c_expressions import c_axis, c_factor
+from cellgen.targets.cuda.dialect import DeviceDialect
 
 
 def places_of_axes(axes: Shape, walk: Walk | None) -> list[str]:
@@ -39,7 +40,9 @@ def place_in_nest(walk: Walk) -> tuple[str, str]:
     return "row" if walk.rows else "0", " + ".join(terms) or "0"
 
 
-def added_up(axes: Shape, walk: Walk, inner: list[str], *, over_rows: bool) -> list[str]:
+def added_up(
+    axes: Shape, walk: Walk, inner: list[str], words: DeviceDialect, *, over_rows: bool
+) -> list[str]:
     """Wrap what is done at one place into loops over the axes that a sum goes along."""
     summed = _summed(axes, walk)
     loops = [
@@ -53,7 +56,8 @@ def added_up(axes: Shape, walk: Walk, inner: list[str], *, over_rows: bool) -> l
         number, axis = summed[-1]
         at = f"axis{number}"
         bound = f"is_mine && {at} < {c_axis(axis)}"
-        loops[-1] = f"for (int64_t {at} = threadIdx.x; {bound}; {at} += blockDim.x) {{"
+        first = words.thread[0]
+        loops[-1] = f"for (int64_t {at} = {first}; {bound}; {at} += {words.threads}) {{"
     return [*loops, *inner, *["}"] * len(loops)]
 
 

@@ -1,121 +1,69 @@
 """Spell options over time for a host function: layout and order of steps, masked steps.
 
-Input: the arrays over time and the states of a function. Output: lines of host code around the
-steps, which call ``cellgen_cuda_options.cuh``. Steps read and write arrays over time where they
-are, at strides (``<name>_step``, ``<name>_row``) that are negative where steps are taken backwards.
-An array that products or loops over all steps touch (``whole``) is redirected to a copy in the
-workspace (``own``) unless one row follows the other, any array where steps may be masked; a state
-before a step is read from a copy where ``guarded``.
+Input: ``ArraysOverTime``. Output: lines of host code around the steps, which call
+``cellgen_cuda_options.cuh``. Steps read and write arrays over time where they are, at strides
+(``<name>_step``, ``<name>_row``) that are negative where steps are taken backwards. An array that
+products or loops over all steps touch is redirected to a copy in the workspace (``own``) unless one
+row follows the other, any array where steps may be masked; a state before a step is read from a
+copy where ``guarded``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cellgen.language.value import Value
-from cellgen.program.over_time import SequencePrograms, StateLink
+from cellgen.program.over_time import StateLink
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_member
+from cellgen.schedule.device.over_time import ArrayOverTime, ArraysOverTime
 from cellgen.schedule.schedule import flat
 from cellgen.targets.c_expressions import c_axis, c_axis_text, c_mul, c_start
-from cellgen.targets.cuda.memory import DeviceWorkspace
-from cellgen.targets.cuda.places import factor
 
 
-class OverTime:
-    """The options of one function over time.
+class OptionLines:
+    """Spells the options of one function over time."""
 
-    ``before`` names the copy of each state, ``strides_of`` the strides of each array over time.
-    """
+    def __init__(self, options: ArraysOverTime) -> None:
+        self.options, self.arrays = options, options.arrays
+        self.is_backward = options.is_backward
+        self.validity, self.resets = options.validity, options.resets
+        self.source = options.source or "(int32_t *)nullptr"
 
-    def __init__(
-        self,
-        programs: SequencePrograms,
-        signature: Signature,
-        memory: DeviceWorkspace,
-        links: Sequence[StateLink],
-    ) -> None:
-        self.programs, self.signature, self.links = programs, signature, links
-        self.is_backward = signature.name != "sequence_forward"
-        rows = "CELLGEN_IF_GUARDED(nT * nB)"
-        self.validity = memory.add("step_validity", "unsigned char", rows)
-        self.resets = memory.add("step_resets", "unsigned char", rows)
-        states = {str(link.next.name) for link in programs.links}
-        outputs = {str(v.name): programs.upstream[v] for v in programs.outputs}
-        self.shown = {  # outputs that are no states, or their gradients
-            str(gradient.name) if self.is_backward else name
-            for name, gradient in outputs.items()
-            if name not in states
-        }
-        self.source = "(int32_t *)nullptr"
-        if self.is_backward or self.shown:
-            self.source = memory.add("step_before", "int32_t", rows)
-        self.given = [a for a in signature.struct_members if a.over_time]
-        self.made = [a for a in signature.results if a.over_time]
-        self.places = {a.name: n for n, a in enumerate((*self.given, *self.made))}
-        self.ordered = {
-            a.name: memory.add(
-                f"{a.name}_ordered",
-                "store",
-                f"CELLGEN_IF_MOVED({self.places[a.name]}, nT * nB * {factor(_units(a))})",
-            )
-            for a in (*self.given, *self.made)
-        }
-        self.whole: set[str] = set()
-        self.strides_of = {
-            name: (memory.names.fresh(f"{name}_step"), memory.names.fresh(f"{name}_row"))
-            for name in self.places
-        }
-        steps = "nT * nB" if self.is_backward else "nB"
-        self.before = {
-            link.previous: memory.add(
-                f"{link.previous.name}_before",
-                "store",
-                f"CELLGEN_IF_GUARDED({steps} * {factor(_width(link.previous))})",
-            )
-            for link in links
-        }
+    @property
+    def valid_rows(self) -> str:
+        """C text: the table of valid rows, where there is one."""
+        return f"guarded ? {self.validity} : nullptr"
 
     def strides(self) -> dict[str, str]:
         """C texts: elements from step to step and from row to row of arrays over time, by name."""
-        members = {}
-        for name, place in self.places.items():
-            step, row = self.strides_of[name]
-            members[step] = f"args->strides[{2 * place}]"
-            members[row] = f"args->strides[{2 * place + 1}]"
-        return members
+        names = (name for array in self.arrays for name in array.strides)
+        return {name: f"args->strides[{place}]" for place, name in enumerate(names)}
 
     def moves(self) -> list[str]:
         """C texts: the bit of each array over time, set where it has to be moved."""
         bits = []
-        for item in (*self.given, *self.made):
-            place = self.places[item.name]
-            if item.name in self.whole:
+        for array in self.arrays:
+            place = array.number
+            if array.name in self.options.whole:
                 layout = f"args->strided ? args->strides + {2 * place} : nullptr"
-                bits.append(
-                    f"cellgen_moves({place}, {layout}, args->reverse, nT, nB, {_units(item)})"
-                )
-            if self._is_shown(item):
+                units = _units(array.item)
+                bits.append(f"cellgen_moves({place}, {layout}, args->reverse, nT, nB, {units})")
+            if array.is_shown:
                 absent = "" if self.is_backward else "args->last || "
                 bits.append(f"({absent}args->every > 1 ? CELLGEN_MOVED({place}) : 0)")
         return bits or ["0"]
 
-    def _series(self, item: Argument) -> str:
+    def _series(self, array: ArrayOverTime) -> str:
         """C text: an array over time as the caller has it."""
-        text = f"cg_series(given->{c_member(item.name)}, {self._layout(item)}, nB, {_units(item)})"
-        return f"cg_every({text}, args->every)" if self._is_shown(item) else text
+        member, units = c_member(array.name), _units(array.item)
+        text = f"cg_series(given->{member}, {self._layout(array)}, nB, {units})"
+        return f"cg_every({text}, args->every)" if array.is_shown else text
 
-    def _is_shown(self, item: Argument) -> bool:
-        """Whether an array has the steps that ``every`` shows alone: an output, or its gradient."""
-        return item in self.given and item.optional if self.is_backward else item in self.made
-
-    def _layout(self, item: Argument) -> str:
-        return f"given->strided ? given->strides + {2 * self.places[item.name]} : nullptr"
+    def _layout(self, array: ArrayOverTime) -> str:
+        return f"given->strided ? given->strides + {2 * array.number} : nullptr"
 
     def _flags(self, name: str) -> str:
         """C text: a table of the caller."""
-        place = len(self.places) + ("mask", "reset").index(name)
+        place = len(self.arrays) + ("mask", "reset").index(name)
         layout = f"given->strided ? given->strides + {2 * place} : nullptr"
         return f"cg_series(given->{name}, {layout}, nB, 1)"
 
@@ -127,52 +75,53 @@ class OverTime:
             f"{self._flags('reset')}, args->reverse, args->hold, {self.validity}, {self.resets}, "
             f"{self.source});",
         ]
-        if self.is_backward and self.links:
-            copies = [f"    {self._gather_before(link)}" for link in self.links]
+        links = self.options.links
+        if self.is_backward and links:
+            copies = [f"    {self._gather_before(link)}" for link in links]
             lines += ["if (guarded) {", *copies, "}"]
-        for item in (*self.given, *self.made):
-            place, units, member = self.places[item.name], _units(item), c_member(item.name)
+        for array in self.arrays:
+            place, units, member = array.number, _units(array.item), c_member(array.name)
             lines += [
-                f"if (how & CELLGEN_MOVED({place}){self._wanted(item)}) {{",
-                *self._gather(item),
-                f"    own.{member} = {self.ordered[item.name]};",
+                f"if (how & CELLGEN_MOVED({place}){self._wanted(array)}) {{",
+                *self._gather(array),
+                f"    own.{member} = {array.ordered};",
                 f"    cellgen_lay(own.strides + {2 * place}, nB, {units});",
                 "} else {",
-                f"    own.{member} = cellgen_first(given->{member}, {self._layout(item)}, "
+                f"    own.{member} = cellgen_first(given->{member}, {self._layout(array)}, "
                 f"args->reverse, nT, nB, {units}, own.strides + {2 * place});",
                 "}",
             ]
         if not self.is_backward:
-            lines += [f"if (guarded) {self._begin_state(link)}" for link in self.links]
+            lines += [f"if (guarded) {self._begin_state(link)}" for link in links]
         return lines
 
-    def _wanted(self, item: Argument) -> str:
+    def _wanted(self, array: ArrayOverTime) -> str:
         """C text: whether an array that may be left out is there."""
-        return f" && given->{c_member(item.name)}" if item in self.given and item.optional else ""
+        may_lack = array.item.optional and not array.is_result
+        return f" && given->{c_member(array.name)}" if may_lack else ""
 
-    def _gather(self, item: Argument) -> list[str]:
+    def _gather(self, array: ArrayOverTime) -> list[str]:
         """Copy an argument into the order of computation."""
-        if item in self.made:
+        if array.is_result:
             return []
-        validity = f"guarded ? {self.validity} : nullptr"
         routine, window = "cg_gather_steps", ""
-        if item.name in self.shown:
+        if array.stateless:
             routine, window = "cg_gather_shown", "args->window, "
         return [
-            f"    {routine}(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
-            f"{self._series(item)}, args->reverse, {window}{validity});"
+            f"    {routine}(&run, nT, nB, {_units(array.item)}, {array.ordered}, "
+            f"{self._series(array)}, args->reverse, {window}{self.valid_rows});"
         ]
 
     def _gather_before(self, link: StateLink) -> str:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""
         name, width = str(link.next.name), _width(link.previous)
-        found = next((a for a in self.given if a.name == name), None)
+        found = self.options.find(name)
         series, order = f"cg_series(args->{c_member(name)}, nullptr, nB, {width})", "0"
-        if found is not None:
+        if found is not None and not found.is_result:
             series, order = self._series(found), "args->reverse"
         return self._started(
             link,
-            f"cg_gather_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
+            f"cg_gather_before(&run, nT, nB, {width}, {self._before(link)}, {series}, "
             f"args->{c_member(str(link.previous.name))}, {self.source}, {order});",
             "nT * nB",
             self.resets,
@@ -180,30 +129,33 @@ class OverTime:
 
     def _started(self, link: StateLink, text: str, rows: str, resets: str) -> str:
         """Behind a reset a state starts where it is declared to, if that is not 0."""
-        initial = c_start(self.programs.definition.initial_of(link.previous))
+        initial = c_start(self.options.programs.definition.initial_of(link.previous))
         if not initial:
             return text
-        width, before = _width(link.previous), self.before[link.previous]
+        width, before = _width(link.previous), self._before(link)
         return f"{{ {text} cg_start_rows(&run, {rows}, {width}, {before}, {initial}, {resets}); }}"
 
     def _begin_state(self, link: StateLink) -> str:
         resets = f"nT > 0 ? {self.resets} : nullptr"
         return self._started(
             link,
-            f"cg_begin_state(&run, nB, {_width(link.previous)}, {self.before[link.previous]}, "
+            f"cg_begin_state(&run, nB, {_width(link.previous)}, {self._before(link)}, "
             f"args->{c_member(str(link.previous.name))}, {resets});",
             "nB",
             resets,
         )
 
-    def masked_select(self, link: StateLink, made: str) -> str:
+    def _before(self, link: StateLink) -> str:
+        return self.options.copy_of(link.previous)
+
+    def masked_select(self, link: StateLink, left: str) -> str:
         """Put a new state right where its step is masked."""
-        is_output = int(link.next in self.programs.outputs)
+        is_output = int(link.next in self.options.programs.outputs)
         resets = f"step + 1 < nT ? {self.resets} + (step + 1) * nB : nullptr"
         return self._started(
             link,
-            f"cg_masked_select(&run, nB, {_width(link.next)}, {self.before[link.previous]}, "
-            f"{made}, {is_output}, {self.validity} + step * nB, {resets});",
+            f"cg_masked_select(&run, nB, {_width(link.next)}, {self._before(link)}, "
+            f"{left}, {is_output}, {self.validity} + step * nB, {resets});",
             "nB",
             resets,
         )
@@ -211,11 +163,11 @@ class OverTime:
     def masked_select_gradient(self, link: StateLink, passed: str, carry: str) -> str:
         """Put the gradient for the step before right where a step is masked."""
         width = _width(link.passed)
-        if link.next in self.programs.upstream:
-            name = str(self.programs.upstream[link.next].name)
-            upstream = self._series(next(a for a in self.given if a.name == name))
-        else:
-            upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
+        upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
+        if link.next in self.options.programs.upstream:
+            array = self.options.find(str(self.options.programs.upstream[link.next].name))
+            assert array is not None
+            upstream = self._series(array)
         return (
             f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
             f"args->reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
@@ -228,19 +180,19 @@ class OverTime:
 
     def end(self) -> list[str]:
         """Copy results over time to where the caller wants them."""
-        states = {str(link.next.name) for link in self.programs.links}
+        states = {str(link.next.name) for link in self.options.programs.links}
         lines = []
-        for item in self.made:
+        for array in (array for array in self.arrays if array.is_result):
             routine, validity = "cg_scatter_steps", "(const unsigned char *)nullptr"
-            if item.name not in states:
-                validity = f"guarded ? {self.validity} : nullptr"
-            if item.name in self.shown:
+            if array.name not in states:
+                validity = self.valid_rows
+            if array.stateless:
                 routine, validity = "cg_scatter_shown", f"{validity}, {self.source}"
-            wanted = "" if self.is_backward else f" && given->{c_member(item.name)}"
+            wanted = "" if self.is_backward else f" && given->{c_member(array.name)}"
             lines += [
-                f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
-                f"    {routine}(&run, nT, nB, {_units(item)}, {self._series(item)}, "
-                f"{self.ordered[item.name]}, args->reverse, {validity});",
+                f"if (how & CELLGEN_MOVED({array.number}){wanted})",
+                f"    {routine}(&run, nT, nB, {_units(array.item)}, {self._series(array)}, "
+                f"{array.ordered}, args->reverse, {validity});",
             ]
         return lines
 

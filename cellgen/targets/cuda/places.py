@@ -1,102 +1,152 @@
-"""Say where a buffer lies in a kernel's launch, as C texts.
-
-``DevicePlace`` is a base, a row stride and an element type; the functions address a view in it.
-"""
+"""Spell where a buffer lies in a launch: pointers, strides and addresses of views, in C."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Sequence
+
+from sympy import Expr
 
 from cellgen.errors import DerivationError
-from cellgen.schedule.schedule import Buffer, View
-from cellgen.targets.c_expressions import c_axis, c_factor
+from cellgen.runtime.names import c_member
+from cellgen.schedule.device.places import (
+    BeforeStep,
+    BeforeSteps,
+    DevicePlace,
+    Extent,
+    IfGiven,
+    Matrix,
+    Moment,
+    NeededWhen,
+    RowsOfArray,
+    Source,
+)
+from cellgen.schedule.schedule import View
+from cellgen.targets.c_expressions import c_axis, c_axis_text, c_factor, c_mul
+
+_STEPS = {
+    Moment.BEFORE: "(step - 1)",
+    Moment.NOW: "step",
+    Moment.AFTER: "(step + 1)",
+    Moment.LAST: "(nT - 1)",
+    Moment.END: "nT",
+}
 
 
-class Over(Enum):
-    """How a place's rows go through time where one launch works on many steps."""
-
-    ROWS = "its own rows"
-    PREVIOUS = "the rows one step earlier; the initial state at the first"
-    BATCH = "the same rows at every step"
-
-
-@dataclass(frozen=True)
-class DevicePlace:
-    """Where a buffer lies when a launch runs, as C texts: its base, row stride and element type.
-
-    ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
-    where steps lie any number of elements apart. ``element`` is ``store`` or ``real``.
-    ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
-    ``initial`` is the other pointer of ``Over.PREVIOUS``. ``uses`` are the workspace arrays and the
-    strides that these texts name. ``steady`` says that it is the same at every step.
-    ``kept`` is where the loop that reads it stores what it read, for the backward pass.
-    """
-
-    base: str
-    stride: str
-    element: str
-    rows: str = ""
-    steps: str = ""
-    column: str = ""
-    optional: bool = False
-    over: Over = Over.ROWS
-    initial: str = ""
-    uses: frozenset[str] = frozenset()
-    steady: bool = False
-    kept: DevicePlace | None = None
-
-    @staticmethod
-    def in_memory(
-        name: str, stride: str, element: str, *, rows: str = "", column: str = ""
-    ) -> DevicePlace:
-        """A place in an array of the workspace."""
-        return DevicePlace(name, stride, element, rows=rows, column=column, uses=frozenset({name}))
-
-    @property
-    def pointer(self) -> str:
-        """C text of the pointer to its first element."""
-        rows = f" + {self.rows} * {factor(self.stride)}" if self.rows else ""
-        rows = f" + {self.steps}" if self.steps else rows
-        column = f" + {self.column}" if self.column else ""
-        return f"{self.base}{rows}{column}"
+def rows_at(rows: RowsOfArray) -> str:
+    """The pointer to the first of some rows."""
+    text = f"args->{c_member(rows.array)}" if rows.of_caller else rows.array
+    if rows.at is not None and rows.strides is not None:
+        text += f" + {_STEPS[rows.at]} * {rows.strides[0]}"
+    elif rows.at is not None:
+        turn = " % 2" if rows.by_turns else ""
+        text += f" + {_STEPS[rows.at]}{turn} * nB * {c_factor(rows.stride)}"
+    return f"{text} + {c_axis(rows.column)}" if rows.column != 0 else text
 
 
-Places = Callable[[Buffer], DevicePlace]
-AddMemory = Callable[[str, str, str], str]
-"""Reserves workspace: (name, element, count) to the C text of its address."""
+def pointer_of(source: Source) -> str:
+    """The pointer to a place's first element."""
+    if isinstance(source, RowsOfArray):
+        return rows_at(source)
+    if isinstance(source, IfGiven):
+        other = rows_at(source.other) if source.other is not None else "nullptr"
+        return f"(args->{c_member(source.array)} ? {rows_at(source.rows)} : {other})"
+    if isinstance(source, BeforeStep):
+        text = f"step ? {pointer_of(source.rows)} : args->{c_member(source.initial)}"
+        masked = f"guarded ? {rows_at(source.copy)} : " if source.copy is not None else ""
+        return f"({masked}{text})"
+    stride = c_factor(source.stride)
+    return f"(guarded ? {source.copy} + nB * {stride} : args->{c_member(source.made)})"
 
 
-def moved(place: DevicePlace, offset: str) -> str:
-    """A pointer moved to a view's first element; NULL stays NULL."""
-    if not offset:
-        return place.pointer
-    if place.optional:
-        return f"{place.pointer} ? {place.pointer}{offset} : nullptr"
-    return f"{place.pointer}{offset}"
+def initial_of(source: BeforeSteps) -> str:
+    """The pointer to the states before the first step."""
+    return f"(guarded ? {source.copy} : args->{c_member(source.initial)})"
 
 
-def address(view: View, place: DevicePlace) -> str:
-    """The C text of the address of a view's first element."""
-    return f"{place.pointer}{offset_of(view, place)}"
+def stride_of(source: Source) -> str:
+    """How many elements two rows lie apart."""
+    if isinstance(source, RowsOfArray):
+        return c_factor(source.stride) if source.strides is None else source.strides[1]
+    if isinstance(source, IfGiven):
+        return stride_of(source.rows)
+    stride = c_factor(source.stride)
+    if isinstance(source, BeforeStep) and _is_strided(source.rows):
+        dense = "step == 0" if source.copy is None else "guarded || step == 0"
+        return f"({dense} ? {stride} : {stride_of(source.rows)})"
+    return stride
 
 
-def offset_of(view: View, place: DevicePlace) -> str:
+def _is_strided(rows: RowsOfArray | IfGiven) -> bool:
+    own = rows if isinstance(rows, RowsOfArray) else rows.rows
+    return own.strides is not None
+
+
+def pointer(place: DevicePlace) -> str:
+    """The pointer to a place's first element."""
+    return pointer_of(place.source)
+
+
+def stride(place: DevicePlace) -> str:
+    """How many elements two rows of a place lie apart."""
+    return stride_of(place.source)
+
+
+def offset(view: View, place: DevicePlace) -> str:
     """How far a view's first element is from its buffer's: `` + nI * nH``, or nothing."""
     if len(view.start) > 2:
         raise DerivationError(
             f"{view}: an array of {len(view.start)} axes is not rendered for CUDA yet",
             code="cuda.loop",
         )
-    offset = ""
+    text = ""
     if len(view.start) == 2 and view.start[0] != 0:
-        offset += f" + {c_factor(view.start[0])} * {factor(place.stride)}"
+        text += f" + {c_factor(view.start[0])} * {factor(stride(place))}"
     if view.start and view.start[-1] != 0:
-        offset += f" + {c_axis(view.start[-1])}"
-    return offset
+        text += f" + {c_axis(view.start[-1])}"
+    return text
+
+
+def moved(view: View, place: DevicePlace) -> str:
+    """The address of a view's first element; NULL stays NULL."""
+    at, by = pointer(place), offset(view, place)
+    return f"{at} ? {at}{by} : nullptr" if by and place.optional else f"{at}{by}"
+
+
+def address(at: Matrix) -> str:
+    """The address of a view's first element, in an array that is there."""
+    return f"{pointer(at.place)}{offset(at.view, at.place)}"
+
+
+def matrix(at: Matrix) -> tuple[str, str]:
+    """The address and the row stride of a matrix."""
+    return address(at), stride(at.place)
 
 
 def factor(text: str) -> str:
     """Bracket a C text where it is a factor."""
     return f"({text})" if " " in text and not text.startswith("(") else text
+
+
+def count(lengths: Sequence[Expr]) -> str:
+    """So many elements: a product of lengths."""
+    return " * ".join(map(c_factor, lengths)) or "1"
+
+
+def launched(lengths: Sequence[Expr]) -> str:
+    """So many rows or units, as a number of 64 bits."""
+    terms = map(c_axis, lengths)
+    return " * ".join("(int64_t)1" if term == "1" else term for term in terms)
+
+
+def extent(of: Extent) -> str:
+    """How many elements an array of the workspace has."""
+    if of.chunks_of:
+        each = f"(int64_t)({count(of.lengths)})" if of.entries else f"({launched(of.lengths)})"
+        return f"CELLGEN_CHUNKS({launched(of.chunks_of)}) * {each}"
+    text = count(of.lengths)
+    if of.need is NeededWhen.GUARDED:
+        return f"CELLGEN_IF_GUARDED({text})"
+    if of.need is NeededWhen.MOVED:
+        units = " * ".join(c_mul(c_axis_text(axis)) for axis in of.axes)
+        return f"CELLGEN_IF_MOVED({of.moved}, {text} * {factor(units)})"
+    return text

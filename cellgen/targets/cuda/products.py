@@ -1,283 +1,31 @@
-"""Stack the matrix products of a group, and spell them as calls of ``cg_gemm_*``.
+"""Spell matrix products as calls of ``cg_gemm_*``, and the copies that put weights side by side.
 
-Input: a ``Group`` or ``Product`` stages, and where operands and results lie. Output: lines of host
-code, and the packing of weights that they need. Neighbouring columns of one memory are one product:
-gates that lie side by side, and operands that lie side by side with their weights stacked.
+Input: products with their places. Output: lines of host code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-
-from sympy import Add, Expr, Integer
+from sympy import Expr, Integer
 
 from cellgen.language.ops import Form
-from cellgen.schedule import Product
-from cellgen.schedule.groups import Group, Term, Weight
-from cellgen.schedule.schedule import View
+from cellgen.schedule.device.places import BeforeSteps, Matrix, Over
+from cellgen.schedule.device.stages import (
+    Cleared,
+    DeviceProduct,
+    Panel,
+    PanelCopy,
+    WeightGradients,
+    WholeProduct,
+)
+from cellgen.schedule.schedule import Product, View, describe
 from cellgen.targets.c_expressions import c_axis, c_factor
-from cellgen.targets.cuda.places import AddMemory, DevicePlace, Over, Places, address, factor
+from cellgen.targets.cuda.places import address, count, factor, initial_of, matrix, offset, stride
+
+Text = tuple[str, str]
+"""The pointer to a matrix and its row stride."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """Columns of one memory: where they start there, and how wide they are."""
-
-    memory: str
-    start: Expr
-    width: Expr
-
-
-@dataclass(frozen=True)
-class StackedProduct:
-    """One product: an operand, or neighbours of one memory; weights for neighbouring slots."""
-
-    terms: tuple[Term, ...]
-    weights: tuple[tuple[Weight, ...], ...]
-    onto: bool
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The slots that it forms, in order."""
-        return tuple(weight.slot for weight in self.weights[0])
-
-    @property
-    def by_head(self) -> bool:
-        """Whether each head has weights of its own."""
-        return self.terms[0].by_head
-
-    def heads(self, group: Group) -> Expr | None:
-        """How many heads have weights of their own, or None."""
-        return group.heads if self.by_head else None
-
-
-@dataclass(frozen=True)
-class Panel:
-    """The weights of a run, as C texts; ``transposed`` where they lie (units, K).
-
-    ``uses`` are the workspace arrays that the pointer names.
-    """
-
-    pointer: str
-    stride: str
-    transposed: bool
-    uses: frozenset[str]
-
-
-@dataclass
-class WeightPanels:
-    """Weights that have to lie side by side, and the lines that put them there."""
-
-    add_memory: AddMemory
-    lines: list[str] = field(default_factory=list)
-    _known: dict[tuple[object, ...], Panel] = field(default_factory=dict)
-
-    def panel(self, name: str, run: StackedProduct, places: Places) -> Panel:
-        """Find the weights of a run, or pack them.
-
-        Those of heads are [slot][head][K][units], or [slot][head][units][K].
-        """
-        if run.by_head:
-            return self._heads_panel(name, run, places)
-        if len(run.terms) == 1 and _lie_side_by_side(run.weights[0]):
-            first = run.weights[0][0]
-            place = places(first.view.buffer)
-            return Panel(address(first.view, place), place.stride, first.transposed, place.uses)
-        key = (run.terms, run.weights)
-        if key not in self._known:
-            self._known[key] = self._pack(name, run, places)
-        return self._known[key]
-
-    def _heads_panel(self, name: str, run: StackedProduct, places: Places) -> Panel:
-        first = run.weights[0][0]
-        stride = c_axis(first.head[1])
-        if len(run.slots) == 1:
-            place = places(first.view.buffer)
-            return Panel(address(first.view, place), stride, first.transposed, place.uses)
-        key = (run.terms, run.weights)
-        if key not in self._known:
-            heads, width = first.view.shape
-            rows, count = c_axis(heads), f"{c_factor(heads)} * {c_factor(width)}"
-            panel = self.add_memory(name, "store", f"{len(run.slots)} * {count}")
-            for slot, weight in enumerate(run.weights[0]):
-                at = f"{panel} + {slot} * {count}" if slot else panel
-                place = places(weight.view.buffer)
-                self.lines.append(
-                    f"cg_copy(&run, {rows}, {c_axis(width)}, cg_rows({at}, {c_axis(width)}), "
-                    f"cg_in({address(weight.view, place)}, {place.stride}));"
-                )
-            self._known[key] = Panel(panel, stride, first.transposed, frozenset({panel}))
-        return self._known[key]
-
-    def _pack(self, name: str, run: StackedProduct, places: Places) -> Panel:
-        total = Add(*(_units(weight) for weight in run.weights[0]))
-        inner, width = Add(*(term.inner for term in run.terms)), c_axis(total)
-        panel = self.add_memory(name, "store", f"{c_factor(inner)} * {factor(width)}")
-        above = Integer(0)
-        for term, weights in zip(run.terms, run.weights, strict=True):
-            beside = Integer(0)
-            for weight in weights:
-                place = places(weight.view.buffer)
-                rows, units = c_axis(term.inner), c_axis(_units(weight))
-                at = panel
-                if above != 0:
-                    at += f" + {c_factor(above)} * {factor(width)}"
-                if beside != 0:
-                    at += f" + {c_axis(beside)}"
-                routine = "cg_transpose" if weight.transposed else "cg_copy"
-                self.lines.append(
-                    f"{routine}(&run, {rows}, {units}, cg_rows({at}, {width}), "
-                    f"cg_in({address(weight.view, place)}, {place.stride}));"
-                )
-                beside = beside + _units(weight)
-            above = above + term.inner
-        return Panel(panel, width, False, frozenset({panel}))
-
-
-def _units(weight: Weight) -> Expr:
-    return weight.view.shape[0 if weight.transposed else 1]
-
-
-def _lie_side_by_side(weights: Sequence[Weight]) -> bool:
-    """Whether slots' weights are neighbours in one array already."""
-    for before, after in pairwise(weights):
-        axis = 0 if before.transposed else 1
-        end = before.view.start[axis] + before.view.shape[axis]
-        same = before.view.buffer == after.view.buffer and before.transposed == after.transposed
-        other = 1 - axis
-        level = before.view.start[other] == after.view.start[other]
-        if not same or not level or after.view.start[axis] != end:
-            return False
-    return True
-
-
-class Neighbours:
-    """Which operands lie side by side, in the order of a joint memory."""
-
-    def __init__(self, order: Sequence[View] = ()) -> None:
-        self.order = list(order)
-
-    def follow(self, before: View, after: View) -> bool:
-        """Whether one operand lies right behind another."""
-        if before not in self.order or after not in self.order:
-            return False
-        return self.order.index(after) == self.order.index(before) + 1
-
-    def position(self, view: View) -> int:
-        """Where an operand stands in the order, or -1."""
-        return self.order.index(view) if view in self.order else -1
-
-
-def ordered_slots(group: Group, first: int) -> Group:
-    """Put the slots that only the first terms reach first, those that only others reach last.
-
-    So what either kind of term reaches are neighbours.
-    """
-    early = {weight.slot for term in group.terms[:first] for weight in term.weights}
-    late = {weight.slot for term in group.terms[first:] for weight in term.weights}
-    order = sorted(range(len(group.slots)), key=lambda slot: (slot in late) - (slot in early))
-    number = {slot: place for place, slot in enumerate(order)}
-    terms = tuple(
-        replace(term, weights=tuple(replace(w, slot=number[w.slot]) for w in term.weights))
-        for term in group.terms
-    )
-    return replace(group, slots=tuple(group.slots[slot] for slot in order), terms=terms)
-
-
-def stack(
-    group: Group,
-    columns: Sequence[Column],
-    neighbours: Neighbours,
-    begun: Iterable[int] = (),
-) -> list[StackedProduct]:
-    """Make the runs of a group: as few products as the places of slots and operands allow.
-
-    ``begun`` are slots that hold something already, to which products add.
-    """
-    runs: list[StackedProduct] = []
-    formed = set(begun)
-    for terms in _merged(group.terms, neighbours):
-        ordered = [sorted(term.weights, key=lambda weight: weight.slot) for term in terms]
-        start = 0
-        for end in range(1, len(ordered[0]) + 1):
-            if end < len(ordered[0]) and _continue(ordered[0], end, columns, formed):
-                continue
-            weights = tuple(tuple(row[start:end]) for row in ordered)
-            runs.append(StackedProduct(tuple(terms), weights, ordered[0][start].slot in formed))
-            start = end
-        formed |= {weight.slot for weight in ordered[0]}
-    return runs
-
-
-def _continue(
-    weights: Sequence[Weight], at: int, columns: Sequence[Column], formed: set[int]
-) -> bool:
-    before, after = weights[at - 1].slot, weights[at].slot
-    left, right = columns[before], columns[after]
-    beside = left.memory == right.memory and right.start == left.start + left.width
-    alike = weights[at - 1].transposed == weights[at].transposed or not weights[at].head
-    return after == before + 1 and beside and alike and (before in formed) == (after in formed)
-
-
-def _merged(terms: Sequence[Term], neighbours: Neighbours) -> list[list[Term]]:
-    """Put terms together whose operands lie side by side and that reach the same slots.
-
-    Those of heads stay alone, since the columns of one head lie apart.
-    """
-    alone = [t for t in terms if t.by_head or neighbours.position(t.operand) < 0]
-    joint = [term for term in terms if term not in alone]
-    joint.sort(key=lambda term: neighbours.position(term.operand))
-    merged: list[list[Term]] = [[term] for term in alone]
-    for term in joint:
-        last = merged[-1][-1] if merged else None
-        if (
-            last is not None
-            and neighbours.follow(last.operand, term.operand)
-            and _slots(last) == _slots(term)
-        ):
-            merged[-1].append(term)
-        else:
-            merged.append([term])
-    return merged
-
-
-def _slots(term: Term) -> list[int]:
-    return sorted(weight.slot for weight in term.weights)
-
-
-def outer_products(
-    products: Sequence[Product], neighbours: Neighbours
-) -> list[tuple[Product, ...]]:
-    """Put weight gradients together whose left operand is the same.
-
-    Their right ones lie side by side.
-    """
-    ordered = sorted(products, key=lambda p: (_first(products, p.a), neighbours.position(p.b), 0))
-    runs: list[list[Product]] = []
-    for product in ordered:
-        last = runs[-1][-1] if runs else None
-        flat = last is not None and last.heads is None and product.heads is None
-        if last and flat and last.a == product.a and neighbours.follow(last.b, product.b):
-            runs[-1].append(product)
-        else:
-            runs.append([product])
-    return [tuple(run) for run in runs]
-
-
-def _first(products: Sequence[Product], view: View) -> int:
-    return next(index for index, product in enumerate(products) if product.a == view)
-
-
-def gemm(
-    routine: str,
-    sizes: tuple[str, str, str],
-    a: tuple[str, str],
-    b: tuple[str, str],
-    c: tuple[str, str],
-    onto: bool,
-) -> str:
+def gemm(routine: str, sizes: tuple[str, str, str], a: Text, b: Text, c: Text, onto: bool) -> str:
     """Spell one call: rows, columns and inner length; pointer and stride of each matrix."""
     operands = ", ".join([*sizes, *a, *b, *c, str(int(onto))])
     return f"cg_gemm_{routine}(&run, {operands});"
@@ -288,9 +36,9 @@ def gemm_heads(
     slots: int,
     heads: Expr,
     sizes: tuple[str, str, str],
-    a: tuple[str, str],
-    b: tuple[str, str],
-    c: tuple[str, str],
+    a: Text,
+    b: Text,
+    c: Text,
     onto: bool,
 ) -> str:
     """Spell the products of so many heads, of so many slots side by side; sizes are of one head."""
@@ -298,23 +46,77 @@ def gemm_heads(
     return f"cg_gemm_heads_{routine}(&run, {operands});"
 
 
-def whole_product(stage: Product, places: Places) -> list[str]:
+def spell_product(stage: DeviceProduct, *, hoisted: bool = False) -> list[str]:
+    """Spell a product of a step, or of all steps."""
+    routine = "nt" if stage.panel.transposed else "nn"
+    rows = "nT * nB" if stage.all_steps else "nB"
+    matrices = matrix(stage.operand), panel(stage.panel), matrix(stage.sums)
+    if stage.heads is None:
+        sizes = (rows, c_axis(stage.units * stage.slots), c_axis(stage.inner))
+        call = gemm(routine, sizes, *matrices, stage.onto)
+    else:
+        sizes = (rows, c_axis(stage.units), c_axis(stage.inner))
+        call = gemm_heads(routine, stage.slots, stage.heads, sizes, *matrices, stage.onto)
+    return [f"/* {stage}{', all steps at once' if hoisted else ''} */", call]
+
+
+def panel(of: Panel) -> Text:
+    """Pointer and row stride of weights."""
+    if isinstance(of.place, str):
+        return of.place, c_axis(of.stride)
+    at, by = matrix(of.place)
+    is_head = of.stride != of.place.view.row_stride
+    return at, c_axis(of.stride) if is_head else by
+
+
+def spell_ahead(stage: Cleared | DeviceProduct) -> list[str]:
+    """Spell what is done for all steps before the loop over them."""
+    if isinstance(stage, DeviceProduct):
+        return spell_product(stage, hoisted=True)
+    at = f"{stage.array} + {c_axis(stage.column)}" if stage.column != 0 else stage.array
+    target = f"cg_rows({at}, {c_factor(stage.stride)})"
+    return [f"cg_clear(&run, nT * nB, {c_axis(stage.width)}, {target});"]
+
+
+def spell_packed(item: PanelCopy) -> str:
+    """Copy weights to where they lie side by side."""
+    rows, columns = c_axis(item.rows), c_axis(item.columns)
+    stride_of_panel, at = c_axis(item.stride), item.panel
+    if item.slot:
+        at += f" + {item.slot} * {count((item.rows, item.columns))}"
+    if item.above != 0:
+        at += f" + {c_factor(item.above)} * {factor(stride_of_panel)}"
+    if item.beside != 0:
+        at += f" + {c_axis(item.beside)}"
+    routine = "cg_transpose" if item.transposed else "cg_copy"
+    target, source = f"cg_rows({at}, {stride_of_panel})", ", ".join(matrix(item.source))
+    return f"{routine}(&run, {rows}, {columns}, {target}, cg_in({source}));"
+
+
+def whole_product(item: WholeProduct) -> list[str]:
     """Spell one product of a single step."""
+    stage = item.product
+    comment = f"/* {describe(stage.statement)} */"
     if stage.heads is not None:
-        return [_product_of_heads(stage, stage.heads, places)]
+        return [comment, _product_of_heads(item, stage.heads)]
     rows, columns = stage.target.shape
     inner = stage.a.shape[0] if stage.is_outer else stage.a.shape[1]
-    routine = stage.form.value
     sizes = (c_axis(rows), c_axis(columns), c_axis(inner))
-    matrices = [
-        (address(view, places(view.buffer)), places(view.buffer).stride)
-        for view in (stage.a, stage.b, stage.target)
-    ]
-    return [gemm(routine, sizes, matrices[0], matrices[1], matrices[2], stage.accumulate)]
+    a, b, c = _matrices(item)
+    return [comment, gemm(stage.form.value, sizes, a, b, c, stage.accumulate)]
 
 
-def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
+def _matrices(item: WholeProduct) -> tuple[Text, Text, Text]:
+    stage, places = item.product, item.places
+    a, b, c = (
+        matrix(Matrix(view, places[view.buffer])) for view in (stage.a, stage.b, stage.target)
+    )
+    return a, b, c
+
+
+def _product_of_heads(item: WholeProduct, heads: Expr) -> str:
     """Spell the products of all heads in a single step."""
+    stage = item.product
     first, second = stage.weights
     batch = stage.a.shape[0]
     sizes = {
@@ -322,10 +124,7 @@ def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
         Form.NT: (batch, first, second),
         Form.TN: (first, second, batch),
     }[stage.form]
-    a, b, c = (
-        (address(view, places(view.buffer)), places(view.buffer).stride)
-        for view in (stage.a, stage.b, stage.target)
-    )
+    a, b, c = _matrices(item)
     tight = c_axis(second)
     b, c = (b, (c[0], tight)) if stage.is_outer else ((b[0], tight), c)
     rows, columns, inner = (c_axis(size) for size in sizes)
@@ -333,54 +132,75 @@ def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
     return gemm_heads(routine, 1, heads, (rows, columns, inner), a, b, c, onto)
 
 
-def summed_over_steps(
-    sizes: tuple[str, str],
-    a: tuple[View, DevicePlace],
-    b: tuple[View, DevicePlace],
-    c: tuple[str, str],
-    heads: Expr | None = None,
-) -> list[str]:
+def weight_gradients(stage: WeightGradients) -> list[str]:
+    """Spell weight gradients that share their left operand, over all steps."""
+    lines = [f"/* {stage} */"]
+    first = stage.products[0]
+    if not stage.joint:
+        target = stage.targets[0]
+        shape = first.target.shape if first.heads is None else first.weights
+        sizes = (c_axis(shape[0]), c_axis(shape[1]))
+        return lines + _summed_over_steps(sizes, stage, matrix(target), first)
+    rows, total = c_axis(first.target.shape[0]), sum(stage.widths[1:], start=stage.widths[0])
+    lines += _summed_over_steps((rows, c_axis(total)), stage, (stage.joint, c_axis(total)), first)
+    start: Expr = Integer(0)
+    for target, width in zip(stage.targets, stage.widths, strict=True):
+        at = stage.joint if start == 0 else f"{stage.joint} + {c_axis(start)}"
+        lines.append(
+            f"cg_copy(&run, {rows}, {c_axis(width)}, cg_rows({', '.join(matrix(target))}), "
+            f"cg_in({at}, {c_axis(total)}));"
+        )
+        start = start + width
+    return lines
+
+
+def _summed_over_steps(sizes: Text, stage: WeightGradients, c: Text, first: Product) -> list[str]:
     """Spell ``c = sum over steps of a.T @ b``, one product over all rows where they lie so.
 
     With heads, sizes are of one head.
     """
+    heads = first.heads if not stage.joint else None
 
-    def summed(rows: str, left: tuple[str, str], right: tuple[str, str], onto: bool) -> str:
+    def summed(rows: str, left: Text, right: Text, onto: bool) -> str:
         """Spell the sum over some rows."""
         if heads is None:
             return gemm("tn", (*sizes, rows), left, right, c, onto)
         tight = (c[0], sizes[1])
         return gemm_heads("tn", 1, heads, (*sizes, rows), left, right, tight, onto)
 
-    (a_view, a_place), (b_view, b_place) = a, b
-    a_at, b_at = address(a_view, a_place), address(b_view, b_place)
-    right = (b_at, b_place.stride)
-    if a_place.over is Over.PREVIOUS and b_place.over is Over.ROWS:
-        initial = address(a_view, DevicePlace(a_place.initial, a_place.stride, a_place.element))
-        later = f"{b_at} + nB * {factor(b_place.stride)}"
+    a, b = stage.left, stage.right
+    a_at, a_stride = matrix(a)
+    b_at, b_stride = matrix(b)
+    source = a.place.source
+    if isinstance(source, BeforeSteps) and b.place.over is Over.ROWS:
+        later = f"{b_at} + nB * {factor(b_stride)}"
+        initial = _initial(a.view, a, source)
         return [
-            summed("(nT > 0 ? nB : 0)", (initial, a_place.stride), right, False),
+            summed("(nT > 0 ? nB : 0)", (initial, a_stride), (b_at, b_stride), False),
             "if (nT > 1)",
-            "    " + summed("(nT - 1) * nB", (a_at, a_place.stride), (later, b_place.stride), True),
+            "    " + summed("(nT - 1) * nB", (a_at, a_stride), (later, b_stride), True),
         ]
-    if a_place.over is b_place.over is Over.ROWS:
-        return [summed("nT * nB", (a_at, a_place.stride), right, False)]
+    if a.place.over is b.place.over is Over.ROWS:
+        return [summed("nT * nB", (a_at, a_stride), (b_at, b_stride), False)]
     rows = sizes[0] if heads is None else f"{c_factor(heads)} * {factor(sizes[0])}"
-    stride = c[1] if heads is None else sizes[1]
-    lines = [f"cg_clear(&run, {rows}, {sizes[1]}, cg_rows({c[0]}, {stride}));"]
-    at_step = [_at_step(view, place) for view, place in (a, b)]
-    lines.append("for (int64_t step = 0; step < nT; ++step)")
-    lines.append("    " + summed("nB", at_step[0], at_step[1], True))
-    return lines
+    stride_of_c = c[1] if heads is None else sizes[1]
+    return [
+        f"cg_clear(&run, {rows}, {sizes[1]}, cg_rows({c[0]}, {stride_of_c}));",
+        "for (int64_t step = 0; step < nT; ++step)",
+        "    " + summed("nB", _at_step(a), _at_step(b), True),
+    ]
 
 
-def _at_step(view: View, place: DevicePlace) -> tuple[str, str]:
+def _initial(view: View, at: Matrix, source: BeforeSteps) -> str:
+    return f"{initial_of(source)}{offset(view, at.place)}"
+
+
+def _at_step(at: Matrix) -> Text:
     """A matrix of one step, inside a loop over steps."""
-    at = address(view, place)
-    stride = factor(place.stride)
-    if place.over is Over.BATCH:
-        return at, place.stride
-    if place.over is Over.PREVIOUS:
-        initial = address(view, DevicePlace(place.initial, place.stride, place.element))
-        return f"(step ? {at} + (step - 1) * nB * {stride} : {initial})", place.stride
-    return f"{at} + step * nB * {stride}", place.stride
+    text, by = address(at), stride(at.place)
+    if at.place.over is Over.BATCH:
+        return text, by
+    if isinstance(at.place.source, BeforeSteps):
+        initial = _initial(at.view, at, at.place.source)
+        return f"(step ? {text} + (step - 1) * nB * {factor(by)} : {initial})", by
+    return f"{text} + step * nB * {factor(by)}", by

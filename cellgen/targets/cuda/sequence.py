@@ -1,110 +1,139 @@
-"""Spell the functions over time for CUDA: hoisted and deferred products, a loop over steps.
+"""Spell the functions over time: what runs once, a loop over steps, what runs over all of them.
 
-Input: ``SequenceSchedule``, the same as C's. Output: ``HostFunctionContext`` for ``cell.cu.j2``.
-What only a GPU needs is decided here: the sums of a group lie side by side, over all steps where an
-input reaches them, so that one product serves every step at once; adjoints that the deferred part
-reads lie side by side, so that the products with them are one; the deferred part runs once, over
-the rows of all steps.
-Not supported: what ``kernels`` and ``products`` do not spell.
+Input: ``DeviceTimePlan``. Output: ``HostFunctionContext`` for ``cell.cu.j2``.
 """
 
 from __future__ import annotations
 
 from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member
-from cellgen.schedule.over_time import SequenceSchedule
-from cellgen.targets.c_expressions import c_factor
-from cellgen.targets.cuda.begun import begin_sums
-from cellgen.targets.cuda.deferred import DeferredWriter
-from cellgen.targets.cuda.host import HostFunction, row_width
+from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
+from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.targets.c_expressions import c_axis, c_factor
+from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.launches import indented, loop_over_steps
-from cellgen.targets.cuda.plan import DeviceTimePlan
-from cellgen.targets.cuda.products import (
-    Neighbours,
-)
-from cellgen.targets.cuda.states import KeptOverTime, StateOverTime, last_state, state_over_time
+from cellgen.targets.cuda.options import OptionLines
+from cellgen.targets.cuda.places import pointer_of, rows_at, stride_of
+from cellgen.targets.cuda.products import spell_ahead, spell_packed
 from cellgen.targets.cuda.step import (
     HostFunctionContext,
+    memory_of,
+    required_arrays,
+    spell_stages,
 )
-from cellgen.targets.cuda.step_places import StepPlaces
-from cellgen.targets.cuda.steps import StepsWriter
+from cellgen.targets.cuda.tiers import spell_tier
 
 
-def sequence_functions(
-    schedule: SequenceSchedule, signatures: tuple[Signature, ...]
-) -> list[HostFunctionContext]:
-    """Return the contexts of the two functions over time.
-
-    Raises:
-        DerivationError: with code ``cuda.loop`` or ``cuda.stage``, for what is not rendered.
-    """
-    forward, backward = signatures
-    return [_forward(schedule, forward), _backward(schedule, backward)]
-
-
-def device_plans(
-    schedule: SequenceSchedule, signatures: tuple[Signature, ...]
-) -> tuple[DeviceTimePlan, ...]:
-    """The plans of the two functions over time.
-
-    Raises:
-        DerivationError: with code ``cuda.loop`` or ``cuda.stage``, for what is not rendered.
-    """
-    contexts = sequence_functions(schedule, signatures)
-    return tuple(context.plan for context in contexts if context.plan is not None)
-
-
-def _forward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionContext:
-    host = HostFunction.begin(schedule, signature)
-    states = {link.next: state_over_time(host, link) for link in schedule.programs.links}
-    first = host.once(schedule.prologue)
-    part = StepsWriter(
-        host,
-        "forward",
-        schedule.forward,
-        StepPlaces(host, "forward", schedule.forward, states, None),
-        Neighbours(),
-    )
-    ahead, body = part.lines()
-    choice = part.choice()
-    selected = [
-        host.options.masked_select(link, part.made(link)) for link in schedule.programs.links
+def sequence_function(
+    plan: DeviceTimePlan, signature: Signature, words: DeviceDialect
+) -> HostFunctionContext:
+    """Spell one function over time."""
+    options, memory = OptionLines(plan.options), memory_of(plan.memory, words)
+    parts = [
+        spell_stages(stages, words, options.valid_rows)
+        for stages in (plan.prologue, plan.steps, plan.deferred, plan.epilogue)
     ]
-    body += ["if (guarded) {", *indented(selected), "}"] if selected else []
-    loop = loop_over_steps(choice, "int64_t step = 0; step < nT; ++step", body)
-    last = [last_state(host, link, states[link.next]) for link in schedule.programs.links]
-    return host.context(first, [*ahead, *loop, *last, *host.options.end()], choice)
+    prologue, steps, deferred, epilogue = (part.launches for part in parts)
+    tier = spell_tier(plan, signature, memory, words)
+    body = [*steps, *_guarded(plan, options)]
+    strides = options.strides()
+    return HostFunctionContext(
+        name=plan.function,
+        text=signature.text,
+        dims=[c_dim(dim) for dim in signature.dims],
+        required=required_arrays(signature),
+        kernels=[kernel for part in parts for kernel in part.kernels],
+        memory=memory,
+        lines=[
+            *prologue,
+            *map(spell_packed, plan.packed),
+            *(_taken_in(state) for state in plan.states if plan.is_backward),
+            *(line for stage in plan.ahead for line in spell_ahead(stage)),
+            *loop_over_steps(tier, plan.is_backward, body, words),
+            *(_handed_out(state, options) for state in plan.states),
+            *deferred,
+            *epilogue,
+            *options.end(),
+        ],
+        tiers=[tier] if tier else [],
+        over_time=True,
+        arrays=len(plan.options.arrays),
+        moves=options.moves(),
+        placed=options.begin(),
+        strides=[(name, strides[name]) for name in plan.strides],
+        spared=[]
+        if plan.is_backward
+        else [array.name for array in plan.options.arrays if array.is_result],
+    )
 
 
-def _backward(schedule: SequenceSchedule, signature: Signature) -> HostFunctionContext:
-    host = HostFunction.begin(schedule, signature)
-    programs = schedule.programs
-    states = {
-        link.next: StateOverTime(
-            f"args->{c_member(str(link.next.name))}",
-            c_factor(row_width(link.next)),
-            strides_of=host.options.strides_of.get(str(link.next.name)),
-        )
-        for link in programs.links
-    }
-    first = host.once(schedule.prologue)
-    kept = KeptOverTime.plan(host)
-    part, begun = begin_sums(schedule.reverse)
-    places = StepPlaces(host, "reverse", part, states, kept)
-    reverse = StepsWriter(host, "reverse", part, places, kept.neighbours(part), begun)
-    ahead, body = reverse.lines()
-    begin = [reverse.carry_line(link, "begin") for link in programs.links]
-    choice = reverse.choice()
-    selected = [reverse.masked_select(link) for link in programs.links]
-    if kept.order:
-        at = f"{kept.memory} + step * nB * {kept.stride}"
-        selected.append(host.options.leave_out(at, kept.stride))
-    body += ["if (guarded) {", *indented(selected), "}"] if selected else []
-    cuts = [reverse.cut(link) for link in programs.links]
-    body += ["if (cellgen_cuts(args->window, step)) {", *indented(cuts), "}"] if cuts else []
-    loop = loop_over_steps(choice, "int64_t step = nT - 1; step >= 0; --step", body)
-    end = [reverse.carry_line(link, "end") for link in programs.links]
-    deferred = DeferredWriter(host, schedule.deferred, kept).lines()
-    epilogue = host.once(schedule.epilogue)
-    lines = [*begin, *ahead, *loop, *end, *deferred, *epilogue, *host.options.end()]
-    return host.context(first, lines, choice)
+def _guarded(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
+    """What follows a step: where it is masked, and where a window of steps begins."""
+    if not plan.is_backward:
+        selected = [
+            options.masked_select(state.link, pointer_of(state.left))
+            for state in plan.states
+            if state.left is not None
+        ]
+        return _where("guarded", selected)
+    selected = [_selected(state, options) for state in plan.states]
+    if plan.kept is not None and plan.kept.order:
+        by = c_factor(plan.kept.stride)
+        selected.append(options.leave_out(f"{plan.kept.memory} + step * nB * {by}", by))
+    cuts = [_cut(state) for state in plan.states]
+    return [
+        *_where("guarded", selected),
+        *_where("cellgen_cuts(args->window, step)", cuts),
+    ]
+
+
+def _where(condition: str, lines: list[str]) -> list[str]:
+    return [f"if ({condition}) {{", *indented(lines), "}"] if lines else []
+
+
+def _carried(state: DeviceState, at: Moment | None) -> str:
+    """The gradient that reaches a step from the one after it, or is handed to the one before."""
+    width = row_width(state.link.passed)
+    return rows_at(RowsOfArray(state.carries, width, at=at, by_turns=True))
+
+
+def _selected(state: DeviceState, options: OptionLines) -> str:
+    """Put the gradient for the step before right where this one is masked."""
+    passed, carry = _carried(state, Moment.NOW), _carried(state, Moment.AFTER)
+    return options.masked_select_gradient(state.link, passed, carry)
+
+
+def _cut(state: DeviceState) -> str:
+    """Let no gradient go on to the step before."""
+    width = row_width(state.link.passed)
+    rows = f"cg_rows({_carried(state, Moment.NOW)}, {c_factor(width)})"
+    return f"cg_clear(&run, nB, {c_axis(width)}, {rows});"
+
+
+def _taken_in(state: DeviceState) -> str:
+    """Take the gradient of the last state in."""
+    width = c_axis(row_width(state.link.passed))
+    target = f"cg_rows({_carried(state, Moment.END)}, {width})"
+    source = f"cg_in(args->{c_member(f'd_{state.link.next.name}_last')}, {width})"
+    return f"cg_copy(&run, nB, {width}, {target}, {source});"
+
+
+def _handed_out(state: DeviceState, options: OptionLines) -> str:
+    """Copy what the loop leaves: the last state, or the gradient of the initial one.
+
+    Of an empty sequence the last state is the initial one.
+    """
+    link = state.link
+    if state.last is None:
+        width = c_axis(row_width(link.passed))
+        target = f"cg_rows(args->{c_member(str(link.passed.name))}, {width})"
+        return f"cg_copy(&run, nB, {width}, {target}, cg_in({_carried(state, None)}, {width}));"
+    width, initial = c_axis(row_width(link.next)), c_member(str(link.previous.name))
+    copy = options.options.copy_of(link.previous)
+    source = f"guarded ? {copy} : nT > 0 ? {pointer_of(state.last)} : args->{initial}"
+    by = width
+    if state.over_time:
+        by = f"!guarded && nT > 0 ? {stride_of(state.last)} : {width}"
+    target = f"cg_rows(args->{c_member(f'{link.next.name}_last')}, {width})"
+    return f"cg_copy(&run, nB, {width}, {target}, cg_in({source}, {by}));"

@@ -1,6 +1,6 @@
 """Put the CUDA source of a cell together.
 
-Input: the schedules and the interface that C has too. Output: the text of ``<cell>.cu``, or an
+Input: the schedules and the interface that C has too. Output: the text of ``<cell>.cu``, or the
 reason why the cell is not rendered for CUDA yet.
 """
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
 from cellgen.runtime.device.cuda_abi import cuda_struct_lines
-from cellgen.targets.cuda.sequence import device_plans, sequence_functions
+from cellgen.schedule.device.lower import lower_for_device, lower_step_for_device
+from cellgen.targets.cuda.dialect import CUDA, DeviceDialect
+from cellgen.targets.cuda.sequence import sequence_function
 from cellgen.targets.cuda.step import HostFunctionContext, step_function
 from cellgen.targets.cuda.tiers import explanation
 from cellgen.targets.head import Head
@@ -23,21 +25,31 @@ class CudaContext:
     """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct."""
 
     head: Head
+    words: DeviceDialect
     functions: list[HostFunctionContext]
     members: dict[str, list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """The CUDA of the same schedules."""
+    """The language of a device, in the words of a dialect."""
 
-    name: str = "cuda"
-    suffixes: tuple[str, ...] = (".cu",)
+    words: DeviceDialect = CUDA
+
+    @property
+    def name(self) -> str:
+        """What ``load`` and ``--target`` call it."""
+        return self.words.name
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of the file that it writes."""
+        return (self.words.suffix,)
 
     def render(self, cell: PlannedCell) -> Files | NotYet:
         """Spell ``<cell>.cu``, or say what of the cell is not rendered for CUDA yet."""
         try:
-            return {".cu": _text(cell)}
+            return {self.words.suffix: self._text(cell)}
         except DerivationError as error:
             return _not_yet(error)
 
@@ -46,19 +58,38 @@ class CudaTarget:
         if cell.sequence is None:
             return ["its step alone is rendered: the time loop is not planned"]
         try:
-            plans = device_plans(cell.sequence, cell.over_time)
-            return explanation({plan.function: plan.tier for plan in plans})
+            return explanation(lower_for_device(cell.sequence, cell.over_time))
         except DerivationError as error:
             return [f"not rendered for CUDA: {_not_yet(error).reason}"]
 
     def plans(self, cell: PlannedCell) -> list[str]:
-        """What its functions over time do on a device beside the steps, as text."""
+        """What its functions over time do on a device, as text."""
         if cell.sequence is None:
             return []
         try:
-            return [str(plan) for plan in device_plans(cell.sequence, cell.over_time)]
+            return [str(plan) for plan in lower_for_device(cell.sequence, cell.over_time)]
         except DerivationError as error:
             return [f"not rendered for CUDA: {_not_yet(error).reason}"]
+
+    def _text(self, cell: PlannedCell) -> str:
+        """The text of the file.
+
+        Raises:
+            DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
+        """
+        spelled, name = cell.in_c, cell.head.name
+        functions = [
+            step_function(lower_step_for_device(f, name), spelled.signatures[f.name], self.words)
+            for f in spelled.schedule.functions
+        ]
+        if spelled.sequence is not None:
+            plans = lower_for_device(spelled.sequence, spelled.over_time)
+            functions += [
+                sequence_function(plan, signature, self.words)
+                for plan, signature in zip(plans, spelled.over_time, strict=True)
+            ]
+        members = {f.name: list(cuda_struct_lines(f)) for f in cell.interface.functions}
+        return fill("cuda/cell.cu.j2", CudaContext(cell.head, self.words, functions, members))
 
 
 def _not_yet(error: DerivationError) -> NotYet:
@@ -66,18 +97,3 @@ def _not_yet(error: DerivationError) -> NotYet:
     if not str(error.code).startswith("cuda."):
         raise error
     return NotYet(str(error))
-
-
-def _text(cell: PlannedCell) -> str:
-    """The text of the ``.cu``.
-
-    Raises:
-        DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
-    """
-    spelled, name = cell.in_c, cell.head.name
-    steps = spelled.schedule.functions
-    functions = [step_function(f, spelled.signatures[f.name], name) for f in steps]
-    if spelled.sequence is not None:
-        functions += sequence_functions(spelled.sequence, spelled.over_time)
-    members = {f.name: list(cuda_struct_lines(f)) for f in cell.interface.functions}
-    return fill("cuda/cell.cu.j2", CudaContext(cell.head, functions, members))

@@ -6,27 +6,40 @@ launches of one step and in a kernel over all steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sympy import Integer
+from sympy import Expr, Integer
 
-from cellgen.language.value import Value
+from cellgen.language.value import B, T, Value
 from cellgen.program.over_time import StateLink
-from cellgen.runtime.names import c_member
-from cellgen.schedule import Buffer, BufferKind, Loop, Routine
+from cellgen.schedule.device.function import FunctionPlanner
+from cellgen.schedule.device.loops import loops_of, operands_of
+from cellgen.schedule.device.places import (
+    BeforeStep,
+    DevicePlace,
+    Element,
+    Extent,
+    IfGiven,
+    Moment,
+    RowsOfArray,
+    row_stride,
+    row_width,
+)
+from cellgen.schedule.device.stacked import Column
+from cellgen.schedule.device.states import KeptOverTime, StateOverTime, saved_or
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.schedule import Access, Load, Store, View
-from cellgen.targets.c_expressions import c_axis, c_factor
-from cellgen.targets.cuda.host import HostFunction, nullable, operands_of_stages, row_width
-from cellgen.targets.cuda.places import DevicePlace
-from cellgen.targets.cuda.products import Column
-from cellgen.targets.cuda.states import KeptOverTime, StateOverTime, saved_or
-from cellgen.targets.cuda.step import element_count, row_stride
-
-STEP = "step * nB"
-"""Rows before the current step."""
+from cellgen.schedule.schedule import (
+    Access,
+    Buffer,
+    BufferKind,
+    Load,
+    Loop,
+    Routine,
+    Store,
+    View,
+)
 
 
 class StepPlaces:
@@ -34,25 +47,25 @@ class StepPlaces:
 
     def __init__(
         self,
-        host: HostFunction,
+        host: FunctionPlanner,
         name: str,
         part: Part,
-        states: dict[Value, StateOverTime],
+        states: Mapping[Value, StateOverTime],
         kept: KeptOverTime | None,
     ) -> None:
         self.host, self.name, self.part, self.states = host, name, part, states
         self.kept = kept
-        self.operands = operands_of_stages(part.stages)
+        self.operands = operands_of(part.stages)
         self.read = _read_by_stages(part.stages)
         self.carries: dict[Value, str] = {}
         self.columns: dict[Buffer, Column] = {}
-        self.sums: dict[str, tuple[str, bool]] = {}
+        self.sums: dict[str, tuple[Expr, bool]] = {}
         self.own: dict[Buffer, DevicePlace] = {}
         self.kept_sums: dict[Buffer, DevicePlace] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
-            width = c_factor(row_width(link.passed))
+            pair = Extent((Integer(2), B, row_width(link.passed)))
             self.carries[link.passed] = host.memory.add(
-                f"{link.passed.name}_pair", "real", f"2 * nB * {width}"
+                f"{link.passed.name}_pair", Element.REAL, pair
             )
 
     def place(self, buffer: Buffer) -> DevicePlace:  # noqa: PLR0911 - one case a return
@@ -63,7 +76,6 @@ class StepPlaces:
             at = self._sum_place(self.columns[buffer])
             return replace(at, kept=self.kept_sums.get(buffer))
         storage, stride = self.part.storage[buffer], row_stride(buffer)
-        argument = f"args->{c_member(buffer.name)}"
         if storage is Storage.CARRY_IN or storage is Storage.CARRY_OUT:
             return self._carry(buffer, storage)
         if storage is Storage.PREVIOUS:
@@ -71,9 +83,9 @@ class StepPlaces:
         if storage is Storage.SCRATCH:
             return self._scratch(buffer)
         if storage is Storage.TIME:
-            return self._time(buffer, argument, stride)
+            return self._time(buffer, stride)
         optional = buffer.kind is BufferKind.OPTIONAL
-        return DevicePlace(argument, stride, "store", optional=optional, steady=True)
+        return DevicePlace.of_caller(buffer.name, stride, optional=optional, steady=True)
 
     def place_in_tier(self, buffer: Buffer) -> DevicePlace:
         """The same in a kernel over all steps, which runs where every step is valid."""
@@ -83,59 +95,51 @@ class StepPlaces:
 
     def _previous(self, buffer: Buffer, guarded: bool = True) -> DevicePlace:
         """A state before the current step: a copy where steps may be masked."""
-        link = self._link_of(buffer.value)
-        before = self.state_place(link.next, "step - 1")
-        stride = row_stride(buffer)
-        pointer = f"step ? {before.pointer} : args->{c_member(buffer.name)}"
-        copy = self.host.options.before[buffer.value]
+        before = self.state_rows(self._link_of(buffer.value).next, Moment.BEFORE)
+        stride, copy = row_stride(buffer), None
         if guarded:
-            step = f" + {STEP} * {stride}" if self.name == "reverse" else ""
-            pointer = f"guarded ? {copy}{step} : {pointer}"
-        if before.stride != stride:
-            dense = "guarded || step == 0" if guarded else "step == 0"
-            stride = f"({dense} ? {stride} : {before.stride})"
-        uses = before.uses | ({copy} if guarded else set())
-        return DevicePlace(f"({pointer})", stride, "store", uses=uses)
+            step = Moment.NOW if self.name == "reverse" else None
+            copy = RowsOfArray(self.host.options.fixed.copy_of(buffer.value), stride, at=step)
+        return DevicePlace(BeforeStep(before, buffer.name, stride, copy), Element.STORE)
 
     def _sum_place(self, column: Column) -> DevicePlace:
         stride, over_time = self.sums[column.memory]
-        start = c_axis(column.start) if column.start != 0 else ""
-        rows = STEP if over_time else ""
-        return DevicePlace.in_memory(column.memory, stride, "real", rows=rows, column=start)
+        at = Moment.NOW if over_time else None
+        return DevicePlace.in_memory(column.memory, stride, Element.REAL, at, column.start)
 
     def _carry(self, buffer: Buffer, storage: Storage) -> DevicePlace:
         links = self.host.schedule.programs.links
         link = next(k for k in links if buffer.value in (k.carry, k.passed))
-        rows = "(step + 1) % 2 * nB" if storage is Storage.CARRY_IN else "step % 2 * nB"
-        return DevicePlace.in_memory(
-            self.carries[link.passed], row_stride(buffer), "real", rows=rows
-        )
+        at = Moment.AFTER if storage is Storage.CARRY_IN else Moment.NOW
+        return DevicePlace(self.carried(link, at), Element.REAL)
 
-    def _time(self, buffer: Buffer, argument: str, stride: str) -> DevicePlace:  # noqa: PLR0911 - one case a return
+    def carried(self, link: StateLink, at: Moment) -> RowsOfArray:
+        """Where the gradient that reaches a step, or the step before it, lies."""
+        pair = self.carries[link.passed]
+        return RowsOfArray(pair, row_width(link.passed), at=at, by_turns=True)
+
+    def _time(self, buffer: Buffer, stride: Expr) -> DevicePlace:  # noqa: PLR0911 - one case a return
         value, programs = buffer.value, self.host.schedule.programs
         if self.kept is not None and value in self.kept.order:
-            return self.kept.place(value, STEP)
-        over_time = DevicePlace(argument, stride, "store", rows=STEP)
-        if buffer.name in self.host.options.places:
-            over_time = StateOverTime(
-                argument, stride, strides_of=self.host.options.strides_of[buffer.name]
-            ).after("step")
+            return self.kept.place(value, Moment.NOW)
+        strides = self.host.options.strides_of(buffer.name)
+        rows = RowsOfArray(buffer.name, stride, of_caller=True, at=Moment.NOW, strides=strides)
         if buffer.kind is BufferKind.OPTIONAL:
-            return nullable(argument, over_time)
-        is_made = self.name == "forward" and buffer.kind is BufferKind.RESULT
-        if not is_made or value in programs.outputs:
-            return over_time
+            return _nullable(rows)
+        is_result = self.name == "forward" and buffer.kind is BufferKind.RESULT
+        if not is_result or value in programs.outputs:
+            return DevicePlace(rows, Element.STORE)
         if value in self.states:
-            return self.state_place(value, "step")
+            return DevicePlace(self.state_rows(value, Moment.NOW), Element.STORE)
         if value not in programs.saved:
             return self._scratch(buffer)
         if buffer not in self.read:
-            return nullable(argument, over_time)
-        own = self._scratch(buffer)
-        pointer = f"({argument} ? {over_time.pointer} : {own.pointer})"
-        return DevicePlace(pointer, stride, "store", uses=over_time.uses | own.uses)
+            return _nullable(rows)
+        own = self._scratch(buffer).source
+        assert isinstance(own, RowsOfArray)
+        return DevicePlace(IfGiven(buffer.name, rows, own), Element.STORE)
 
-    def state_place(self, value: Value, step: str) -> DevicePlace:
+    def state_rows(self, value: Value, step: Moment) -> RowsOfArray | IfGiven:
         """Where a state lies after a step."""
         if self.name == "reverse":
             return self.states[value].after(step)
@@ -144,10 +148,9 @@ class StepPlaces:
     def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
             is_result = buffer.kind is BufferKind.RESULT
-            element = "store" if buffer in self.operands or is_result else "real"
-            name = self.host.memory.add(
-                f"{self.name}_{buffer.name}", element, element_count(buffer)
-            )
+            stored = buffer in self.operands or is_result
+            element = Element.STORE if stored else Element.REAL
+            name = self.host.memory.add(f"{self.name}_{buffer.name}", element, Extent(buffer.shape))
             self.own[buffer] = DevicePlace.in_memory(name, row_stride(buffer), element)
         return self.own[buffer]
 
@@ -167,14 +170,13 @@ class StepPlaces:
         if not chosen:
             return
         for buffer in kept:
-            argument = f"args->{c_member(buffer.name)}"
-            at = DevicePlace(argument, row_stride(buffer), "store", rows=STEP)
-            self.kept_sums[buffer] = nullable(argument, at)
+            rows = RowsOfArray(buffer.name, row_stride(buffer), of_caller=True, at=Moment.NOW)
+            self.kept_sums[buffer] = _nullable(rows)
         total = sum((b.shape[-1] for b in chosen[1:]), start=chosen[0].shape[-1])
-        count = f"{'nT * ' if over_time else ''}nB * {c_factor(total)}"
-        memory = self.host.memory.add(f"{stem}_sums", "real", count)
-        self.sums[memory] = (c_factor(total), over_time)
-        start = Integer(0)
+        extent = Extent((T, B, total) if over_time else (B, total))
+        memory = self.host.memory.add(f"{stem}_sums", Element.REAL, extent)
+        self.sums[memory] = (total, over_time)
+        start: Expr = Integer(0)
         for buffer in chosen:
             self.columns[buffer] = Column(memory, start, buffer.shape[-1])
             start = start + buffer.shape[-1]
@@ -191,7 +193,7 @@ class StepPlaces:
             return False
         if group.heads is not None or self.part.storage[buffer] is not Storage.TIME:
             return False
-        readers = [loop for loop in _loops(self.part.stages) if _loads_of(loop, buffer)]
+        readers = [loop for loop in loops_of(self.part.stages) if _loads_of(loop, buffer)]
         if len(readers) != 1 or readers[0] not in group.loops or readers[0].is_nest:
             return False
         stores = {line.store for line in readers[0].lines}
@@ -208,24 +210,20 @@ class StepPlaces:
         return Column(at.memory, at.start + start, width)
 
 
-def _loops(stages: Iterable[GroupedStage]) -> list[Loop]:
-    """The loops of some stages."""
-    listed = [stage.loops if isinstance(stage, Group) else (stage,) for stage in stages]
-    return [loop for some in listed for loop in some if isinstance(loop, Loop)]
+def _nullable(rows: RowsOfArray) -> DevicePlace:
+    """An array of the caller that may be left out."""
+    return DevicePlace(IfGiven(rows.array, rows), Element.STORE, optional=True)
 
 
 def _loads_of(loop: Loop, buffer: Buffer) -> list[Load]:
     return [load for load in loop.loads if load.view.buffer == buffer]
 
 
-def _read_by_stages(stages: Iterable[GroupedStage]) -> set[Buffer]:
+def _read_by_stages(stages: Sequence[GroupedStage]) -> set[Buffer]:
     """Buffers that some stage reads from memory."""
-    found = operands_of_stages(stages)
+    found = operands_of(stages)
+    found |= {load.view.buffer for loop in loops_of(stages) for load in loop.loads}
     for stage in stages:
-        loops = stage.loops if isinstance(stage, Group) else (stage,)
-        for loop in loops:
-            if isinstance(loop, Loop):
-                found |= {load.view.buffer for load in loop.loads}
-            elif isinstance(loop, Routine):
-                found |= {view.buffer for view in loop.operands}
+        if isinstance(stage, Routine):
+            found |= {view.buffer for view in stage.operands}
     return found

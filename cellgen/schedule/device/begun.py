@@ -14,10 +14,9 @@ from sympy import Add, Expr
 
 from cellgen.language.value import Value
 from cellgen.program.ssa import Statement
-from cellgen.schedule import Loop, Store
 from cellgen.schedule.groups import Group, GroupedStage
 from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.schedule import Buffer, Line, View
+from cellgen.schedule.schedule import Buffer, Line, Loop, Store, View
 
 
 def begin_sums(part: Part) -> tuple[Part, frozenset[Group]]:

@@ -1,0 +1,80 @@
+"""One function over time while it is planned: its workspace, packed weights, options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cellgen.language.names import Names
+from cellgen.language.value import Value
+from cellgen.runtime.abi import Function as Signature
+from cellgen.runtime.names import LOCALS
+from cellgen.schedule.device.loops import operands_of, plan_function
+from cellgen.schedule.device.over_time import OverTimeLayout, lay_out
+from cellgen.schedule.device.places import (
+    DevicePlace,
+    DeviceWorkspace,
+    Element,
+    Extent,
+    row_stride,
+)
+from cellgen.schedule.device.stacked import WeightPanels
+from cellgen.schedule.device.stages import OnceStage
+from cellgen.schedule.over_time import SequenceSchedule
+from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
+
+
+@dataclass
+class FunctionPlanner:
+    """One function while it is planned; ``own``: what the prologue forms, and totals."""
+
+    schedule: SequenceSchedule
+    signature: Signature
+    memory: DeviceWorkspace
+    packing: WeightPanels
+    own: Mapping[Value, DevicePlace]
+    options: OverTimeLayout
+    names: set[str] = field(default_factory=set)
+    """Workspace arrays and strides that the loop over steps and what surrounds it name."""
+
+    @staticmethod
+    def begin(schedule: SequenceSchedule, signature: Signature) -> FunctionPlanner:
+        """Begin a function: its workspace, and what runs once a sequence."""
+        programs = schedule.programs
+        values = [v for program in programs.all for v in program.values]
+        memory = DeviceWorkspace(Names([*LOCALS, *(str(v.name) for v in values)]))
+        own, is_backward = {}, signature.name != "sequence_forward"
+        for value in (*programs.fixed, *(programs.totals if is_backward else ())):
+            buffer = Buffer(value, BufferKind.RESULT)
+            name = memory.add(f"{value.name}_once", Element.STORE, Extent(buffer.shape))
+            own[value] = DevicePlace.in_memory(name, row_stride(buffer), Element.STORE)
+        links = programs.links
+        if is_backward:
+            read = {*programs.reverse.arguments, *programs.deferred.arguments}
+            links = tuple(link for link in links if link.previous in read)
+        options = lay_out(programs, signature, memory, links)
+        return FunctionPlanner(schedule, signature, memory, WeightPanels(memory.add), own, options)
+
+    @property
+    def cell(self) -> str:
+        """Name of the cell."""
+        return self.schedule.programs.definition.name
+
+    def once(self, function: PlannedFunction | None) -> tuple[OnceStage, ...]:
+        """What runs once a sequence, on weights alone."""
+        if function is None:
+            return ()
+        operands, places = operands_of(function.stages), {}
+        for buffer in function.buffers:
+            stride = row_stride(buffer)
+            if buffer.value in self.own:
+                places[buffer] = self.own[buffer.value]
+            elif buffer.kind is BufferKind.WORKSPACE:
+                element = Element.STORE if buffer in operands else Element.REAL
+                name = f"{function.name}_{buffer.name}"
+                name = self.memory.add(name, element, Extent(buffer.shape))
+                places[buffer] = DevicePlace.in_memory(name, stride, element)
+            else:
+                places[buffer] = DevicePlace.of_caller(buffer.name, stride)
+        stem = f"{self.cell}_{self.signature.name}_{function.name}"
+        return plan_function(function, stem, places, self.memory)

@@ -1,0 +1,127 @@
+"""What a function over time does on a device: frozen, printable, the same for every device.
+
+Output of ``lower_for_device``, input of a target, which spells it and decides nothing:
+``cellgen show CELL --schedule --target cuda`` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cellgen.program.over_time import StateLink
+from cellgen.schedule.device.over_time import ArraysOverTime
+from cellgen.schedule.device.places import DeviceMemory, IfGiven, RowsOfArray
+from cellgen.schedule.device.stages import (
+    DeferredStage,
+    DeviceLoop,
+    DeviceProduct,
+    OnceStage,
+    PanelCopy,
+    StepStage,
+)
+from cellgen.schedule.device.states import KeptOverTime
+from cellgen.schedule.device.steps import AheadStage
+from cellgen.schedule.device.tiers import TierChoice, TierKind
+from cellgen.schedule.schedule import PlannedFunction
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """A state on a device: where a step leaves it, where it lies after the last step.
+
+    ``carries`` is the memory of the gradients between two steps, in a backward pass.
+    """
+
+    link: StateLink
+    left: RowsOfArray | IfGiven | None = None
+    last: RowsOfArray | IfGiven | None = None
+    carries: str = ""
+
+    @property
+    def over_time(self) -> bool:
+        """Whether the caller says how far its steps and rows lie apart."""
+        return isinstance(self.last, RowsOfArray) and self.last.strides is not None
+
+
+@dataclass(frozen=True)
+class DeviceTimePlan:
+    """The plan of one function over time.
+
+    ``strides`` are the strides of arrays over time that steps read. ``prologue`` and ``packed``
+    run once, ``ahead`` serves every step at once, ``steps`` run in each; of a backward pass,
+    ``deferred`` follows over the rows of all steps, then ``epilogue``. ``tier`` is the kernel over
+    all steps, or why there is none.
+    """
+
+    cell: str
+    function: str
+    is_backward: bool
+    memory: tuple[DeviceMemory, ...]
+    strides: tuple[str, ...]
+    options: ArraysOverTime
+    prologue: tuple[OnceStage, ...]
+    packed: tuple[PanelCopy, ...]
+    ahead: tuple[AheadStage, ...]
+    steps: tuple[StepStage, ...]
+    states: tuple[DeviceState, ...]
+    tier: TierChoice
+    kept: KeptOverTime | None = None
+    deferred: tuple[DeferredStage, ...] = ()
+    epilogue: tuple[OnceStage, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.cell}.{self.function} on a device"
+        yield from (f"  array {array}" for array in self.memory)
+        yield f"  strides: {', '.join(self.strides) or 'none'}"
+        yield f"  row after row: {', '.join(self.options.whole) or 'none'}"
+        products = (stage for stage in self.ahead if isinstance(stage, DeviceProduct))
+        yield from (f"  all steps at once: {product}" for product in products)
+        yield from self._stages("in every step", self.steps)
+        yield from self._stages("after all steps", self.deferred)
+        yield from self._tier()
+
+    def _stages(
+        self, when: str, stages: tuple[StepStage, ...] | tuple[DeferredStage, ...]
+    ) -> Iterator[str]:
+        if stages:
+            yield f"  {when}"
+        for stage in stages:
+            count = f" ({len(stage.kernels)} kernels)" if isinstance(stage, DeviceLoop) else ""
+            yield f"    {stage}{count}"
+            if isinstance(stage, DeviceProduct):
+                yield f"      from {stage.operand.place}; to {stage.sums.place}"
+
+    def _tier(self) -> Iterator[str]:
+        tier = self.tier.tier
+        if tier is None:
+            yield f"  one launch for each level and step: {self.tier.reason}"
+            return
+        heads = " of one head" if tier.heads is not None else ""
+        yield f"  one launch for all steps: {tier.kind.value}{heads}"
+        arrays = [array.name for array in self.memory if array.name in tier.names]
+        yield f"    arrays: {', '.join(arrays) or 'none'}"
+        yield f"    strides: {', '.join(self.strides_of_tier) or 'none'}"
+        barriers = sum(stage.barrier for stage in tier.stages)
+        if tier.kind is TierKind.BLOCK:
+            yield f"    {len(tier.stages)} stages, {barriers} barriers in a step"
+
+    @property
+    def strides_of_tier(self) -> tuple[str, ...]:
+        """The strides that the kernel over all steps reads."""
+        tier = self.tier.tier
+        names = tier.names if tier else frozenset[str]()
+        found = (name for array in self.options.arrays for name in array.strides)
+        return tuple(name for name in found if name in names)
+
+
+@dataclass(frozen=True)
+class DeviceStepPlan:
+    """The plan of a function of one step: its workspace, its stages."""
+
+    function: PlannedFunction
+    memory: tuple[DeviceMemory, ...]
+    stages: tuple[OnceStage, ...]

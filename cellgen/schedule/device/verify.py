@@ -1,0 +1,254 @@
+"""Check a plan of a device: what is read has been written, and is still there.
+
+Input: ``DeviceTimePlan``. Its launches are followed over a sequence of three steps, address by
+address: an array, a step, a range of columns. Four rules hold:
+
+- nothing is read before it is written, in memory of the workspace or in a result of the caller;
+- nothing is overwritten while it is live: what is read is the value that was written there last,
+  and no sum is added to once it has been read;
+- every result is written;
+- in a kernel over all steps, a barrier stands between a write and what another thread reads or
+  writes there, and between a read and what another thread writes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from cellgen.errors import DerivationError
+from cellgen.language.value import T, Value
+from cellgen.schedule.device.accesses import (
+    AnyStage,
+    MemoryAccess,
+    accesses,
+    accesses_in_tier,
+    at_least,
+    rows_of,
+)
+from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
+from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.device.tiers import Tier, TierKind
+
+STEPS = 3
+"""Of the sequence that is followed: a first, a middle and a last one."""
+StepOfArray = tuple[str, bool, int]
+"""An array, whether it is the caller's, and a step of it."""
+
+
+def verify_for_device(plan: DeviceTimePlan) -> None:
+    """Check lifetimes and barriers.
+
+    Raises:
+        DerivationError: naming the function, the stage and the array.
+    """
+    memory = _PlanMemory(plan)
+    for stage in (*plan.prologue, *plan.packed, *plan.ahead):
+        memory.follow(stage, 0)
+    for state in plan.states if plan.is_backward else ():
+        memory.write(_carried(state, Moment.END, writes=True), 0)
+    for step in _steps(plan):
+        for work in plan.steps:
+            memory.follow(work, step)
+    for access in (access for state in plan.states for access in _left(state)):
+        memory.read(access, 0, "what follows the last step")
+    for later in (*plan.deferred, *plan.epilogue):
+        memory.follow(later, 0)
+    _verify_results(plan, memory.results)
+    if plan.tier.tier is not None:
+        _verify_barriers(plan, plan.tier.tier, memory)
+
+
+def _verify_results(plan: DeviceTimePlan, written: set[str]) -> None:
+    """Check that every output, or every gradient, is written."""
+    programs = plan.options.programs
+    handed_out = {str(link.passed.name) for link in programs.links}
+    wanted = programs.gradients if plan.is_backward else programs.outputs
+    missing = [name for v in wanted if (name := str(v.name)) not in written | handed_out]
+    if missing:
+        raise _fault(plan, f"{', '.join(missing)} is never written")
+
+
+def _carried(state: DeviceState, at: Moment | None, *, writes: bool) -> MemoryAccess:
+    """The gradient between two steps."""
+    passed = state.link.passed
+    rows = RowsOfArray(state.carries, row_width(passed), at=at, by_turns=True)
+    return MemoryAccess(rows, passed, writes, width=row_width(passed))
+
+
+def _left(state: DeviceState) -> Iterator[MemoryAccess]:
+    """What is handed out after all steps: the last state, or the gradient of the first."""
+    if state.last is None:
+        yield _carried(state, None, writes=False)
+        return
+    value = state.link.next
+    for rows, _ in rows_of(state.last):
+        yield MemoryAccess(rows, value, writes=False, width=row_width(value))
+
+
+def _steps(plan: DeviceTimePlan) -> Iterable[int]:
+    return reversed(range(STEPS)) if plan.is_backward else range(STEPS)
+
+
+@dataclass
+class _Columns:
+    """A range of columns, and the value that was written there last."""
+
+    start: Expr
+    end: Expr | None
+    value: Value | str
+    is_read: bool = False
+
+
+@dataclass
+class _PlanMemory:
+    """What lies where, while a plan is followed."""
+
+    plan: DeviceTimePlan
+    written: dict[StepOfArray, list[_Columns]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        links = self.plan.options.programs.links
+        self.same: dict[Value | str, Value] = {k.previous: k.next for k in links}
+        self.same |= {k.carry: k.passed for k in links}
+        self.over_time = {a.name for a in self.plan.memory if a.extent.lengths[:1] == (T,)}
+        stages = (
+            *self.plan.prologue,
+            *self.plan.ahead,
+            *self.plan.steps,
+            *self.plan.deferred,
+            *self.plan.epilogue,
+        )
+        touched = [access for stage in stages for access in accesses(stage)]
+        self.results = {a.rows.array for a in touched if a.writes and a.rows.of_caller}
+
+    def cells(self, access: MemoryAccess, step: int) -> Iterator[StepOfArray]:
+        """The steps of an array that an access touches at a step."""
+        rows = access.rows
+        if rows.at is not None:
+            numbers = {
+                Moment.BEFORE: step - 1,
+                Moment.NOW: step,
+                Moment.AFTER: step + 1,
+                Moment.LAST: STEPS - 1,
+                Moment.END: STEPS,
+            }
+            number = numbers[rows.at]
+            yield rows.array, rows.of_caller, number % 2 if rows.by_turns else number
+        elif rows.of_caller or rows.array in self.over_time:
+            yield from ((rows.array, rows.of_caller, number) for number in range(STEPS))
+        else:
+            yield rows.array, rows.of_caller, 0
+
+    def follow(self, stage: AnyStage, step: int) -> None:
+        """Follow a stage: its reads, then its writes."""
+        touched = list(accesses(stage))
+        name = _name(stage)
+        for access in touched:
+            if not access.writes:
+                self.read(access, step, name)
+        for access in touched:
+            if access.writes:
+                self.add_to(access, step, name)
+                self.write(access, step)
+
+    def add_to(self, access: MemoryAccess, step: int, stage: str) -> None:
+        """Check that nobody has read a sum before all of it is there."""
+        end = None if access.width is None else access.start + access.width
+        for cell in self.cells(access, step) if access.adds else ():
+            there = (w for w in self.written.get(cell, []) if _meet(w, access.start, end))
+            if any(w.is_read for w in there):
+                what = f"{stage} adds to {access.value} in {access.rows.array}"
+                raise _fault(self.plan, f"{what}, which has been read as it was before")
+
+    def write(self, access: MemoryAccess, step: int) -> None:
+        """Put a value into its place; what lay there is no more."""
+        end = None if access.width is None else access.start + access.width
+        for cell in self.cells(access, step):
+            kept = [w for w in self.written.get(cell, []) if not _meet(w, access.start, end)]
+            own = _Columns(access.start, end, self.same.get(access.value, access.value))
+            self.written[cell] = [*kept, own]
+
+    def read(self, access: MemoryAccess, step: int, stage: str) -> None:
+        """Check that what is read is there."""
+        rows = access.rows
+        given = rows.of_caller and rows.array not in self.results
+        if given or (access.later and rows.at is Moment.BEFORE and step == 0):
+            return
+        value = self.same.get(access.value, access.value)
+        end = None if access.width is None else access.start + access.width
+        for cell in self.cells(access, step):
+            there = [w for w in self.written.get(cell, []) if _meet(w, access.start, end)]
+            own = [w for w in there if w.value == value]
+            if not _covers(own, access):
+                others = sorted({str(w.value) for w in there if w.value != value})
+                what = f"overwritten by {', '.join(others)}" if others else "not written before"
+                raise _fault(self.plan, f"{stage} reads {value} in {rows.array}, which is {what}")
+            for written in own if not access.adds else ():
+                written.is_read = True
+
+
+def _meet(written: _Columns, start: Expr, end: Expr | None) -> bool:
+    if written.end is None or end is None:
+        return True
+    return not (at_least(start, written.end) or at_least(written.start, end))
+
+
+def _covers(there: list[_Columns], access: MemoryAccess) -> bool:
+    """Whether ranges cover what is read."""
+    if access.width is None or any(w.end is None for w in there):
+        return bool(there)
+    at, end = access.start, access.start + access.width
+    for _ in range(len(there) + 1):
+        if at_least(at, end):
+            return True
+        ends = [w.end for w in there if w.end is not None and at_least(at, w.start)]
+        further = [e for e in ends if at_least(e, at) and e != at and not at_least(at, e)]
+        if not further:
+            return False
+        at = further[0]
+    return False
+
+
+def _name(stage: AnyStage) -> str:
+    return f"`{str(stage)[:60]}`"
+
+
+def _verify_barriers(plan: DeviceTimePlan, tier: Tier, memory: _PlanMemory) -> None:
+    """Check that threads meet where one needs what another wrote, or has read."""
+    since: list[tuple[StepOfArray, MemoryAccess]] = []
+    for step in _steps(plan):
+        for stage in tier.stages:
+            touched = [
+                (cell, access)
+                for access in accesses_in_tier(stage.work)
+                if not (access.later and access.rows.at is Moment.BEFORE and step == 0)
+                for cell in memory.cells(access, step)
+            ]
+            for cell, access in touched:
+                if any(cell == other and _races(before, access) for other, before in since):
+                    raise _fault(
+                        plan,
+                        f"in a kernel over all steps {_name(stage.work)} "
+                        f"{'writes' if access.writes else 'reads'} {access.value} in {cell[0]}, "
+                        f"which another thread touches, without a barrier between",
+                    )
+            since += touched
+            if stage.barrier and tier.kind is TierKind.BLOCK:
+                since = []
+
+
+def _races(before: MemoryAccess, after: MemoryAccess) -> bool:
+    if not (before.writes or after.writes) or before.is_of_same_thread(after):
+        return False
+    return before.meets(after)
+
+
+def _fault(plan: DeviceTimePlan, what: str) -> DerivationError:
+    return DerivationError(
+        f"{plan.cell}.{plan.function} on a device: {what}; this is a fault of cellgen: please "
+        f"report it with the declaration",
+        code="schedule.verify",
+    )

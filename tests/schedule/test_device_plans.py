@@ -1,0 +1,181 @@
+"""Plans of a device are values: every text in them is a name, and faults in them are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from sympy import Basic, Integer
+
+from cellgen import Cell
+from cellgen.cells import GRU, LRU, LSTM, MLSTM, GRUResetBefore, LayerNormLSTM, MinGRU, SLSTMHeads
+from cellgen.errors import DerivationError
+from cellgen.language.cell import Definition
+from cellgen.pipeline import planned
+from cellgen.program.ssa import Statement
+from cellgen.runtime.abi import Argument
+from cellgen.schedule.device.lower import lower_for_device
+from cellgen.schedule.device.places import Moment, RowsOfArray
+from cellgen.schedule.device.plan import DeviceTimePlan
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct
+from cellgen.schedule.device.tiers import TierLoop
+from cellgen.schedule.device.verify import verify_for_device
+
+CELLS = (GRU, LSTM, GRUResetBefore, SLSTMHeads, LRU, MLSTM, LayerNormLSTM)
+
+
+@cache
+def plans(cell: type[Cell]) -> tuple[DeviceTimePlan, ...]:
+    names = planned(cell).in_c
+    assert names.sequence is not None
+    return lower_for_device(names.sequence, names.over_time)
+
+
+def texts(item: object) -> Iterator[str]:
+    """Every text in a plan; a program's own values, and what an author wrote, are left out."""
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, Basic | Statement | Definition | Argument) or item is None:
+        return
+    elif isinstance(item, Mapping):
+        for key, value in item.items():
+            yield from (*texts(key), *texts(value))
+    elif isinstance(item, tuple | list | frozenset):
+        for one in item:
+            yield from texts(one)
+    elif dataclasses.is_dataclass(item) and type(item).__module__.startswith("cellgen.schedule"):
+        for field in dataclasses.fields(item):
+            if field.name not in ("axes", "reason"):  # axes as an interface names them, prose
+                yield from texts(getattr(item, field.name))
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+def test_every_text_in_a_plan_is_a_name(cell: type[Cell]) -> None:
+    """So no pass can have decided by what is spelled, and any dialect can spell it."""
+    for plan in plans(cell):
+        found = set(texts(plan))
+        assert len(found) > 3
+        assert {text for text in found if not re.fullmatch(r"\w*", text)} == set()
+
+
+def faults(plan: DeviceTimePlan) -> str:
+    with pytest.raises(DerivationError) as caught:
+        verify_for_device(plan)
+    assert caught.value.code == "schedule.verify"
+    return str(caught.value)
+
+
+def without_barrier(plan: DeviceTimePlan, number: int) -> DeviceTimePlan:
+    """The plan without the barrier of one stage of its kernel over all steps."""
+    tier = plan.tier.tier
+    assert tier is not None
+    stages = [
+        replace(stage, barrier=stage.barrier and n != number) for n, stage in enumerate(tier.stages)
+    ]
+    return replace(plan, tier=replace(plan.tier, tier=replace(tier, stages=tuple(stages))))
+
+
+NOT_NEEDED = {("gru_reset_before", "sequence_backward", 4)}
+"""Of the last loop of a step: the next one's first loop has the same units in the same threads."""
+
+
+@pytest.mark.parametrize("cell", [GRU, LSTM, GRUResetBefore], ids=lambda c: c.definition.name)
+def test_a_barrier_that_is_dropped_is_found(cell: type[Cell]) -> None:
+    dropped = 0
+    for plan in plans(cell):
+        tier = plan.tier.tier
+        assert tier is not None
+        for number, stage in enumerate(tier.stages):
+            if stage.barrier and (plan.cell, plan.function, number) not in NOT_NEEDED:
+                assert "without a barrier between" in faults(without_barrier(plan, number))
+                dropped += 1
+    assert dropped >= 3
+
+
+def test_a_stage_that_is_left_out_or_comes_too_late_is_found() -> None:
+    """What it writes is then read before it is written, in the first step."""
+    for plan in plans(GRUResetBefore):
+        assert len(plan.steps) >= 3
+        for number in range(len(plan.steps) - 1):
+            rest = (*plan.steps[:number], *plan.steps[number + 1 :])
+            stage = plan.steps[number]
+            if not isinstance(stage, DeviceProduct) or not stage.onto:
+                assert "which is not written before" in faults(replace(plan, steps=rest))
+        turned = replace(plan, steps=(*plan.steps[1:], plan.steps[0]))
+        assert re.search("which is not written before|as it was before", faults(turned))
+    forward, backward = plans(LSTM)
+    assert "not written before" in faults(replace(forward, ahead=()))
+    assert "not written before" in faults(replace(forward, packed=()))
+    assert "is never written" in faults(replace(backward, deferred=backward.deferred[1:]))
+
+
+def moved(product: DeviceProduct, by: int) -> DeviceProduct:
+    """The product with its sums so many slots further."""
+    place = product.sums.place
+    assert isinstance(place.source, RowsOfArray)
+    column = place.source.column + by * product.width
+    source = replace(place.source, column=column)
+    return replace(product, sums=replace(product.sums, place=replace(place, source=source)))
+
+
+def test_what_is_overwritten_while_it_is_live_is_found() -> None:
+    """Sums of one product where those of another wait to be read."""
+    forward, _ = plans(GRU)
+    ahead = forward.ahead[-1]
+    product = next(stage for stage in forward.steps if isinstance(stage, DeviceProduct))
+    assert isinstance(ahead, DeviceProduct)
+    steps = tuple(moved(s, -1) if s is product else s for s in forward.steps)
+    assert re.search("overwritten by|not written before", faults(replace(forward, steps=steps)))
+    late = replace(forward, ahead=(*forward.ahead, moved(ahead, 1)))
+    assert "which is overwritten by" in faults(late)
+
+
+@pytest.mark.parametrize("wrong", [Moment.NOW, Moment.BEFORE])
+def test_a_gradient_that_is_read_at_another_step_is_found(wrong: Moment) -> None:
+    _, backward = plans(LSTM)
+
+    def at(stage: object) -> object:
+        if not isinstance(stage, DeviceLoop):
+            return stage
+        places = {
+            buffer: replace(place, source=replace(place.source, at=wrong, by_turns=False))
+            if isinstance(place.source, RowsOfArray) and place.source.at is Moment.AFTER
+            else place
+            for buffer, place in stage.places.items()
+        }
+        return replace(stage, places=places)
+
+    steps = tuple(map(at, backward.steps))
+    assert steps != backward.steps
+    assert "which is not written before" in faults(replace(backward, steps=steps))  # type: ignore[arg-type]
+
+
+def test_threads_of_a_stream_read_nothing_that_another_writes() -> None:
+    """A loop that reads other units of the state before a step can be no stream."""
+    forward, _ = plans(MinGRU)
+    tier = forward.tier.tier
+    assert tier is not None
+    (stage,) = tier.stages
+    assert isinstance(stage.work, TierLoop)
+    whole = replace(stage.work, in_registers=frozenset())
+    loads = tuple(
+        replace(load, view=replace(load.view, start=(Integer(0), Integer(1))))
+        for load in whole.loop.loads
+    )
+    loop = replace(whole.loop, loads=loads)
+    work = replace(whole, stage=replace(whole.stage, loop=loop))
+    stages = (replace(stage, work=work),)
+    plan = replace(forward, tier=replace(forward.tier, tier=replace(tier, stages=stages)))
+    assert "without a barrier between" in faults(plan)
+
+
+def test_a_plan_prints_every_stage() -> None:
+    forward, backward = plans(LSTM)
+    text = str(forward)
+    assert "all steps at once: x @ [w_i, w_f, w_g, w_o]" in text
+    assert "from h at the step before, first h_prev, or h_prev_before where steps may be" in text
+    assert "after all steps" in str(backward)
