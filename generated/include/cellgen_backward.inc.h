@@ -108,7 +108,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
             stopped = cg_run_bands(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, modes);
         else if (call->again)
             stopped = cg_run_segment(&call->segment, call->row_block, call->row_blocks, call->plan, begin, end, thread, threads, modes, &turn);
-        if (b->modes.residency == CG_WINDOW && !stopped)
+        if (b->modes.residency == CG_RESIDENT_WINDOW && !stopped)
             cg_read_window(&call->stored, call->row_block, call->row_blocks, call->plan, call->team, begin, end, thread, threads);
         for (int64_t last = end, first; last > begin && !stopped; last = first) { /* a chunk of each row block in turn: their rows are neighbours */
             first = (last - 1) / b->shape.chunk_steps * b->shape.chunk_steps;
@@ -118,7 +118,7 @@ CELLGEN_STATIC void cg_backward_task(int thread, int threads, void *context)
         }
         cellgen_team_barrier(call->team, thread);
         stopped = stopped || cg_has_stopped(call); /* a row block may have seen what others have not */
-        if (b->modes.residency == CG_WINDOW && !stopped) cg_narrow_window(&call->stored, begin, end, b->shape.batch * thread / threads, b->shape.batch * (thread + 1) / threads);
+        if (b->modes.residency == CG_RESIDENT_WINDOW && !stopped) cg_narrow_window(&call->stored, begin, end, b->shape.batch * thread / threads, b->shape.batch * (thread + 1) / threads);
     }
     if (thread == 0) call->stopped = stopped;
     if (!stopped) cg_add_row_blocks(call, thread, threads);

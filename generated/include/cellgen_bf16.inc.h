@@ -51,7 +51,7 @@ CELLGEN_STATIC int64_t cg_rounded_count(const cg_row_block *b)
         for (int i = 0; i < b->f->part[number].stages; ++i) {
             const cg_stage *const stage = b->f->part[number].stage + i;
             const int ahead = stage->runs && stage->run->ahead != CELLGEN_NONE;
-            const int64_t of_window = ahead ? b->shape.window_rows * cg_rounded_stride(b, stage, 1) : 0;
+            const int64_t of_window = ahead ? b->shape.hoist_rows * cg_rounded_stride(b, stage, 1) : 0;
             most = of_window > most ? of_window : most;
         }
     }

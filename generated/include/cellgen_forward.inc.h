@@ -82,7 +82,7 @@ CELLGEN_STATIC int cg_forward_steps(cg_row_block *b, const cg_partition *own, in
             cg_keep_states(b, step, own->own_begin, own->own_end);
             if (barrier) cellgen_team_barrier(b->team, thread);
         }
-        for (int i = 0; b->modes.hoist && (step % b->shape.window_steps == 0 || step == first) && i < part->stages; ++i)
+        for (int i = 0; b->modes.hoist && (step % b->shape.hoist_steps == 0 || step == first) && i < part->stages; ++i)
             if (part->stage[i].runs && part->stage[i].run->ahead != CELLGEN_NONE)
                 cg_form_ahead(b, part->stage + i, step, last, own->partition, own->partitions);
         cg_step(b, own, step, thread);
@@ -129,7 +129,7 @@ CELLGEN_STATIC void cg_forward_task(int thread, int threads, void *context)
     int64_t turn = 0;
     cg_prepare_forward(b, thread, threads);
     cellgen_team_barrier(b->team, thread);
-    if (!(b->modes.residency == CG_WINDOW ? cg_forward_windows(pass, &own, thread, &turn) : cg_forward_steps(b, &own, 0, b->shape.T, thread, &turn))) {
+    if (!(b->modes.residency == CG_RESIDENT_WINDOW ? cg_forward_windows(pass, &own, thread, &turn) : cg_forward_steps(b, &own, 0, b->shape.T, thread, &turn))) {
         if (own.partitions > 1 && !(part->stages && part->stage[part->stages - 1].barrier)) cellgen_team_barrier(b->team, thread);
         cg_final_states(b, own.own_begin, own.own_end);
     }

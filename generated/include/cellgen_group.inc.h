@@ -42,11 +42,11 @@ typedef struct {
     cellgen_amx *amx;
 } cg_tiles;
 
-/* The product of an input for a window of steps, where it was formed ahead. */
+/* The product of an input for a hoist window, where it was formed ahead. */
 CELLGEN_INLINE real *cg_formed_ahead(const cg_tiles *tiles, const cellgen_run *run, int64_t block, int64_t row)
 {
     const cg_row_block *const b = tiles->b;
-    const int64_t at = block * b->shape.window_rows + tiles->step % b->shape.window_steps * b->shape.B + row;
+    const int64_t at = block * b->shape.hoist_rows + tiles->step % b->shape.hoist_steps * b->shape.B + row;
     return b->at.memory[run->ahead] + at * run->slots * tiles->own.width;
 }
 
@@ -307,7 +307,7 @@ CELLGEN_OUTLINE void cg_group(const cg_row_block *b, int of_part, const cg_stage
 }
 
 #if CELLGEN_PRECISION == 32
-/* The product of an input for some steps of a window, in bfloat16 or of weights in int8; `at` are their rows, `first`
+/* The product of an input for some steps of a hoist window, in bfloat16 or of weights in int8; `at` are their rows, `first`
  * the place of the first one in the window. */
 CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *stage, const cg_rows *at, const cg_blocks *own,
                                          int64_t first, int64_t rows, int64_t part, int64_t parts)
@@ -326,7 +326,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
     for (int64_t block = own->begin; block < own->end; ++block) {
         const int64_t head = own->of_head ? block / own->of_head : 0;
         const cellgen_pair *const row = rounded.rows ? cg_rounded_row(b, &alone, &rounded, 0, 0, head) : 0;
-        real *const out = b->at.memory[run->ahead] + (block * b->shape.window_rows + first) * columns;
+        real *const out = b->at.memory[run->ahead] + (block * b->shape.hoist_rows + first) * columns;
         if (b->modes.products == CG_INT8) {
             const int8_t *const panel = cg_block_int8(b, run, block, columns);
             const cellgen_term_int8 term = {inner, cg_operand(b, at, &operand, head), at->row, 1, panel, columns, {panel, 0}, 0};
@@ -356,7 +356,7 @@ CELLGEN_STATIC void cg_form_ahead_narrow(const cg_row_block *b, const cg_stage *
 }
 #endif
 
-/* The product of an input for the steps step <= s < last of a window, ahead of the loop: those of one window are resident. */
+/* The product of an input for the steps step <= s < last of a hoist window, ahead of the loop: memory holds those of one. */
 CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, int64_t step, int64_t last, int64_t part, int64_t parts)
 {
     const cellgen_run *const run = stage->run;
@@ -366,7 +366,7 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
     const cg_rows rows = {cg_at_step(series, step), row, 0};
     const cg_blocks own = cg_partition_blocks(b, stage, part, parts);
     const int64_t inner = cg_length(b, run->inner), width = own.width, vectors = width / CELLGEN_REAL_LANES;
-    const int64_t first = step % b->shape.window_steps * b->shape.B, left = b->shape.window_steps - step % b->shape.window_steps;
+    const int64_t first = step % b->shape.hoist_steps * b->shape.B, left = b->shape.hoist_steps - step % b->shape.hoist_steps;
     const int64_t steps = last - step < left ? last - step : left;
     cellgen_run operand = *run;
     operand.use = 0;
@@ -387,6 +387,6 @@ CELLGEN_STATIC void cg_form_ahead(const cg_row_block *b, const cg_stage *stage, 
                               {block + 1 < own.end ? panel + inner * run->slots * width : panel, 0},
                               0};
         cg_tile_of(steps * b->shape.B, run->slots * vectors, &term, 1,
-                   b->at.memory[run->ahead] + (block * b->shape.window_rows + first) * run->slots * width, run->slots * width, 0);
+                   b->at.memory[run->ahead] + (block * b->shape.hoist_rows + first) * run->slots * width, run->slots * width, 0);
     }
 }

@@ -6,7 +6,7 @@ typedef enum { CG_TO_PACK, CG_PACKED, CG_IN_PLACE } cg_weights;
 typedef enum { CG_REAL, CG_BF16, CG_INT8 } cg_products_in;
 /* Arrays over time: all steps of them are the caller's; those that a forward pass makes hold the steps of a segment;
  * all of them hold those of a resident window, see cellgen_stored.inc.h. */
-typedef enum { CG_ALL_STEPS, CG_SEGMENT, CG_WINDOW } cg_residency;
+typedef enum { CG_ALL_STEPS, CG_SEGMENT, CG_RESIDENT_WINDOW } cg_residency;
 /* All rows of the batch, some of them, or the one that is deferred by itself. */
 typedef enum { CG_BATCH, CG_BLOCK, CG_SINGLE } cg_row_kind;
 /* What threads share of a step. */
@@ -20,7 +20,7 @@ typedef struct {
     cg_row_kind rows;
     cg_sharing sharing;
     /* by where arrays lie: `cg_begin` and `cg_aim` */
-    int hoist;   /* products of inputs are formed ahead, for a window of steps */
+    int hoist;   /* products of inputs are formed ahead, for a hoist window of steps */
     int guarded; /* some steps may be masked, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int flush;   /* denormal numbers count as zeros */
@@ -37,19 +37,24 @@ enum {
     CG_HAS_LAST = 64,
     CG_ASKS_BF16 = 128,
     CG_ASKS_INT8 = 256,
-    CG_ASKS_WINDOWS = 512,
+    CG_ASKS_RESIDENT = 512,
     CG_ASKS_IN_PLACE = 1024,
     CG_ASKS_EVERY = 2048,
     CG_ASKS_BANDS = 4096
 };
 
 /* What excludes what, from the first row to the last: a call of the left is run without the right. */
-#define CELLGEN_EXCLUSIONS(row)                                                                                   \
-    row(CG_IS_DOUBLE, CG_ASKS_BF16 | CG_ASKS_INT8 | CG_ASKS_WINDOWS) /* they are of float arrays */                \
-    row(CG_IS_BACKWARD, CG_ASKS_INT8)                  /* gradients are those of the weights as they are */        \
-    row(CG_HAS_PACKED | CG_ASKS_INT8, CG_ASKS_IN_PLACE) /* packed weights are there, or scales are made of them */ \
-    row(CG_HAS_LAST | CG_ASKS_WINDOWS, CG_ASKS_EVERY)  /* one step alone; a window shows its steps by itself */    \
-    row(CG_IS_GUARDED | CG_IS_TRUNCATED | CG_IS_PER_ROW | CG_ASKS_WINDOWS, CG_ASKS_BANDS) /* all rows are needed */
+#define CELLGEN_EXCLUSIONS(row)                                       \
+    /* they are of float arrays */                                    \
+    row(CG_IS_DOUBLE, CG_ASKS_BF16 | CG_ASKS_INT8 | CG_ASKS_RESIDENT) \
+    /* gradients are those of the weights as they are */              \
+    row(CG_IS_BACKWARD, CG_ASKS_INT8)                                 \
+    /* packed weights are there, or scales are made of them */        \
+    row(CG_HAS_PACKED | CG_ASKS_INT8, CG_ASKS_IN_PLACE)               \
+    /* one step alone; a resident window shows its steps by itself */ \
+    row(CG_HAS_LAST | CG_ASKS_RESIDENT, CG_ASKS_EVERY)                \
+    /* what these need is of all rows at once */                      \
+    row(CG_IS_GUARDED | CG_IS_TRUNCATED | CG_IS_PER_ROW | CG_ASKS_RESIDENT, CG_ASKS_BANDS)
 
 /* Of a function that is called with these options, NULL: none; `in_place`: its plan reads weights where they lie. */
 CELLGEN_INLINE unsigned cg_asked(const cg_function *f, const cellgen_options *options, int in_place)
@@ -64,7 +69,7 @@ CELLGEN_INLINE unsigned cg_asked(const cg_function *f, const cellgen_options *op
     if (options->last) asked |= CG_HAS_LAST;
     if (options->products == CELLGEN_PRODUCTS_BF16) asked |= CG_ASKS_BF16;
     if (options->products == CELLGEN_PRODUCTS_INT8) asked |= CG_ASKS_INT8;
-    if (options->stored) asked |= CG_ASKS_WINDOWS;
+    if (options->stored) asked |= CG_ASKS_RESIDENT;
     if (options->every > 1) asked |= CG_ASKS_EVERY;
     if (options->checkpoint > 0 && f->is_backward && f->forward) asked |= CG_ASKS_BANDS;
     return asked;

@@ -163,7 +163,7 @@ CELLGEN_STATIC void cg_part_of_steps(cg_row_block *b, int number, const int64_t 
 /* Whether an array over time holds some steps alone, one after the other. */
 CELLGEN_INLINE int cg_is_resident(const cg_row_block *b, const cellgen_series_row *row)
 {
-    return b->modes.residency == CG_WINDOW || (b->modes.residency == CG_SEGMENT && row->flags & CELLGEN_AGAIN);
+    return b->modes.residency == CG_RESIDENT_WINDOW || (b->modes.residency == CG_SEGMENT && row->flags & CELLGEN_AGAIN);
 }
 
 /* Where one array over time lies: at the caller's distances; resident steps one after the other. */

@@ -18,7 +18,7 @@ typedef struct {
     const int64_t *extent;
     int64_t T, B;
     int64_t batch; /* rows of a step in saved arrays */
-    int64_t chunk_rows, chunk_steps, window_rows, window_steps; /* of what is deferred; of what is formed ahead */
+    int64_t chunk_rows, chunk_steps, hoist_rows, hoist_steps; /* of what is deferred; of what is formed ahead */
     int64_t segment, first; /* steps that are resident, 0: all; the one before them */
     int64_t band_rows, band; /* rows of each of these steps, 0: all; the first of them, of the batch */
     int64_t every, lead;     /* outputs of every so many-th step alone are the caller's, the first after `lead` */
@@ -136,7 +136,7 @@ CELLGEN_STATIC int64_t cg_count(const cg_row_block *b, const cellgen_memory *ite
     case CELLGEN_PANELS:
         return heads * cg_panels_size(width, item->slots, units, cg_slot_vectors(item->widest));
     case CELLGEN_AHEAD:
-        return b->shape.window_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
+        return b->shape.hoist_rows * heads * cg_panels_size(1, item->slots, units, cg_slot_vectors(item->widest));
     case CELLGEN_BATCH_SLOTS: return b->shape.B * item->slots * units;
     case CELLGEN_CHUNK_SLOTS: return b->shape.chunk_rows * item->slots * units;
     default: return width;
@@ -271,8 +271,8 @@ CELLGEN_STATIC int64_t cg_place_all(cg_row_block *b, const cellgen_options *opti
 CELLGEN_STATIC int64_t cg_band_rows(const cg_function *f, const int64_t *n, const int64_t *extent,
                                     const cellgen_options *options);
 
-/* Steps of a window of such arrays: a multiple of `unit`, or all. */
-CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
+/* Steps of a resident window of such arrays: a multiple of `unit`, or all. */
+CELLGEN_STATIC int64_t cg_resident_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
                                           const cellgen_options *options, int64_t unit);
 
 /* What a row block is before it has memory: dimensions, chunks, windows. Chunks of a row block are of the same steps
@@ -291,8 +291,8 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
     b->shape.batch = n[1];
     b->shape.chunk_steps = n[1] > 0 && n[0] > 0 ? cellgen_chunk_rows(n[0], most, plan->chunk_rows) / most : 1;
     b->shape.chunk_rows = b->shape.chunk_steps * rows;
-    b->shape.window_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
-    b->shape.window_steps = rows > 0 && n[0] > 0 ? b->shape.window_rows / rows : 1;
+    b->shape.hoist_rows = cellgen_chunk_rows(n[0], rows, plan->window_rows);
+    b->shape.hoist_steps = rows > 0 && n[0] > 0 ? b->shape.hoist_rows / rows : 1;
     b->shape.segment = f->is_backward ? cg_segment_steps(options, n[0]) : 0;
     if (b->shape.segment && cg_band_rows(f, n, extent, options)) { /* a segment is a chunk: bands keep what it defers */
         b->shape.chunk_steps = b->shape.segment;
@@ -304,9 +304,9 @@ CELLGEN_STATIC void cg_shape_row_block(cg_row_block *b, const cg_function *f, co
     b->modes.weights = granted & CG_ASKS_IN_PLACE ? CG_IN_PLACE : granted & CG_HAS_PACKED ? CG_PACKED : CG_TO_PACK;
     b->modes.rows = rows < n[1] ? CG_BLOCK : CG_BATCH;
     b->modes.sharing = plan->by_units ? CG_BY_UNITS : CG_BY_ROWS;
-    if (granted & CG_ASKS_WINDOWS && f->is_backward && !b->shape.segment)
-        b->shape.segment = cg_window_of_steps(f, n, extent, options, options->per_row ? 1 : b->shape.chunk_steps);
-    b->modes.residency = granted & CG_ASKS_WINDOWS ? CG_WINDOW : b->shape.segment ? CG_SEGMENT : CG_ALL_STEPS;
+    if (granted & CG_ASKS_RESIDENT && f->is_backward && !b->shape.segment)
+        b->shape.segment = cg_resident_steps(f, n, extent, options, options->per_row ? 1 : b->shape.chunk_steps);
+    b->modes.residency = granted & CG_ASKS_RESIDENT ? CG_RESIDENT_WINDOW : b->shape.segment ? CG_SEGMENT : CG_ALL_STEPS;
     b->shape.first = b->modes.residency == CG_ALL_STEPS ? 0 : -1;
     b->shape.every = granted & CG_ASKS_EVERY ? options->every : 1;
     b->shape.lead = options && options->reverse ? n[0] % b->shape.every : b->shape.every - 1;

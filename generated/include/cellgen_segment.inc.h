@@ -78,7 +78,7 @@ CELLGEN_STATIC int64_t cg_place_segment(cg_segment *segment, const cg_function *
         CELLGEN_TAKE(resident, real, 1, (b->shape.segment + 1) * b->shape.B * width);
         if (address) memcpy(b->at.args + CELLGEN_WORD * i, &resident, sizeof resident);
     }
-    if (b->modes.residency == CG_WINDOW) {
+    if (b->modes.residency == CG_RESIDENT_WINDOW) {
         bytes += cg_place_stored(&segment->stored, forward, b->shape.n, segment->extent, &segment->options, b->shape.segment, 1, b->at.args,
                                  address ? address + (uintptr_t)bytes : 0);
         if (address) b->at.args = segment->stored.args;
@@ -183,7 +183,7 @@ CELLGEN_STATIC int cg_run_segment(cg_segment *segment, cg_row_block *row_blocks,
     for (int64_t number = 0; number < count; ++number)
         if (row_blocks[number].at.whole) cg_spread_upstream(thread, threads, row_blocks + number, first, last);
     const unsigned own_modes = cg_switch_denormals(row_blocks->modes.flush, b->modes.flush, modes);
-    if (b->modes.residency == CG_WINDOW) cg_widen_window(&segment->stored, first, last, own.own_begin, own.own_end);
+    if (b->modes.residency == CG_RESIDENT_WINDOW) cg_widen_window(&segment->stored, first, last, own.own_begin, own.own_end);
     cg_load_states(b, first, own.own_begin, own.own_end);
     if (own.partitions > 1) cellgen_team_barrier(b->team, thread);
     const int stopped = cg_forward_steps(b, &own, first, last, thread, turn);

@@ -40,7 +40,7 @@ CELLGEN_STATIC int64_t cg_width_over_time(const cg_function *f, const int64_t *e
     return extent[f->over_time[series].width];
 }
 
-CELLGEN_STATIC int64_t cg_window_of_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
+CELLGEN_STATIC int64_t cg_resident_steps(const cg_function *f, const int64_t *n, const int64_t *extent,
                                           const cellgen_options *options, int64_t unit)
 {
     int64_t bytes = 0, steps;
@@ -94,7 +94,7 @@ CELLGEN_STATIC int64_t cg_place_stored(cg_stored *stored, const cg_function *f, 
     stored->batch = n[1];
     stored->options = *options;
     stored->options.every = 0;
-    const unsigned granted = cg_exclude(cg_asked(f, options, 0) & ~(unsigned)CG_ASKS_WINDOWS); /* as of float arrays */
+    const unsigned granted = cg_exclude(cg_asked(f, options, 0) & ~(unsigned)CG_ASKS_RESIDENT); /* as of float arrays */
     stored->every = granted & CG_ASKS_EVERY ? options->every : 1;
     stored->lead = options->reverse ? n[0] % stored->every : stored->every - 1;
     CELLGEN_TAKE(stored->array, cg_stored_array, 1, f->members + 1);
@@ -213,7 +213,7 @@ CELLGEN_STATIC int64_t cg_stored_steps(const cg_function *f, const int64_t *n, c
 {
     cg_row_block b;
     cg_shape_row_block(&b, f, n, extent, n[1], plan, options);
-    return f->is_backward ? b.shape.segment : cg_window_of_steps(f, n, extent, options, b.shape.window_steps);
+    return f->is_backward ? b.shape.segment : cg_resident_steps(f, n, extent, options, b.shape.hoist_steps);
 }
 
 CELLGEN_STATIC int64_t cg_stored_bytes(const cg_function *f, const int64_t *n, const int64_t *extent,

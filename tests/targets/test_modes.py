@@ -29,12 +29,12 @@ unsigned exclude(unsigned asked) { return cg_exclude(asked); }
 """
 
 EXCLUDED = {
-    "IS_DOUBLE": ("ASKS_BF16", "ASKS_INT8", "ASKS_WINDOWS"),
+    "IS_DOUBLE": ("ASKS_BF16", "ASKS_INT8", "ASKS_RESIDENT"),
     "IS_BACKWARD": ("ASKS_INT8",),
     "HAS_PACKED": ("ASKS_IN_PLACE",),
     "ASKS_INT8": ("ASKS_IN_PLACE",),
     "HAS_LAST": ("ASKS_EVERY",),
-    "ASKS_WINDOWS": ("ASKS_EVERY", "ASKS_BANDS"),
+    "ASKS_RESIDENT": ("ASKS_EVERY", "ASKS_BANDS"),
     "IS_GUARDED": ("ASKS_BANDS",),
     "IS_TRUNCATED": ("ASKS_BANDS",),
     "IS_PER_ROW": ("ASKS_BANDS",),
