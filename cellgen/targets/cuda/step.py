@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MemoryContext:
+class ArrayContext:
     """One array of the workspace: its C name, element type and count."""
 
     name: str
@@ -59,7 +59,7 @@ class HostFunctionContext:
     dims: list[str]
     required: list[str]
     kernels: list[KernelContext]
-    memory: list[MemoryContext]
+    memory: list[ArrayContext]
     lines: list[str]
     tiers: list[TierContext]
     over_time: bool = False
@@ -137,9 +137,9 @@ def _steps_share(stage: StepsShare, validity: str) -> str:
     )
 
 
-def memory_of(arrays: Iterable[DeviceMemory], words: DeviceDialect) -> list[MemoryContext]:
+def memory_of(arrays: Iterable[DeviceMemory], words: DeviceDialect) -> list[ArrayContext]:
     """Spell the arrays of a workspace."""
-    return [MemoryContext(a.name, words.elements[a.element], extent(a.extent)) for a in arrays]
+    return [ArrayContext(a.name, words.elements[a.element], extent(a.extent)) for a in arrays]
 
 
 def required_arrays(signature: Signature) -> list[str]:

@@ -24,7 +24,7 @@ from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.options import OptionLines
 from cellgen.targets.cuda.places import factor, matrix, rows_at
 from cellgen.targets.cuda.products import panel
-from cellgen.targets.cuda.step import MemoryContext
+from cellgen.targets.cuda.step import ArrayContext
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TierContext:
     kind: str
     arguments: str
     dims: list[str]
-    memory: list[MemoryContext]
+    memory: list[ArrayContext]
     items: list[StageLines]
     widest: list[str]
     depth: int
@@ -151,7 +151,7 @@ def shared(products: Iterable[ProductLines]) -> str:
 def spell_tier(
     plan: DeviceTimePlan,
     signature: Signature,
-    memory: Iterable[MemoryContext],
+    memory: Iterable[ArrayContext],
     words: DeviceDialect,
 ) -> TierContext | None:
     """Spell the kernel over all steps of a plan, if it has one."""
