@@ -92,7 +92,8 @@ class MemoryRun:
                 arrays[name] = rng.normal(size=shape) / math.sqrt(shape[-1])
         if memory.log_decay is not None:
             name = str(memory.log_decay)
-            arrays[name] = decays(rng, arrays[name].shape)
+            least = -math.inf if memory.bound is None else memory.bound
+            arrays[name] = np.maximum(decays(rng, arrays[name].shape), least)
         for update in memory.updates:
             for stream in (update.scale, *update.erased.values()):
                 if stream is not None:
