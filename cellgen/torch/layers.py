@@ -384,9 +384,8 @@ def module(  # noqa: PLR0913 - one argument an option
     reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has
     other rules or tensors by name, and must have those of fixed weights (``gradient=False``).
     ``sizes`` are dimensions beside I and H by name (``D=16``), and run-time scalars. ``dropout`` is
-    between layers; ``window`` cuts gradients; ``rate`` is p of the masks of a regularised cell,
-    drawn in training; ``form`` and ``chunk`` as in
-    ``cellgen.torch.function``, of a call too.
+    between layers; ``window`` cuts gradients; ``rate`` is p of a regularised cell's masks, drawn in
+    training; ``form`` and ``chunk`` are as in ``cellgen.torch.function``, of a call too.
 
     Raises:
         DeclarationError, BuildError: as ``cellgen.torch.function``.
