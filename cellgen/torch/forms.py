@@ -24,6 +24,7 @@ from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import BY_TYPE, Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.devices import ANYWHERE
+from cellgen.torch.launched import Launched, launch_of
 from cellgen.torch.modes import is_transforming
 from cellgen.torch.planned import last_step
 from cellgen.torch.registry import Known
@@ -211,14 +212,16 @@ def run(
     _look(cell, layout, tensors, tables[0], sizes["T"])
     products = BY_TYPE if wanted is None else wanted.products
     narrow = is_in_bf16(products, element_name(theta[0].dtype))
-    shown, last = cell.run(
-        tensors,
-        dict(zip((item.name for item in layout.scalars), scalars, strict=True)),
-        sizes,
-        tables,
-        _how_run(how.chunk, reverse, zeros, narrow, 1 if wanted is None else wanted.every),
-        frozenset(layout.theta[place].name for place in layout.learns),
-    )
+    scalars_by_name = dict(zip((item.name for item in layout.scalars), scalars, strict=True))
+    every = 1 if wanted is None else wanted.every
+    run_in = _how_run(how.chunk, reverse, zeros, narrow, every)
+    learning = frozenset(layout.theta[place].name for place in layout.learns)
+    found = None
+    if not (reverse or any(table is not None for table in tables)):
+        found = _launched(known, cell, theta, sizes, every)
+    if found is None:
+        found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
+    shown, last = found
     outputs = _shown(layout, shown, last, tables, reverse, wanted)
     if not batch_first or (wanted is not None and is_last(wanted)):
         return outputs
@@ -226,6 +229,30 @@ def run(
         output.transpose(0, 1) if item.over_time and output is not None else output
         for item, output in zip(layout.outputs, outputs, strict=True)
     ]
+
+
+def _launched(
+    known: Known, cell: ChunkedCell, theta: Sequence[Tensor], sizes: Mapping[str, int], every: int
+) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+    """Outputs over time and final states by kernels of a device; None where there are none."""
+    layout, names = known.layout, [item.name for item in known.layout.theta]
+
+    def exact(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        named = dict(zip(names, tensors, strict=True))
+        how = _how_run(STEPS_OF_CHUNK, False, False, False, 1)
+        own = layout.sizes(tensors)
+        outputs, last = cell.run(named, {}, own, (None, None, None), how, frozenset(names))
+        return outputs | last
+
+    launch = launch_of(known, sizes, theta, exact)
+    if launch is None:
+        return None
+    results = dict(zip(launch.results, Launched.apply(launch, *theta), strict=True))
+    timed = {item.name for item in layout.outputs if item.over_time}
+    outputs = {n: t if every == 1 else t[every - 1 :: every] for n, t in results.items()}
+    return {n: outputs[n] for n in results if n in timed}, {
+        n: results[n] for n in results if n not in timed
+    }
 
 
 def _look(

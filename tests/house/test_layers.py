@@ -52,6 +52,7 @@ LAZY = {
     ("torch/forms", "language"): "a call step by step must not import SymPy",
     ("torch/forms", "program"): "a call step by step must not import SymPy",
     ("torch/forms", "torch"): "a call step by step must not import SymPy",
+    ("torch/launched", "torch"): "Triton is imported where its kernels run",
     ("torch/recurrent", "torch"): "declarations are imported when a layer of that kind is made",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
     ("compat/epynn", "cells"): "a drop-in whose kernel is built must not import SymPy",
