@@ -20,6 +20,8 @@ from torch import Tensor
 Row: TypeAlias = Mapping[str, Any]  # a row of a plan: strings, numbers, tuples, dicts
 LEAST_BLOCK = 16
 """Rows and columns of the least product of a device."""
+LEAST_CHUNK = 32
+"""Steps of a chunk where keys or values are more than any configuration is meant for."""
 FEW_PROGRAMS = 100
 """Programs that a device should have at once: with fewer, chunks run beside each other."""
 FORWARD, BACKWARD = ("read", "last", "saved", "marks"), ("gradient",)
@@ -49,9 +51,9 @@ class MemoryLaunches:
             name: math.prod(self.sizes[dim] for dim in dims)
             for name, dims in self.plan["sizes"].items()
         }
+        self.known = {**self.sizes, **counted}
         length = self.chosen.get("", {}).get("BT") or self._length()
-        chunks = -(-self.sizes["T"] // length) + 1
-        self.known = {**self.sizes, **counted, "BT": length, "chunks_and_last": chunks}
+        self.known |= {"BT": length, "chunks_and_last": -(-self.sizes["T"] // length) + 1}
         is_wide = self.dtype in (torch.float32, torch.float64)
         self.constants = {"GAPS": self.gaps, "PRECISION": "ieee" if is_wide else "tf32"}
         self.blocks = {name: self._configuration(name) for name in self._kernels()}
@@ -90,15 +92,21 @@ class MemoryLaunches:
 
     def _length(self) -> int:
         """Steps of a chunk: the first of the plan, less for sequences that are shorter."""
-        every = [one["blocks"]["BT"] for of in self.plan["configurations"].values() for one in of]
+        every = [
+            one["blocks"]["BT"]
+            for of in self.plan["configurations"].values()
+            for one in of
+            if self._fits(one)
+        ]
         shorter = [length for length in every if length >= self.sizes["T"]]
-        return min(shorter) if shorter else int(every[0])
+        return min(shorter) if shorter else int(every[0]) if every else LEAST_CHUNK
+
+    def _fits(self, one: Row) -> bool:
+        return not one["most"] or max(self.known["K"], self.known["V"]) <= one["most"]
 
     def _configuration(self, kernel: str) -> dict[str, int]:
         for one in self.plan["configurations"][kernel]:
-            widest = max(self.known["K"], self.known["V"])
-            fits = not one["most"] or widest <= one["most"]
-            if one["blocks"]["BT"] == self.known["BT"] and fits:
+            if one["blocks"]["BT"] == self.known["BT"] and self._fits(one):
                 settings = {**one["blocks"], "warps": one["warps"], "stages": one["stages"]}
                 return {**settings, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
         own = {"warps": 4, "stages": 1, "BT": self.known["BT"], "BK": 32, "BV": 32}

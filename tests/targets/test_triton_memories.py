@@ -50,6 +50,7 @@ CELLS = [
 QUICK = [GatedLinearAttention, MLSTM, DeltaNet, GatedDeltaNet, RWKV7]
 CLOSE = {"float64": 1e-13, "float32": 1e-4}
 ODD = {"T": 20, "B": 1, "N": 1, "K": 12, "V": 20}
+HEAD = "import triton\nimport triton.language as tl\n\n\n"
 MARKED = {"gla", "rwkv6", "erased_twice"}
 by_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
 needs_triton = pytest.mark.skipif(

@@ -277,24 +277,50 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
 
 # --- configurations ------------------------------------------------------------------------------
 
+Settings = tuple[int, int, int, int, int]
+"""Steps of a chunk, keys and values of a block, warps, stages."""
+CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
+    64: {
+        "prepare": ((64, 0, 64, 8, 1), (32, 0, 64, 4, 1)),
+        "scan": ((64, 0, 32, 4, 2), (64, 0, 64, 8, 2), (32, 0, 32, 4, 2), (32, 0, 64, 8, 2)),
+        "outputs": ((64, 0, 64, 4, 1), (32, 0, 64, 4, 1)),
+        "back": ((64, 0, 32, 8, 1), (64, 0, 64, 8, 1), (32, 0, 32, 4, 2), (32, 0, 64, 8, 1)),
+        "gradients": ((64, 64, 64, 8, 1), (64, 32, 64, 8, 1), (32, 64, 64, 4, 1)),
+    },
+    128: {
+        "prepare": ((32, 0, 64, 8, 1),),
+        "scan": ((32, 0, 32, 4, 2), (32, 0, 64, 8, 2)),
+        "outputs": ((32, 0, 64, 4, 1),),
+        "back": ((32, 0, 32, 8, 1), (32, 0, 64, 8, 1)),
+        "gradients": ((32, 64, 64, 8, 1), (32, 32, 64, 4, 1)),
+    },
+    256: {
+        "prepare": ((32, 0, 32, 8, 1),),
+        "scan": ((32, 0, 16, 8, 1), (32, 0, 32, 8, 1)),
+        "outputs": ((32, 0, 32, 8, 1),),
+        "back": ((32, 0, 16, 8, 1), (32, 0, 32, 8, 1)),
+        "gradients": ((32, 32, 64, 8, 1),),
+    },
+}
+"""By the most keys and values, the best guess first. Registers and stack are held by tests."""
+
 
 def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
     """Configurations that may be chosen, by kernel."""
-    blocks = {"scan": (64, 32), "prepare": (64,), "outputs": (64,), "back": (64, 32)}
-    chosen: dict[str, tuple[Configuration, ...]] = {
+    needs_short = m.column is not None or (m.by_key and bool(m.erasers))
+    return {
         f"{m.name}_{kernel}": tuple(
-            Configuration({"BT": length, "BV": width}, 4, stages)
-            for length in (64, 32)
-            for width in widths
-            for stages in (1, 2)
+            _configuration(most, settings)
+            for most, of in CONFIGURATIONS.items()
+            for settings in of[kernel]
+            if settings[0] <= (32 if needs_short else LONGEST)
         )
-        for kernel, widths in blocks.items()
+        for kernel in KERNELS
         if kernel != "prepare" or m.erasers
     }
-    chosen[f"{m.name}_gradients"] = tuple(
-        Configuration({"BT": length, "BK": width, "BV": width}, warps, 1)
-        for length in (64, 32)
-        for width in (64, 32)
-        for warps in (4, 8)
-    )
-    return chosen
+
+
+def _configuration(most: int, settings: Settings) -> Configuration:
+    length, keys, values, warps, stages = settings
+    blocks = {"BT": length, "BV": values} | ({"BK": keys} if keys else {})
+    return Configuration(blocks, warps, stages, most)

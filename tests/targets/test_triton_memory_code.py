@@ -1,0 +1,116 @@
+"""Kernels of memories compile for Hopper and MI300 without a device; registers suffice.
+
+Of the configurations that are taken first nothing is spilt at 64 keys and values, and less than
+200 bytes at 128.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from cellgen import Cell
+from cellgen.cells import MLSTM, RWKV7, GatedDeltaNet, GatedLinearAttention
+from cellgen.proof.machine.assembled import assemble
+from cellgen.proof.machine.compiled import HOPPER, MI300, SpecialisedKernel, compile_kernels
+from cellgen.targets.triton.memory import MemoryKernels, memory_head
+from cellgen.targets.triton.plan import Configuration, Count, KernelLaunch
+from tests.targets.test_triton_memories import CELLS, HEAD, spelled
+
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("triton"), reason="Triton is not installed"
+)
+TYPES = {"streams": "*bf16", "float32": "*fp32", "int32": "*i32"}
+SPILT = {64: 0, 128: 200}
+COMMITTED = [GatedLinearAttention, MLSTM, GatedDeltaNet, RWKV7]
+
+
+def launches_of(kernels: MemoryKernels) -> list[KernelLaunch]:
+    """Each kernel once with each of its flags."""
+    plan = kernels.plan
+    every = (*plan.training, *plan.few_rows, *plan.backward)
+    return list({(one.kernel, str(one.constants)): one for one in every}.values())
+
+
+def first_of(kernels: MemoryKernels, kernel: str, width: int) -> Configuration:
+    of = kernels.plan.configurations[kernel]
+    return next(one for one in of if one.most >= width)
+
+
+def specialised(
+    path: Path, kernels: MemoryKernels, launch: KernelLaunch, one: Configuration, width: int
+) -> SpecialisedKernel:
+    """A kernel with the types and constants of a launch, of bfloat16 streams."""
+    buffers = kernels.plan.buffers
+    signature = {p: TYPES[buffers[name].dtype] for p, name in launch.buffers.items()}
+    signature |= dict.fromkeys(launch.sizes, "i32")
+    constants = {name: _constant(of, width) for name, of in launch.constants.items()}
+    constants |= {name: one.blocks[name] for name in launch.blocks}
+    return SpecialisedKernel(str(path), launch.kernel, signature, constants, one.warps, one.stages)
+
+
+def _constant(of: Count | bool, width: int) -> int | bool | str:
+    if isinstance(of, bool):
+        return of
+    return {"GAPS": False, "PRECISION": "tf32"}.get(str(of), width)
+
+
+def module(cell: type[Cell], folder: Path) -> tuple[Path, MemoryKernels]:
+    kernels = spelled(cell)
+    path = folder / f"{cell.definition.name}.py"
+    path.write_text(HEAD + memory_head(kernels.by_key) + "\n\n" + kernels.text)
+    return path, kernels
+
+
+def spilt(cell: type[Cell], width: int, folder: Path) -> dict[str, int]:
+    """Bytes that each kernel spills in the configuration that is taken first."""
+    path, kernels = module(cell, folder)
+    launches = [one for one in launches_of(kernels) if not one.is_exact]
+    wanted = [
+        specialised(path, kernels, one, first_of(kernels, one.kernel, width), width)
+        for one in launches
+    ]
+    made = compile_kernels(wanted, HOPPER)
+    return {
+        f"{one.kernel} {one.constants}": assemble(code.text).spilled
+        for one, code in zip(wanted, made, strict=True)
+    }
+
+
+@pytest.mark.parametrize("cell", [GatedLinearAttention], ids=["gla"])
+def test_registers_suffice_at_64_keys_and_values(cell: type[Cell], tmp_path: Path) -> None:
+    bytes_spilt = spilt(cell, 64, tmp_path)
+    assert max(bytes_spilt.values()) <= SPILT[64], bytes_spilt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", SPILT)
+@pytest.mark.parametrize("cell", COMMITTED, ids=lambda cell: cell.definition.name)
+def test_registers_suffice(cell: type[Cell], width: int, tmp_path: Path) -> None:
+    bytes_spilt = spilt(cell, width, tmp_path)
+    assert max(bytes_spilt.values()) <= SPILT[width], bytes_spilt
+
+
+def test_a_kernel_compiles_for_devices_of_amd(tmp_path: Path) -> None:
+    path, kernels = module(GatedDeltaNet, tmp_path)
+    launch = next(one for one in kernels.plan.backward if one.kernel.endswith("_gradients"))
+    one = first_of(kernels, launch.kernel, 64)
+    (made,) = compile_kernels([specialised(path, kernels, launch, one, 64)], MI300)
+    assert "v_mfma" in made.text  # products of matrices by the units that are there for them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [HOPPER, MI300], ids=["hopper", "mi300"])
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+def test_every_configuration_compiles(
+    cell: type[Cell], target: tuple[str, int | str, int], tmp_path: Path
+) -> None:
+    path, kernels = module(cell, tmp_path)
+    wanted = [
+        specialised(path, kernels, launch, one, one.most)
+        for launch in launches_of(kernels)
+        for one in kernels.plan.configurations[launch.kernel]
+    ]
+    assert len(compile_kernels(wanted, target)) == len(wanted)
