@@ -63,7 +63,9 @@ class MemoryLaunches:
     def forward(self, trains: bool = True) -> dict[str, Tensor]:
         """What is read and the last states, and what the backward pass needs of this one."""
         self.launch(self.plan[self._which(trains)])
-        return self._of_roles(FORWARD)
+        results = self._of_roles(FORWARD)
+        self._drop_scratch()
+        return results
 
     def backward(self) -> dict[str, Tensor]:
         """Gradients of streams and first states, by their names; shares are added up."""
@@ -73,7 +75,13 @@ class MemoryLaunches:
             buffer = self.plan["buffers"][name]
             total = array.sum(0) if buffer["shares"] else array
             gradients[name] = total
+        self._drop_scratch()
         return gradients
+
+    def _drop_scratch(self) -> None:
+        """Keep of a pass what the other one reads."""
+        for name in self._of_roles(("scratch",)):
+            del self.arrays[name]
 
     def launch(self, launches: Sequence[Row]) -> None:
         """Launch kernels in order; buffers that are not there are made."""

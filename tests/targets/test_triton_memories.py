@@ -32,7 +32,7 @@ from cellgen.program.chunks.programs import chunk_programs
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_head, memory_kernels
 from cellgen.targets.triton.memory_plan import KERNELS
-from cellgen.targets.triton.plan import literal
+from cellgen.targets.triton.plan import BufferRole, literal
 from tests.program.test_chunk_programs import Counted, ErasedTwice
 
 CELLS = [
@@ -132,6 +132,16 @@ def test_every_launch_has_the_parameters_of_its_kernel(cell: type[Cell]) -> None
         assert plan.configurations[launch.kernel]
     assert {launch.kernel.rpartition("_")[2] for launch in launches} <= set(KERNELS)
     assert any(launch.is_exact for launch in launches) == (cell.definition.name in MARKED)
+
+
+@by_cell
+def test_a_call_without_gradients_keeps_no_states(cell: type[Cell]) -> None:
+    plan = spelled(cell).plan
+    taken = {name for launch in plan.forward for name in launch.buffers.values()}
+    roles = {plan.buffers[name].role for name in taken}
+    assert BufferRole.SAVED not in roles
+    saved = {name for name, buffer in plan.buffers.items() if buffer.role is BufferRole.SAVED}
+    assert saved <= {name for launch in plan.backward for name in launch.buffers.values()}
 
 
 def test_a_plan_is_written_as_strings_and_numbers() -> None:

@@ -264,15 +264,26 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
         constants["BK"] = ("K",)
     constants |= {**flags, "GAPS": "GAPS", "PRECISION": "PRECISION"}
     constants |= dict.fromkeys(_exactness(m), is_exact)
+    idle = _idle(m, kernel, flags)
     return KernelLaunch(
         f"{m.name}_{kernel}",
-        {f"{name}_p": name for name in dict.fromkeys(names(m))},
+        {f"{name}_p": idle.get(name, name) for name in dict.fromkeys(names(m))},
         SIZES,
         constants,
         blocks,
         (*grid, "B", "N"),
         is_exact,
     )
+
+
+def _idle(m: MemoryText, kernel: str, flags: Mapping[str, bool]) -> dict[str, str]:
+    """Buffers that a launch with some flags leaves alone, and others that stand in for them."""
+    if kernel == "prepare":
+        unread = [u.held for u in m.erasing] if flags["KNOWN"] else [*_inverses(m), m.states]
+        return dict.fromkeys(unread, m.erasing[0].added)
+    if kernel == "scan" and not flags["SAVES"]:
+        return dict.fromkeys([m.states, *([m.column.states] if m.column else [])], m.last)
+    return {}
 
 
 # --- configurations ------------------------------------------------------------------------------
