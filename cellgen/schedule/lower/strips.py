@@ -24,11 +24,16 @@ from cellgen.schedule.lower.plan import (
 )
 from cellgen.schedule.lower.touched import loaded, stored
 from cellgen.schedule.lower.touches import are_apart, fits, go_together, in_vectors, touches
+from cellgen.schedule.lower.verify import verify
 from cellgen.schedule.schedule import Buffer, BufferKind, Loop, Store
 
 
 def with_strips(plan: TimePlan) -> TimePlan:
-    """Fuse the loops of every part; memory that none of them needs is left out."""
+    """Fuse the loops of every part; memory that none of them needs is left out.
+
+    Raises:
+        DerivationError: a fault of the compiler, found by the verifier.
+    """
     parts = tuple(map(_fused, plan.parts))
     if parts == plan.parts:
         return plan
@@ -39,7 +44,9 @@ def with_strips(plan: TimePlan) -> TimePlan:
         replace(state, in_place=_is_in_place(state, parts[0], backward=plan.backward))
         for state in plan.states
     )
-    return replace(plan, parts=parts, memory=memory, states=states)
+    fused = replace(plan, parts=parts, memory=memory, states=states)
+    verify(fused)
+    return fused
 
 
 def _is_in_place(state: State, part: PartPlan, *, backward: bool) -> bool:

@@ -1,16 +1,17 @@
-"""Check a time plan: its names stand in its tables, its stages use what they name."""
+"""Check a time plan: its names stand in its tables, what is read is there, threads meet."""
 
 from __future__ import annotations
 
 from cellgen.errors import DerivationError
+from cellgen.schedule.lower.flow import faults_of
 from cellgen.schedule.lower.plan import GroupPlan, How, StagePlan, TimePlan
 
 
 def verify(plan: TimePlan) -> None:
-    """Check that every name stands in its table and every stage uses what it names.
+    """Check names, lifetimes and barriers: ``flow`` has the rules.
 
     Raises:
-        DerivationError: naming the function and the name.
+        DerivationError: naming the function, and the name or the stage.
     """
     memory = {item.name for item in plan.memory}
     series = {item.name for item in plan.series}
@@ -28,6 +29,8 @@ def verify(plan: TimePlan) -> None:
             if not set(stage.uses) <= set(part.places):
                 raise _fault(plan, f"{stage.name} uses an array that has no place")
             _verify_stage(plan, stage, memory)
+    for what in faults_of(plan):
+        raise _fault(plan, what)
 
 
 def _verify_stage(plan: TimePlan, stage: StagePlan, memory: set[str]) -> None:
