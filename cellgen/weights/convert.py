@@ -70,14 +70,16 @@ def convert(
             f"{CELLS[write_as.function]}: no weights make one of the other; dialects of "
             f"{CELLS[read_as.function]}: {alike}"
         )
-    given = _given(read_as, arrays, prefix)
-    blocks = read_heads(read_as, given) if read_as.heads else read_blocks(read_as, given)
+    source_arrays = _arrays_of(read_as, arrays, prefix)
+    blocks = (
+        read_heads(read_as, source_arrays) if read_as.heads else read_blocks(read_as, source_arrays)
+    )
     if read_as.forget_bias:
         offset = blocks["b_f"].dtype.type(read_as.forget_bias)
         blocks["b_f"] = _added(read_as, "b_f", blocks["b_f"], offset)
     fitted = _fitted(write_as, blocks)
     written = (write_heads if write_as.heads else write_blocks)(write_as, fitted)
-    difference = _proved(read_as, given, write_as, written) if prove else None
+    difference = _proved(read_as, source_arrays, write_as, written) if prove else None
     cell = "lstm_peephole" if _has_peepholes(blocks) else CELLS[read_as.function]
     return Converted(written, cell, difference)
 
@@ -91,7 +93,7 @@ def _computes(name: str, function: str) -> bool:
     return ROWS[name]().function == function
 
 
-def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
+def _arrays_of(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
     """The dialect's arrays among those given, as NumPy arrays of one precision."""
     prefix = accept.word("convert", "prefix", prefix, "how names begin")
     flat = {
@@ -109,13 +111,13 @@ def _given(read_as: Dialect, arrays: Mapping[str, Any], prefix: str) -> Arrays:
         flat[plain] = flat.pop(name)
     missing = [name for name in wanted if name not in flat]
     if missing:
-        found = ", ".join(sorted(flat)) or "none"
+        present = ", ".join(sorted(flat)) or "none"
         before = [name.removesuffix(wanted[0]) for name in flat if name.endswith(wanted[0])]
         whole = [repr(prefix + p) for p in before if all(p + name in flat for name in wanted)]
         raise ArgumentError(
             f"{read_as.name}: {', '.join(missing)} missing among the arrays"
             + (f" that begin with {prefix!r}" if prefix else "")
-            + f"; found: {found}; expected: {', '.join(wanted)}"
+            + f"; found: {present}; expected: {', '.join(wanted)}"
             + (f"; all are there with prefix {' or '.join(whole)}" if whole else "")
         )
     spare = [n for n in flat if n not in wanted and not n.startswith(read_as.others or ("\0",))]
@@ -150,7 +152,7 @@ def _flat(arrays: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
-    found = {}
+    by_name = {}
     for name, value in arrays.items():
         accept.refuse_masked(read_as.name, name, value)
         held = value.detach() if hasattr(value, "detach") else value
@@ -167,12 +169,12 @@ def _of_one_precision(read_as: Dialect, arrays: Mapping[str, Any]) -> Arrays:
                 f"{read_as.name}: {name} is of {array.dtype}, expected floating-point numbers: "
                 f"{', '.join(PRECISIONS)}"
             )
-        found[name] = array
-    kinds = {array.dtype for array in found.values()}
+        by_name[name] = array
+    kinds = {array.dtype for array in by_name.values()}
     if len(kinds) > 1:
-        said = ", ".join(f"{name}: {array.dtype}" for name, array in found.items())
+        said = ", ".join(f"{name}: {array.dtype}" for name, array in by_name.items())
         raise ArgumentError(f"{read_as.name}: arrays of several precisions: {said}; give one")
-    return found
+    return by_name
 
 
 def _fitted(write_as: Dialect, blocks: Mapping[str, Array]) -> Blocks:
@@ -225,16 +227,16 @@ def _has_peepholes(blocks: Mapping[str, Array]) -> bool:
     return any(np.any(array) for block, array in blocks.items() if block.startswith("p_"))
 
 
-def _proved(read_as: Dialect, given: Arrays, write_as: Dialect, written: Arrays) -> float:
+def _proved(read_as: Dialect, source_arrays: Arrays, write_as: Dialect, written: Arrays) -> float:
     """Run both libraries' equations; return how far their states differ. Raises ArgumentError."""
-    for name, array in given.items():
+    for name, array in source_arrays.items():
         if not np.isfinite(array.astype(np.float64)).all():
             raise ArgumentError(
                 f"convert: {name} has entries that are not finite, of which nothing can be proved; "
                 f"leave prove out, or give finite weights"
             )
-    precision = next(iter(given.values())).dtype
-    difference = largest_difference((read_as, given), (write_as.alone, written))
+    precision = next(iter(source_arrays.values())).dtype
+    difference = largest_difference((read_as, source_arrays), (write_as.alone, written))
     eps = float(np.finfo(precision).eps) if precision.kind == "f" else 2.0**-7
     if not difference <= SLACK * eps:
         raise ArgumentError(

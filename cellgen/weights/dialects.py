@@ -371,8 +371,8 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_offset(value: object) -> bool:
-    found = accept.number(value)
-    return value is None or (found is not None and isfinite(found))
+    number = accept.number(value)
+    return value is None or (number is not None and isfinite(number))
 
 
 _FLAG = (_is_flag, "True or False")

@@ -30,19 +30,19 @@ def load(path: str | Path) -> Arrays:
     Raises ArgumentError: another kind of file, one that is not there or cannot be read, a package
     missing that reads it.
     """
-    found = _path("load", path, tuple(READERS))
-    if not found.is_file():
-        raise ArgumentError(f"load: there is no file {found}; give one that is there")
-    kind = found.suffix[1:]
-    if not found.stat().st_size:
-        raise ArgumentError(f"load: {found} is empty, expected a file of arrays; write it again")
+    file = _path("load", path, tuple(READERS))
+    if not file.is_file():
+        raise ArgumentError(f"load: there is no file {file}; give one that is there")
+    kind = file.suffix[1:]
+    if not file.stat().st_size:
+        raise ArgumentError(f"load: {file} is empty, expected a file of arrays; write it again")
     try:
-        return READERS[found.suffix](found)
+        return READERS[file.suffix](file)
     except FormatError as error:
-        raise ArgumentError(f"load: {found} cannot be read as {kind}: {error}") from None
+        raise ArgumentError(f"load: {file} cannot be read as {kind}: {error}") from None
     except Exception as error:
         raise ArgumentError(
-            f"load: {found} cannot be read as {kind}: {accept.reason(error)}; give a whole file"
+            f"load: {file} cannot be read as {kind}: {accept.reason(error)}; give a whole file"
         ) from None
 
 
@@ -52,30 +52,30 @@ def save(path: str | Path, arrays: Mapping[str, Array]) -> None:
     Raises ArgumentError: another kind of file, a folder that is not there, numbers that it cannot
     hold, a mask of an array's own, the package safetensors missing.
     """
-    found = _path("save", path, WRITTEN)
+    file = _path("save", path, WRITTEN)
     for name, array in arrays.items():
         accept.refuse_masked("save", name, array)
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
-        if found.suffix == ".npz":
-            write_npz(found, whole)
+        if file.suffix == ".npz":
+            write_npz(file, whole)
         else:
-            required("safetensors.numpy", "weights").save_file(whole, found)
+            required("safetensors.numpy", "weights").save_file(whole, file)
     except FormatError as error:
-        raise ArgumentError(f"save: {found}: {error}") from None
+        raise ArgumentError(f"save: {file}: {error}") from None
     except ArgumentError:
         raise
     except OSError as error:
-        raise ArgumentError(f"save: {found} cannot be written: {error.strerror}") from None
+        raise ArgumentError(f"save: {file} cannot be written: {error.strerror}") from None
     except Exception as error:  # of the package safetensors
-        raise ArgumentError(f"save: {found} cannot be written: {accept.reason(error)}") from None
+        raise ArgumentError(f"save: {file} cannot be written: {accept.reason(error)}") from None
 
 
-def _path(where: str, path: str | Path, kinds: tuple[str, ...]) -> Path:
-    found = accept.path(where, "path", path, error=ArgumentError)
-    if found.suffix not in kinds:
+def _path(label: str, path: str | Path, kinds: tuple[str, ...]) -> Path:
+    file = accept.path(label, "path", path, error=ArgumentError)
+    if file.suffix not in kinds:
         raise ArgumentError(
-            f"{where}: {found.name} ends with {found.suffix or 'nothing'!r}, expected "
+            f"{label}: {file.name} ends with {file.suffix or 'nothing'!r}, expected "
             f"{', '.join(kinds[:-1])} or {kinds[-1]}"
         )
-    return found
+    return file

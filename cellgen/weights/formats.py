@@ -120,8 +120,8 @@ def _tensors(held: object, kind: type, name: str = "") -> Iterator[tuple[str, An
 def _from_torch(name: str, tensor: Any, torch: Any) -> Array:
     try:
         plain = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-        found: Array = plain.detach().resolve_conj().resolve_neg().numpy()
-        return found
+        array: Array = plain.detach().resolve_conj().resolve_neg().numpy()
+        return array
     except (TypeError, RuntimeError) as error:  # sparse, quantised, of a type that NumPy lacks
         raise FormatError(
             f"{name} is {tensor.dtype}, {tensor.layout}, which NumPy cannot read ({error}); save "
@@ -130,18 +130,18 @@ def _from_torch(name: str, tensor: Any, torch: Any) -> Array:
 
 
 def _hdf5(source: Path | IO[bytes]) -> Arrays:
-    h5py, found = required("h5py", "weights"), dict[str, Array]()
+    h5py, datasets = required("h5py", "weights"), dict[str, Array]()
 
     def visit(name: str, item: Any) -> None:
         if not isinstance(item, h5py.Dataset) or item.dtype.kind not in "fiub":
             return
         if item.external or item.is_virtual:
             raise FormatError(f"{name} lies in another file, expected arrays of this one")
-        found[name] = item[()]
+        datasets[name] = item[()]
 
     with h5py.File(source, "r") as file:
         file.visititems(visit)
-    return _by_name(_named_by_keras(found))
+    return _by_name(_named_by_keras(datasets))
 
 
 def _keras(path: Path) -> Arrays:

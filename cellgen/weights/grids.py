@@ -21,12 +21,12 @@ def read_blocks(dialect: Dialect, arrays: Mapping[str, Array]) -> Blocks:
     units = _units(dialect, laid)
     blocks = Blocks()
     for array in dialect.arrays:
-        found = laid[array.name]
-        heights = _heights(dialect, array, found, units)
+        grid = laid[array.name]
+        heights = _heights(dialect, array, grid, units)
         top = 0
         for row, height in zip(array.grid, heights, strict=True):
             for at, block in enumerate(row):
-                cut = found[top : top + height, units * at : units * (at + 1)]
+                cut = grid[top : top + height, units * at : units * (at + 1)]
                 if block.lstrip("-")[0] in "bcp":
                     cut = cut[0]
                 elif array.column_major:
@@ -56,25 +56,25 @@ def write_blocks(dialect: Dialect, blocks: Mapping[str, Array]) -> Arrays:
     return written
 
 
-def _laid(dialect: Dialect, array: PackedWeight, given: Array) -> Array:
+def _laid(dialect: Dialect, array: PackedWeight, whole: Array) -> Array:
     """Look at an array as two axes: rows of blocks, and units."""
-    found = given
+    entry = whole
     if array.leading:
-        if found.ndim not in (2, 3) or array.entry >= found.shape[0]:
+        if entry.ndim not in (2, 3) or array.entry >= entry.shape[0]:
             raise ArgumentError(
-                f"{dialect.name}: {array.name} has shape {given.shape}, expected a first axis of "
+                f"{dialect.name}: {array.name} has shape {whole.shape}, expected a first axis of "
                 f"{array.entry + 1} or more (one entry a direction); give the array as the library "
                 f"holds it"
             )
-        found = found[array.entry]
+        entry = entry[array.entry]
     flat = all(block[0] in "bcp" for block in array.blocks)
-    if found.ndim != (1 if flat and len(array.grid) == 1 else 2):
+    if entry.ndim != (1 if flat and len(array.grid) == 1 else 2):
         axes = "one axis" if flat and len(array.grid) == 1 else "two axes"
         raise ArgumentError(
-            f"{dialect.name}: {array.name} has shape {given.shape}, expected {axes}"
+            f"{dialect.name}: {array.name} has shape {whole.shape}, expected {axes}"
             + (" behind the first" if array.leading else "")
         )
-    return np.atleast_2d(found.T if array.transposed else found)
+    return np.atleast_2d(entry.T if array.transposed else entry)
 
 
 def _units(dialect: Dialect, laid: Mapping[str, Array]) -> int:
@@ -92,17 +92,17 @@ def _units(dialect: Dialect, laid: Mapping[str, Array]) -> int:
     return units
 
 
-def _heights(dialect: Dialect, array: PackedWeight, found: Array, units: int) -> list[int]:
+def _heights(dialect: Dialect, array: PackedWeight, laid: Array, units: int) -> list[int]:
     """Rows of each row of blocks: I of the input, H of the state, one of a bias."""
     kinds = [row[0].lstrip("-")[0] for row in array.grid]
     known = {"u": units, "b": 1, "c": 1, "p": 1}
-    rest = found.shape[0] - sum(known.get(kind, 0) for kind in kinds)
+    rest = laid.shape[0] - sum(known.get(kind, 0) for kind in kinds)
     heights = [rest if kind == "w" else known[kind] for kind in kinds]
     if rest < 0 or ("w" not in kinds and rest):
         axis = "second" if array.transposed else "first"
         wanted = {"u": f"H = {units}", "w": "I + H", "b": str(len(kinds))}[kinds[0]]
         raise ArgumentError(
-            f"{dialect.name}: the {axis} of {array.name}'s axes holds {found.shape[0]}, expected "
+            f"{dialect.name}: the {axis} of {array.name}'s axes holds {laid.shape[0]}, expected "
             f"{wanted}"
         )
     return heights
