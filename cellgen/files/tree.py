@@ -86,8 +86,8 @@ def _shipped() -> set[str]:
 
 
 def _is_shipped(source: Source) -> bool:
-    found = ORIGIN.search(source.init)
-    return found is not None and found[1].startswith(SHIPPED_ORIGIN)
+    origin = ORIGIN.search(source.init)
+    return origin is not None and origin[1].startswith(SHIPPED_ORIGIN)
 
 
 def cell_files(folder: Path, source: Source, target: str = DEFAULT) -> dict[Path, str]:
@@ -216,8 +216,8 @@ def _stale_cells(folder: Path) -> list[Difference]:
     """Folders generated from cells that once shipped and no longer do."""
     stale = []
     for path in sorted(folder.glob("*/__init__.py")):
-        found = ORIGIN.search(read_text(path) or "")
-        if path.parent.name not in _shipped() and found and found[1].startswith(SHIPPED_ORIGIN):
+        origin = ORIGIN.search(read_text(path) or "")
+        if path.parent.name not in _shipped() and origin and origin[1].startswith(SHIPPED_ORIGIN):
             why = f"{_near(path.parent)} is of a cell that no longer ships; remove it"
             stale.append(Difference(path.parent, why, is_diff=False))
     return stale
