@@ -62,11 +62,11 @@ def as_data(definition: Definition) -> dict[str, object]:
 
 def sections(programs: ChunkPrograms) -> tuple[FunctionSection, ...]:
     """The programs in the order in which they run."""
-    shown = [section for chunk in programs.layers for section in _of_layer(programs, chunk)]
+    functions = [section for chunk in programs.layers for section in _of_layer(programs, chunk)]
     post = programs.form.post
     if post is not None and post.results:
-        shown.append(_by_row(programs, post))
-    return tuple(shown)
+        functions.append(_by_row(programs, post))
+    return tuple(functions)
 
 
 def _of_layer(programs: ChunkPrograms, chunk: ChunkProgram) -> Iterator[FunctionSection]:
@@ -80,8 +80,8 @@ def _of_steps(programs: ChunkPrograms, program: Program) -> FunctionSection:
     """Both sides of a solve have lines of their own, though each is read once."""
     solved = {v for s in program.statements if s.traits.is_solve for v in s.operands}
     sides = tuple(s.target for s in program.statements if s.target in solved)
-    shown = replace(program, results=tuple(dict.fromkeys((*program.results, *sides))))
-    section = derived(programs.definition, shown, set(), {})
+    with_sides = replace(program, results=tuple(dict.fromkeys((*program.results, *sides))))
+    section = derived(programs.definition, with_sides, set(), {})
     lines = tuple(replace(line, again=False) for line in section.lines)
     return replace(section, lines=lines, results=program.results)
 

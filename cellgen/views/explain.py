@@ -51,7 +51,7 @@ def explain(
         DerivationError: a fault of the compiler.
         UsageError: a shape for a cell that has the functions of a step only.
     """
-    found, name = recurrence(cell), definition_of(cell).name
+    recurrence_class, name = recurrence(cell), definition_of(cell).name
     try:
         schedule = sequence_of(cell)
     except DerivationError as error:
@@ -60,12 +60,12 @@ def explain(
         if shape is not None:
             raise UsageError(f"{Exception.__str__(error)}; leave out --shape") from None
         rows = (ChoiceRow("functions of one step only", Exception.__str__(error)),)
-        head = (_class_section(cell, found), _layers(cell), Section("plan", rows))
-        return Explanation(name, found, head, {})
+        head = (_class_section(cell, recurrence_class), _layers(cell), Section("plan", rows))
+        return Explanation(name, recurrence_class, head, {})
     sections = [
-        _class_section(cell, found),
+        _class_section(cell, recurrence_class),
         _layers(cell),
-        *_parts(schedule, found),
+        *_parts(schedule, recurrence_class),
         _kept(schedule),
         _work(schedule),
     ]
@@ -93,12 +93,12 @@ def explain(
         ]
         if shape.dtype == "float32":
             sections.append(_half_products())
-    return Explanation(name, found, tuple(sections), plans)
+    return Explanation(name, recurrence_class, tuple(sections), plans)
 
 
 def _half_products() -> Section:
-    found = half_products(compiler(), include_folder())
-    row = ChoiceRow(f"with products='bf16': {WAYS[found.way]}", found.why)
+    half = half_products(compiler(), include_folder())
+    row = ChoiceRow(f"with products='bf16': {WAYS[half.way]}", half.why)
     return Section("products in bfloat16 on this machine", (row,))
 
 
@@ -109,16 +109,16 @@ def shape_of(function: Signature, text: str, threads: int, dtype: str) -> Explai
         UsageError: too few or too many, or something that is no length.
     """
     words = [accept.digits(word) for word in text.split(",")]
-    found = [length for length in words if length is not None]
+    lengths = [length for length in words if length is not None]
     names = ",".join(function.dims)
-    if not len(words) == len(found) == len(function.dims):
+    if not len(words) == len(lengths) == len(function.dims):
         example = ",".join({"T": "100", "B": "32"}.get(dim, "128") for dim in function.dims)
         raise UsageError(f"--shape {accept.shown(text)}: expected {names}, for example {example}")
-    return ExplainedShape(dict(zip(function.dims, found, strict=True)), threads, dtype)
+    return ExplainedShape(dict(zip(function.dims, lengths, strict=True)), threads, dtype)
 
 
-def _class_section(cell: type[Cell], found: Recurrence) -> Section:
-    head, *states = str(found).splitlines()
+def _class_section(cell: type[Cell], recurrence_class: Recurrence) -> Section:
+    head, *states = str(recurrence_class).splitlines()
     rows = [ChoiceRow(head), *(ChoiceRow(line.strip()) for line in states)]
     if approximation := approximation_of(cell):
         rows.insert(0, ChoiceRow(f"gradients that states hold are approximate: {approximation}"))
@@ -137,8 +137,8 @@ def _layers(cell: type[Cell]) -> Section:
     return Section("form over time: layers, each for all steps at once", tuple(rows))
 
 
-def _parts(schedule: SequenceSchedule, found: Recurrence) -> list[Section]:
-    hoisted = {str(statement.target) for statement in found.hoisted}
+def _parts(schedule: SequenceSchedule, recurrence_class: Recurrence) -> list[Section]:
+    hoisted = {str(statement.target) for statement in recurrence_class.hoisted}
     once = [
         ChoiceRow(f"`{describe(statement)}`", "weights alone: the same at every step")
         for function in (schedule.prologue, schedule.epilogue)

@@ -37,15 +37,15 @@ def find_each(selectors: Sequence[str]) -> tuple[Cells, list[Failure]]:
     """
     if not selectors:
         return SHIPPED, []
-    found: dict[type[Cell], None] = {}
+    cells: dict[type[Cell], None] = {}
     failures = []
     for selector in dict.fromkeys(selectors):
         try:
-            found |= dict.fromkeys(_select(selector))
+            cells |= dict.fromkeys(_select(selector))
         except CellgenError as error:
             failures.append(Failure(selector, error))
-    _refuse_equal_names(found)
-    return tuple(found), failures
+    _refuse_equal_names(cells)
+    return tuple(cells), failures
 
 
 def find_one(selector: str) -> type[Cell]:
@@ -168,13 +168,13 @@ def _importable(module: types.ModuleType, folder: Path) -> Iterator[None]:
 
 def _defined_by(module: types.ModuleType) -> Cells:
     """Cells bound in a module that no other module defines, without unfinished ones."""
-    found: dict[type[Cell], None] = {}
+    cells: dict[type[Cell], None] = {}
     for item in list(vars(module).values()):
         if isinstance(item, CellMeta) and item is not Cell and not _is_imported(item, module):
             cell = cast("type[Cell]", item)
             if not cell.definition.is_partial:
-                found[cell] = None
-    return tuple(found)
+                cells[cell] = None
+    return tuple(cells)
 
 
 def _is_imported(cell: CellMeta, module: types.ModuleType) -> bool:
@@ -209,5 +209,5 @@ def _explained(error: BaseException, path: Path, text: str) -> DeclarationError:
     """Say what Python said, what is known to cause it, and where."""
     line = _author_line(error, path)
     message = explanation(error, line, text)
-    where = f"\n  {line}" if line else f"\n  in {path}"
-    return DeclarationError(message + where, code="declaration.python")
+    line_or_file = f"\n  {line}" if line else f"\n  in {path}"
+    return DeclarationError(message + line_or_file, code="declaration.python")

@@ -134,22 +134,22 @@ def _graph(definition: Definition, program: Program) -> tuple[list[_Node], list[
 
 def _merged(program: Program) -> set[Value]:
     """Operators that only one statement reads, whose node shows them anyway."""
-    found = set()
+    targets = set()
     for statement in program.statements:
         readers = program.uses[statement.target]
         alone = statement.target.role is Role.TEMPORARY and len(readers) == 1
         if alone and _shows(readers[0], statement):
-            found.add(statement.target)
-    return found
+            targets.add(statement.target)
+    return targets
 
 
-def _shows(reader: Statement, shown: Statement) -> bool:
+def _shows(reader: Statement, operand: Statement) -> bool:
     """Tell whether a reader's own node says enough: an author's equation, or ``concat @``."""
     written = reader.target.role is Role.LOCAL and reader.is_pointwise
     return (
-        shown.traits.is_part
-        or (shown.traits.is_join and reader.traits.is_matmul)
-        or (shown.is_pointwise and written)
+        operand.traits.is_part
+        or (operand.traits.is_join and reader.traits.is_matmul)
+        or (operand.is_pointwise and written)
     )
 
 
@@ -265,8 +265,8 @@ def _drawn_tag(value: Value, x: float, top: float) -> list[str]:
 
 
 def _text(x: float, y: float, words: str, style: str, colour: str, anchor: str = "middle") -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"'
-    return f'<text class="{style}" {where} xml:space="preserve">{escape(words)}</text>'
+    attributes = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}"'
+    return f'<text class="{style}" {attributes} xml:space="preserve">{escape(words)}</text>'
 
 
 def _document(

@@ -158,8 +158,8 @@ def _sorted_by_mean(
 ) -> list[str]:
     def mean(item: tuple[int, str]) -> tuple[float, int]:
         own, key = item
-        found = [places[other] for other in around.get(key, ())]
-        return (fmean(found) if found else own, own)
+        positions = [places[other] for other in around.get(key, ())]
+        return (fmean(positions) if positions else own, own)
 
     return [key for _, key in sorted(enumerate(column), key=mean)]
 

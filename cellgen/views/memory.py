@@ -32,39 +32,39 @@ def memory_over_time(
     """
     forward = next(function for function in functions if function.name == FORWARD)
     size = np.dtype(shape.dtype).itemsize
-    found = step_bytes(forward, shape.sizes, size, NONE)
+    per_step = step_bytes(forward, shape.sizes, size, NONE)
     steps = 0
     if shape.memory_limit is not None:
         try:
-            steps = segment_steps("cellgen explain", found, shape.memory_limit)
+            steps = segment_steps("cellgen explain", per_step, shape.memory_limit)
         except ArgumentError as error:
             raise UsageError(str(error.args[0])) from None
     limit = None if shape.memory_limit is None else bytes_of(shape.memory_limit)
-    saving = f"{bytes_of(found.whole)}, no multiply-adds more"
+    saving = f"{bytes_of(per_step.whole)}, no multiply-adds more"
     if steps:
         rows = [
-            _checkpoints_row("chosen: ", found, steps, multiply_adds, f"within {limit}"),
+            _checkpoints_row("chosen: ", per_step, steps, multiply_adds, f"within {limit}"),
             ChoiceRow(f"every step saves: {saving}", f"more than {limit}"),
         ]
     else:
         why = (
             f"within {limit}" if limit else "no limit: memory_limit= of a call, --memory-limit here"
         )
-        least = found.least
+        least = per_step.least
         rows = [
             ChoiceRow(f"chosen: every step saves: {saving}", why),
-            _checkpoints_row("", found, least, multiply_adds, "the fewest bytes of all"),
+            _checkpoints_row("", per_step, least, multiply_adds, "the fewest bytes of all"),
         ]
     return Section("memory over time", (*rows, ChoiceRow("no step in reverse", NOT_REVERSED)))
 
 
 def _checkpoints_row(
-    before: str, found: StepBytes, steps: int, multiply_adds: int, why: str
+    before: str, per_step: StepBytes, steps: int, multiply_adds: int, why: str
 ) -> ChoiceRow:
-    count = checkpoints(found.steps, steps)
+    count = checkpoints(per_step.steps, steps)
     return ChoiceRow(
-        f"{before}checkpoints every {count_of(steps, 'step')}: {bytes_of(found.total(steps))}: "
-        f"{count_of(count, 'checkpoint')} of {bytes_of(found.kept)} and a segment with "
-        f"{bytes_of(found.resident)} a step; {multiply_adds:,} multiply-adds in products more",
+        f"{before}checkpoints every {count_of(steps, 'step')}: {bytes_of(per_step.total(steps))}: "
+        f"{count_of(count, 'checkpoint')} of {bytes_of(per_step.kept)} and a segment with "
+        f"{bytes_of(per_step.resident)} a step; {multiply_adds:,} multiply-adds in products more",
         f"{why}; one more forward pass, whatever the number of steps",
     )

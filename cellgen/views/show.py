@@ -61,16 +61,16 @@ class FunctionSection:
     def signature(self) -> str:
         """The function as it is called, optional arguments in brackets."""
         required = [str(value) for value in self.arguments if value not in self.optional]
-        given = required + [f"{value}=0" for value in self.optional]
-        return f"{self.name}({', '.join(given)}) -> {', '.join(map(str, self.results))}"
+        parameters = required + [f"{value}=0" for value in self.optional]
+        return f"{self.name}({', '.join(parameters)}) -> {', '.join(map(str, self.results))}"
 
 
 def summary(definition: Definition) -> tuple[str, str]:
     """Split a cell's docstring into what it is and where it comes from (a paper, or nothing)."""
     doc = " ".join(definition.doc.split())
-    found = SOURCE.search(doc)
+    source = SOURCE.search(doc)
     text = re.split(r"[;.:](?:\s|$)|, with ", SOURCE.sub("", doc), maxsplit=1)[0].rstrip(", ")
-    return text, found[1] if found else ""
+    return text, source[1] if source else ""
 
 
 def sections(programs: CellPrograms) -> tuple[FunctionSection, ...]:
