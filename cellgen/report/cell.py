@@ -67,7 +67,7 @@ class CellSection:
     unproved: str
 
 
-def cell_section(cell: type[Cell], found: ReportFindings) -> CellSection:
+def cell_section(cell: type[Cell], findings: ReportFindings) -> CellSection:
     """Gather all parts of one cell."""
     definition, programs = definition_of(cell), programs_of(cell)
     name = definition.name
@@ -76,8 +76,8 @@ def cell_section(cell: type[Cell], found: ReportFindings) -> CellSection:
     if schedule is not None:
         timeline = timeline_of(schedule, time_plans(cell))
         functions = sequence_signatures(schedule)
-        sizes = found.shape.sizes_of(functions[0].dims)
-        lines = memory_lines(schedule, functions, sizes, found.kernel)
+        sizes = findings.shape.sizes_of(functions[0].dims)
+        lines = memory_lines(schedule, functions, sizes, findings.kernel)
         label = f"bytes of {name} over the number of steps"
         memory = memory_part(lines, shape_text(sizes), label) if lines else None
     return CellSection(
@@ -92,9 +92,9 @@ def cell_section(cell: type[Cell], found: ReportFindings) -> CellSection:
         timeline=timeline,
         reasons=str(explain(cell)),
         memory=memory,
-        speed=speed_parts(found.results, name),
-        proof=found.proof,
-        unproved=found.unproved,
+        speed=speed_parts(findings.results, name),
+        proof=findings.proof,
+        unproved=findings.unproved,
     )
 
 
@@ -118,10 +118,10 @@ def facts_of(cell: type[Cell]) -> tuple[CellFact, ...]:
     return tuple(fact for fact in facts if fact.text)
 
 
-def recurrence_text(found: Recurrence) -> str:
+def recurrence_text(recurrence_class: Recurrence) -> str:
     """The class of a recurrence and its levels."""
-    levels = f"{found.levels} level{'' if found.levels == 1 else 's'} a step"
-    return f"{found.kind.value}, {levels}"
+    levels = f"{recurrence_class.levels} level{'' if recurrence_class.levels == 1 else 's'} a step"
+    return f"{recurrence_class.kind.value}, {levels}"
 
 
 def _names(values: Sequence[object]) -> str:

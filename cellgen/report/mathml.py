@@ -22,12 +22,12 @@ _TALL = re.compile("<mfrac|<mtable|<msqrt")
 def mathml(latex: str) -> Markup:
     """Return a formula as a ``<math>`` element; LaTeX that cannot be read is shown as it is."""
     try:
-        made = convert(latex).replace(_NAMESPACE, "", 1)
-        made = made.replace(
+        text = convert(latex).replace(_NAMESPACE, "", 1)
+        text = text.replace(
             ' display="inline"', ' displaystyle="true"', 1
         )  # fractions of full size
-        if not _TALL.search(made):
-            made = made.replace(' stretchy="true" fence="true"', ' stretchy="false"')
+        if not _TALL.search(text):
+            text = text.replace(' stretchy="true" fence="true"', ' stretchy="false"')
     except Exception:  # an author may give an activation any LaTeX
-        made = f"<code>{escape(latex)}</code>"
-    return Markup(made)
+        text = f"<code>{escape(latex)}</code>"
+    return Markup(text)

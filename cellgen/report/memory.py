@@ -72,13 +72,13 @@ def memory_lines(
     """The lines of one cell; a line that would be 0 bytes is left out."""
     forward, _ = functions
     saved = [item for item in forward.results if item.saved]
-    shown = [item for item in forward.results if not item.saved and "T" in item.shape]
+    over_time = [item for item in forward.results if not item.saved and "T" in item.shape]
     every = _values_of(schedule.programs.forward, sizes)
     rows = sizes["B"] * np.dtype(DTYPE).itemsize
     lines = [
         ChartLine("saved for the backward pass", _over_steps(saved, sizes)),
         ChartLine("the same from checkpoints", _from_checkpoints(forward, sizes)),
-        ChartLine("outputs", _over_steps(shown, sizes)),
+        ChartLine("outputs", _over_steps(over_time, sizes)),
         ChartLine(
             "every value of the equations", tuple((t, every * rows * t) for t in STEPS), True
         ),
@@ -114,8 +114,8 @@ def _from_checkpoints(
     """The fewest bytes that ``memory_limit`` allows: states some sqrt(T) steps apart, a segment."""
     size, points = np.dtype(DTYPE).itemsize, []
     for steps in STEPS:
-        found = step_bytes(forward, {**sizes, "T": steps}, size, Options())
-        points.append((steps, min(found.whole, found.total(found.least))))
+        per_step = step_bytes(forward, {**sizes, "T": steps}, size, Options())
+        points.append((steps, min(per_step.whole, per_step.total(per_step.least))))
     return tuple(points)
 
 
@@ -141,5 +141,5 @@ def _workspace(kernel: Kernel, function: Function, sizes: Mapping[str, int]) -> 
     for steps in STEPS:
         dims = [({**sizes, "T": steps})[name] for name in function.dims]
         points.append((steps, entry.size(library.ffi.make(DIMS, dims), library.ffi.NULL)))
-    where = "forward" if function.name == "sequence_forward" else "backward"
-    return ChartLine(f"workspace, {where}", tuple(points))
+    direction = "forward" if function.name == "sequence_forward" else "backward"
+    return ChartLine(f"workspace, {direction}", tuple(points))

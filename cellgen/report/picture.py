@@ -18,6 +18,6 @@ class EmbeddedPicture:
 
 def embedded(svg: str, text: str) -> EmbeddedPicture:
     """Embed an SVG document."""
-    found = re.search(r'<svg[^>]* width="(\d+)"', svg)
+    width = re.search(r'<svg[^>]* width="(\d+)"', svg)
     data = base64.b64encode(svg.encode()).decode()
-    return EmbeddedPicture(f"data:image/svg+xml;base64,{data}", int(found[1]) if found else 0, text)
+    return EmbeddedPicture(f"data:image/svg+xml;base64,{data}", int(width[1]) if width else 0, text)

@@ -134,9 +134,9 @@ def compared_times(
 
 
 def _by_place(report: BenchReport, cells: Sequence[str]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    medians: dict[str, dict[str, float]] = {}
     for case in report.cases:
         if case.cell in cells and case.own.status.is_timed:
             place = f"{case.mode}; {_place(case)}"
-            found.setdefault(place, {})[case.cell] = case.own.median
-    return found
+            medians.setdefault(place, {})[case.cell] = case.own.median
+    return medians

@@ -80,13 +80,13 @@ class Timeline:
     @property
     def lanes(self) -> tuple[TimelineLane, ...]:
         """Rows of the picture: what runs once a call shares one."""
-        found = []
+        lanes = []
         for key in dict.fromkeys(phase.key for phase in self.phases):
             phases = [phase for phase in self.phases if phase.key == key]
             title = phases[0].title if len(phases) == 1 else "Once a call"
             bars = tuple(bar for phase in phases for bar in phase.bars)
-            found.append(TimelineLane(key, title, bars))
-        return tuple(found)
+            lanes.append(TimelineLane(key, title, bars))
+        return tuple(lanes)
 
 
 FORWARD, BACKWARD = (7.0, 44.0), (53.0, 93.0)
@@ -186,9 +186,9 @@ def _before(plan: TimePlan) -> Iterator[TimelineStage]:
             "of weights alone", tuple(describe(statement) for statement in statements), ()
         )
     if packed := _packed(plan):
-        where = "backward" if plan.backward else "forward"
+        direction = "backward" if plan.backward else "forward"
         note = "kept for many calls by kernel.pack; read where they lie for a single step"
-        yield TimelineStage(f"pack weights, {where}", packed, (), (note,))
+        yield TimelineStage(f"pack weights, {direction}", packed, (), (note,))
 
 
 def _packed(plan: TimePlan) -> tuple[str, ...]:
