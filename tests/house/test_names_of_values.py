@@ -1,0 +1,106 @@
+"""Names of values: what a value is, not when it came to be."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "cellgen"
+NEVER = frozenset({"found", "given", "made", "shown", "asked", "told", "where"})
+"""Words that say when a value came to be, and a message's label by the name of a function."""
+
+LIMITS = {
+    ".": 40,
+    "bench": 22,
+    "bench/peers": 29,
+    "cli": 31,
+    "compat": 24,
+    "compat/tf": 28,
+    "compat/torch": 17,
+    "frameworks": 30,
+    "jax": 80,
+    "language": 12,
+    "language/cell": 11,
+    "language/ops": 8,
+    "onnx": 136,
+    "program": 22,
+    "program/chunks": 4,
+    "program/derive": 1,
+    "program/rewrites": 2,
+    "program/transforms": 40,
+    "proof": 50,
+    "proof/check": 40,
+    "proof/goldens": 11,
+    "proof/machine": 20,
+    "runtime": 90,
+    "runtime/build": 26,
+    "runtime/call": 200,
+    "runtime/device": 70,
+    "runtime/host": 19,
+    "schedule": 5,
+    "schedule/device": 30,
+    "schedule/lower": 40,
+    "targets": 5,
+    "targets/c": 20,
+    "targets/cuda": 20,
+    "targets/embedded": 50,
+    "targets/python": 4,
+    "targets/triton": 20,
+    "torch": 160,
+    "torch/chunks": 20,
+    "torch/triton": 10,
+}
+"""The most names of these words that a folder has, each once for each function. Limits that are
+multiples of ten leave some room, in folders that much is written in; the others may only fall."""
+
+
+def names_of_moments(path: Path) -> set[tuple[str, str]]:
+    """The names of these words that a file binds: in which scope, and which."""
+    bound: set[tuple[str, str]] = set()
+
+    def look(node: ast.AST, scope: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            is_scope = isinstance(child, ast.FunctionDef | ast.ClassDef)
+            inner = f"{scope}.{child.name}" if is_scope else scope
+            for name in _bound(child):
+                if name in NEVER:
+                    bound.add((inner, name))
+            look(child, inner)
+
+    look(ast.parse(path.read_text(encoding="utf-8")), "")
+    return bound
+
+
+def _bound(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return (node.id,)
+    if isinstance(node, ast.arg):
+        return (node.arg,)
+    return (node.name,) if isinstance(node, ast.FunctionDef | ast.ClassDef) else ()
+
+
+def folder_of(path: Path) -> str:
+    """The part of the package: two folders where it has such."""
+    parts = path.relative_to(PACKAGE).parts[:-1]
+    return "/".join(parts[:2]) or "."
+
+
+def test_no_folder_has_more_names_that_say_when_a_value_came_to_be() -> None:
+    counted: Counter[str] = Counter()
+    for path in PACKAGE.rglob("*.py"):
+        counted[folder_of(path)] += len(names_of_moments(path))
+    above = {folder: n for folder, n in counted.items() if n > LIMITS.get(folder, 0)}
+    assert not above, f"name what a value is: {above}, expected at most {LIMITS}"
+
+
+def test_a_name_is_counted_once_for_each_function(tmp_path: Path) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(
+        "def found(given: int) -> int:\n    made = given\n    for made in (1, 2):\n        pass\n"
+        "    return made\n\n\ndef other() -> int:\n    match = [shown for shown in ()]\n"
+    )
+    names = names_of_moments(source)
+    assert {(".found", name) for name in ("found", "given", "made")} <= names
+    assert (".other", "shown") in names
+    assert len(names) == 4
