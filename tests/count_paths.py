@@ -205,12 +205,38 @@ def _names(node: ast.AST) -> tuple[object, ...]:
     return (node.value,) if isinstance(node, ast.Constant) else ()
 
 
+# --- targets ------------------------------------------------------------------------------------
+
+
+def lines_of(target: str) -> list[str]:
+    """The lines of a target's folder: what another language of its kind would be a copy of."""
+    folder = PACKAGE / "targets" / target
+    found = ((path, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py")))
+    return [f"{path.name}:{n}" for path, text in found for n, _ in enumerate(text.splitlines(), 1)]
+
+
+def lowerings() -> list[str]:
+    """Modules that lower a schedule, or programs over time, for a target."""
+    names = ("lower", "lower_for_device", "stream")
+    return [
+        f"{path.relative_to(ROOT)} {node.name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.is_relative_to(PACKAGE / "schedule") or path.is_relative_to(PACKAGE / "targets")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name in names
+    ]
+
+
 MEASURES = {
     "files of Python that a NumPy call enters": python_files,
     "files of C that it can reach": c_files,
     "records of a call's options": records,
     "files that carry the option `every`": lambda: files_of("every"),
     "files that carry the option `zero_output_for_mask`": lambda: files_of("zero_output_for_mask"),
+    "lowerings of a time loop": lowerings,
+    "lines of `targets/cuda`": lambda: lines_of("cuda"),
+    "lines of `targets/c`": lambda: lines_of("c"),
+    "lines of `targets/embedded`": lambda: lines_of("embedded"),
 }
 
 

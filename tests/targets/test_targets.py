@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jinja2
+import jinja2.nodes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -235,6 +238,11 @@ def test_show_prints_the_plan_of_a_device_where_it_is_asked_for() -> None:
 
 
 READ_FROM_TABLES = ("embedded/functions.py", "running.py")
+ASKING = ("startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix")
+BRACKETS = {
+    ("cuda/places.py", "factor"),  # a length is bracketed where it is a factor
+    ("cuda/source.py", "_not_yet"),  # the code of an error
+}
 
 
 def test_no_text_of_a_target_is_searched() -> None:
@@ -247,3 +255,30 @@ def test_no_text_of_a_target_is_searched() -> None:
     for path in sorted({*targets.rglob("*.py")} - {targets / f for f in READ_FROM_TABLES}):
         source = path.read_text(encoding="utf-8")
         assert not re.search(r"\bre\.(search|findall|finditer)\b|\.findall\(", source), path
+
+
+@pytest.mark.parametrize("target", ["c", "cuda", "embedded"])
+def test_a_target_does_not_ask_how_a_text_begins_or_what_it_holds(target: str) -> None:
+    targets, asked = ROOT / "cellgen/targets", set[tuple[str, str]]()
+    for path in sorted((targets / target).glob("*.py")):
+        name = str(path.relative_to(targets))
+        functions = [
+            node
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.FunctionDef) and name not in READ_FROM_TABLES
+        ]
+        for function in functions:
+            for node in ast.walk(function):
+                is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+                if is_call and node.func.attr in ASKING:
+                    asked.add((name, function.name))
+    assert asked <= BRACKETS
+
+
+def test_a_template_does_not_ask_what_a_text_holds() -> None:
+    """``"__shared__" in line`` would; ``name in names`` asks for a member of a list."""
+    for path in sorted((ROOT / "templates").rglob("*.j2")):
+        tree = jinja2.Environment().parse(path.read_text(encoding="utf-8"))
+        for node in tree.find_all(jinja2.nodes.Compare):
+            asks = any(operand.op in ("in", "notin") for operand in node.ops)
+            assert not (asks and isinstance(node.expr, jinja2.nodes.Const)), (path, node.lineno)

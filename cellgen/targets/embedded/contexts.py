@@ -55,6 +55,7 @@ class FrameText:
 class FunctionText:
     """A static function: what it does, its parameters, of which structs they are, and lines."""
 
+    kind: str
     name: str
     what: str
     parameters: str

@@ -150,6 +150,7 @@ class ExportWriter:
         touched = {place(view.buffer).struct for s in function.stages for view in views(s)}
         structs = tuple(name for name in types if name in touched)
         return FunctionText(
+            function.name,
             f"{self.name}_run_{function.name}",
             _WHAT[function.name],
             ", ".join(f"{types[name]}{name}" for name in structs) or "void",
@@ -171,7 +172,7 @@ class ExportWriter:
 
     def _call(self, function: FunctionText, memory: str) -> str:
         """Spell the call of a function whose structs lie in ``memory``."""
-        work = f"&{memory}->work.{function.name.removeprefix(f'{self.name}_run_')}_work"
+        work = f"&{memory}->work.{function.kind}_work"
         places = {WEIGHTS: WEIGHTS, FRAME: "&frame", WORK: work}
         arguments = [places.get(name, f"&{memory}->{name}") for name in function.structs]
         return f"{function.name}({', '.join(arguments)})"
