@@ -140,10 +140,11 @@ class MemoryLaunches:
 
     def _at(self, name: str) -> Tensor:
         if name not in self.arrays:
-            self.arrays[name] = self._new(name)
+            self.arrays[name] = self.new(name)
         return self.arrays[name]
 
-    def _new(self, name: str) -> Tensor:
+    def new(self, name: str) -> Tensor:
+        """Make a buffer."""
         buffer = self.plan["buffers"][name]
         role, dtype = buffer["role"], self._dtype(buffer["dtype"])
         longest = {"BT": self.known["BT"], "BK": LEAST_BLOCK, "BV": LEAST_BLOCK}

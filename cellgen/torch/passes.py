@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
-import triton.language as tl
 from torch import Tensor
+
+from cellgen.torch.memories import MemoryLaunches
 
 Operation: TypeAlias = Mapping[str, Any]  # a row of PLAN: strings, numbers, tuples, dicts
 Arrays: TypeAlias = MutableMapping[str, Tensor]
@@ -24,24 +25,26 @@ LEAST_STEPS = 64
 """Steps of a segment at least."""
 FLAT_ROWS = 32
 """Rows that one program of pointwise work goes through."""
-HELD_AHEAD = 32
-"""Numbers of each unit that a program has on the way to it."""
+ON_THE_WAY = 64
+"""Numbers that a lane has on the way to it: registers, beside those that it computes in."""
+MOST_AHEAD = 16
+"""Steps that are loaded ahead at most."""
 
 
 WARP = 32
 WIDEST = 4
 """Units of a program: so many for each lane of a warp at most."""
-TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a launch is cut: steps of a program, programs, units of each."""
+    """How a launch is cut: all steps, those of a program, programs, units of each, steps ahead."""
 
     steps: int
     length: int
     grid: tuple[int, int, int]
     lanes: int
+    ahead: int
 
 
 @dataclass
@@ -50,7 +53,7 @@ class PlanRun:
 
     ``arrays`` holds inputs (T, B, ...), states (B, ...) and weights by name, contiguous, of one
     type; then what the passes form. ``segments`` of the steps run beside each other, ``ahead`` are
-    the steps that are loaded ahead; 0 chooses.
+    the steps that are loaded ahead; 0 chooses. ``chosen`` are blocks of memories.
     """
 
     module: ModuleType
@@ -59,7 +62,9 @@ class PlanRun:
     segments: int = 0
     ahead: int = 0
     trains: bool = True
+    chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     plan: Operation = field(init=False)
+    memories: dict[int, MemoryLaunches] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.plan = self.module.PLAN
@@ -94,10 +99,9 @@ class PlanRun:
         return self.arrays[name]
 
     def _new(self, name: str) -> Tensor:
-        planned = self.plan["arrays"][name]
-        shape = [size_of(axis, self.sizes) for axis in planned["shape"]]
-        dtype = self.sums if planned["dtype"] == "sums" else self.like.dtype
-        return torch.empty(shape, dtype=dtype, device=self.like.device)
+        is_sum = self.plan["arrays"][name]["dtype"] == "sums"
+        dtype = self.sums if is_sum else self.like.dtype
+        return torch.empty(self._shape(name), dtype=dtype, device=self.like.device)
 
     # --- operations ---
 
@@ -113,7 +117,8 @@ class PlanRun:
         elif launch["whole"]:
             segments = self._segments(-(-units // lanes) * rows, steps)
         length = -(-steps // max(1, segments))
-        cut = Cut(steps, length, (-(-units // lanes), rows, -(-steps // length)), lanes)
+        grid = (-(-units // lanes), rows, -(-steps // length))
+        cut = Cut(steps, length, grid, lanes, self.ahead or _ahead(launch["streams"], lanes))
         self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows}
         for name in launch["arrays"].values():
             if name.endswith("_shares"):
@@ -140,11 +145,46 @@ class PlanRun:
         choices: dict[str, object] = {"SPLIT": cut.grid[2] > 1, "SAVE": self.trains}
         constants: dict[str, object] = {dim: self.sizes[dim] for dim in dims}
         constants |= {flag: choices[flag] for flag in flags}
-        constants["AHEAD"] = self.ahead or max(1, HELD_AHEAD * WARP // (cut.lanes * WIDEST))
-        constants |= {"UNITS": cut.lanes, "ACC": TYPES[self.sums]}
+        constants |= {"AHEAD": cut.ahead, "UNITS": cut.lanes}
+        constants["DOUBLE"] = self.sums == torch.float64
         tensors = [self.at(name) for name in arrays.values()]
         run = getattr(self.module, kernel)[cut.grid]
         run(*tensors, cut.steps, cut.length, **constants, num_warps=1)
+
+    def memory(self, one: Operation) -> None:
+        """A matrix memory over all steps: forward, then back with what that pass kept."""
+        layer = one["layer"]
+        buffers = self.plan["memories"][layer]["buffers"]
+        if not one["is_back"]:
+            self.memories[layer] = run = self._memory(self.plan["memories"][layer], buffers)
+            for name, array in run.forward(self.trains).items():
+                if buffers[name]["role"] in ("read", "last"):
+                    self.arrays[name] = array.view(self._shape(name))
+            return
+        run = self.memories[layer]
+        for name, buffer in buffers.items():
+            if buffer["role"] in ("upstream", "upstream_last") and name in self.arrays:
+                run.arrays[name] = self._laid(run, name, self.arrays[name])
+        for name, array in run.backward().items():
+            of = buffers[name]["of"]
+            total = array.reshape(self._shape(f"d_{of}"))
+            self.arrays[f"d_{of}"] = self.arrays[f"d_{of}"] + total if of in one["adds"] else total
+
+    def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
+        kind = (self.like.dtype, self.like.device)
+        run = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=self.chosen)
+        for name, buffer in buffers.items():
+            if buffer["role"] in ("stream", "first"):
+                run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])
+        return run
+
+    def _laid(self, run: MemoryLaunches, name: str, array: Tensor) -> Tensor:
+        """An array as a memory takes it: fewer axes of 1, wider numbers."""
+        like = run.new(name)
+        return array.reshape(like.shape).to(like.dtype).contiguous()
+
+    def _shape(self, name: str) -> list[int]:
+        return [size_of(axis, self.sizes) for axis in self.plan["arrays"][name]["shape"]]
 
     def product(self, one: Operation) -> None:
         """A product of all rows with a weight, or its adjoint."""
@@ -186,6 +226,16 @@ class PlanRun:
             into.copy_(of.expand(into.shape))
 
 
+def _ahead(streams: int, lanes: int) -> int:
+    """Steps that are loaded ahead: a power of two, as many as registers hold.
+
+    >>> _ahead(2, 128), _ahead(4, 128), _ahead(2, 32), _ahead(40, 128)
+    (8, 4, 16, 1)
+    """
+    most = min(MOST_AHEAD, ON_THE_WAY * WARP // (max(1, streams) * lanes))
+    return 1 << max(0, most.bit_length() - 1)
+
+
 def size_of(text: str, sizes: Mapping[str, int]) -> int:
     """A length, by sizes of dimensions.
 
@@ -203,6 +253,7 @@ def size_of(text: str, sizes: Mapping[str, int]) -> int:
 
 
 _OPERATIONS: Mapping[str, Callable[[PlanRun, Operation], None]] = {
+    "memory": PlanRun.memory,
     "launch": PlanRun.launch,
     "product": PlanRun.product,
     "sum": PlanRun.sum,

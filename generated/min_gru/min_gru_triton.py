@@ -25,12 +25,13 @@ def sigmoid(x):
 @triton.jit
 def rows_1(
     b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_prev_first_ptr, h_ptr, h_last_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # z_pre = b_z + x_w_z
     # z = sigmoid(z_pre)
     # n_bar = b_n + x_w_n
     # h = h_prev + (n_bar - h_prev) * z
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -90,8 +91,9 @@ def rows_1(
 @triton.jit
 def rows_1_whole(
     b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -145,7 +147,7 @@ def rows_1_whole(
 @triton.jit
 def rows_1_back(
     b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_ptr, d_h_above_ptr, h_prev_first_ptr, d_h_last_ptr, d_b_z_ptr, d_b_n_ptr, d_x_w_z_ptr, d_x_w_n_ptr, d_h_prev_ptr, ends_ptr, back_ends_ptr,
-    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # d_x_w_n = d_h * z
     # d_z = d_h * (n_bar - h_prev)
@@ -153,6 +155,7 @@ def rows_1_back(
     # d_b_n = sum(d_x_w_n -> (H,))
     # d_b_z = sum(d_x_w_z -> (H,))
     # d_h_prev = d_h * (1 - z)
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -251,8 +254,9 @@ def rows_1_back(
 @triton.jit
 def rows_1_whole_back(
     b_z_ptr, x_w_z_ptr, d_h_above_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -351,6 +355,7 @@ PLAN = {'outputs': ('h',),
               'units': 'H',
               'dims': ('H',),
               'flags': ('SPLIT',),
+              'streams': 2,
               'is_flat': False,
               'whole': 'rows_1_whole',
               'whole_arrays': {'b_z_ptr': 'b_z',
@@ -379,6 +384,7 @@ PLAN = {'outputs': ('h',),
                'units': 'H',
                'dims': ('H',),
                'flags': ('SPLIT',),
+               'streams': 4,
                'is_flat': False,
                'whole': 'rows_1_whole_back',
                'whole_arrays': {'b_z_ptr': 'b_z',
@@ -424,4 +430,5 @@ PLAN = {'outputs': ('h',),
                'right': 'd_x_w_z',
                'form': 'tn',
                'adds': False,
-               'op': 'product'})}
+               'op': 'product'}),
+ 'memories': ()}

@@ -41,12 +41,13 @@ def strong_product(a, b):
 @triton.jit
 def rows_0(
     mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, x_shift_prev_first_ptr, x_shift_ptr, x_k_ptr, x_v_ptr, x_r_ptr, x_shift_last_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # x_shift = keep(x)
     # x_r = x * mu_r + x_shift_prev * (1 - mu_r)
     # x_k = x * mu_k + x_shift_prev * (1 - mu_k)
     # x_v = x * mu_v + x_shift_prev * (1 - mu_v)
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -96,7 +97,7 @@ def rows_0(
 @triton.jit
 def rows_1(
     decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, a_prev_first_ptr, b_prev_first_ptr, p_prev_first_ptr, a_ptr, b_ptr, p_ptr, wkv_sigmoid_r_ptr, a_last_ptr, b_last_ptr, p_last_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # q = maximum(u + k, p_prev)
     # e_old_pre = p_prev - q
@@ -115,6 +116,7 @@ def rows_1(
     # b = b_prev * f_old + f_new
     # sigmoid_r = sigmoid(r)
     # wkv_sigmoid_r = wkv * sigmoid_r
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -206,7 +208,7 @@ def rows_1(
 @triton.jit
 def rows_1_back(
     decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, d_wkv_sigmoid_r_ptr, a_ptr, d_a_above_ptr, a_prev_first_ptr, d_a_last_ptr, b_ptr, d_b_above_ptr, b_prev_first_ptr, d_b_last_ptr, p_ptr, d_p_above_ptr, p_prev_first_ptr, d_p_last_ptr, d_decay_ptr, d_u_ptr, d_r_ptr, d_k_ptr, d_v_ptr, d_a_prev_ptr, d_b_prev_ptr, d_p_prev_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # d_sigmoid_r = d_wkv_sigmoid_r * wkv
     # d_f_new = d_a * v + d_b
@@ -233,6 +235,7 @@ def rows_1_back(
     # d_p_prev = d_fading + d_e_old_pre + where((u + k < p_prev), d_q, 0)
     # d_b_prev = d_b * f_old - d_wkv * (a_prev * e_old + v * e_new) * e_old / (b_prev * e_old + e_new)**2
     # d_a_prev = d_a * f_old + d_wkv * e_old / (b_prev * e_old + e_new)
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -432,7 +435,7 @@ def rows_1_back(
 @triton.jit
 def rows_0_back(
     mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, d_x_k_ptr, d_x_v_ptr, d_x_r_ptr, x_shift_ptr, d_x_shift_above_ptr, x_shift_prev_first_ptr, d_x_shift_last_ptr, d_x_ptr, d_mu_r_ptr, d_mu_k_ptr, d_mu_v_ptr, d_x_shift_prev_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, ACC: tl.constexpr
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
 ):
     # d_mu_v_terms = d_x_v * (x - x_shift_prev)
     # d_mu_k_terms = d_x_k * (x - x_shift_prev)
@@ -442,6 +445,7 @@ def rows_0_back(
     # d_mu_r = sum(d_mu_r_terms -> (H,))
     # d_x_shift_prev = d_x_k * (1 - mu_k) + d_x_v * (1 - mu_v) + d_x_r * (1 - mu_r)
     # d_x = d_x_shift + d_x_k * mu_k + d_x_v * mu_v + d_x_r * mu_r
+    ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     row = tl.program_id(1).to(tl.int64)
     step = tl.num_programs(1).to(tl.int64)
@@ -649,6 +653,7 @@ PLAN = {'outputs': ('h', 'x_shift', 'a', 'b', 'p'),
               'units': 'H',
               'dims': ('H',),
               'flags': (),
+              'streams': 1,
               'is_flat': False,
               'whole': '',
               'whole_arrays': {},
@@ -691,6 +696,7 @@ PLAN = {'outputs': ('h', 'x_shift', 'a', 'b', 'p'),
               'units': 'H',
               'dims': ('H',),
               'flags': (),
+              'streams': 3,
               'is_flat': False,
               'whole': '',
               'whole_arrays': {},
@@ -744,6 +750,7 @@ PLAN = {'outputs': ('h', 'x_shift', 'a', 'b', 'p'),
                'units': 'H',
                'dims': ('H',),
                'flags': (),
+               'streams': 10,
                'is_flat': False,
                'whole': '',
                'whole_arrays': {},
@@ -819,6 +826,7 @@ PLAN = {'outputs': ('h', 'x_shift', 'a', 'b', 'p'),
                'units': 'H',
                'dims': ('H',),
                'flags': (),
+               'streams': 6,
                'is_flat': False,
                'whole': '',
                'whole_arrays': {},
@@ -844,4 +852,5 @@ PLAN = {'outputs': ('h', 'x_shift', 'a', 'b', 'p'),
                'keeps': (True,),
                'shares': True,
                'adds': False,
-               'op': 'sum'})}
+               'op': 'sum'}),
+ 'memories': ()}

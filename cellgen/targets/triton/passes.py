@@ -15,6 +15,9 @@ from cellgen.errors import DerivationError
 from cellgen.language.value import Role, Value, format_axis
 from cellgen.program.chunks.layers import LinearScan
 from cellgen.program.ssa import Program, Statement
+from cellgen.targets.target import NotYet
+from cellgen.targets.triton.memory import MemoryKernels, memory_kernels
+from cellgen.targets.triton.plan import BufferRole, LayerPlan
 from cellgen.targets.triton.rows import (
     NOT_SPELLED,
     RowKernel,
@@ -39,7 +42,8 @@ class ArrayPlan:
 class RowLaunch:
     """A kernel over ``units`` of every row; ``is_flat``: steps and rows are one, in any order.
 
-    ``whole`` is the kernel that says first what segments of steps do, with its arrays.
+    ``streams`` counts the arrays that it reads at each step. ``whole`` is the kernel that says first
+    what segments of steps do, with its arrays.
     """
 
     kernel: str
@@ -47,6 +51,7 @@ class RowLaunch:
     units: str
     dims: tuple[str, ...]
     flags: tuple[str, ...]
+    streams: int
     is_flat: bool
     whole: str = ""
     whole_arrays: Mapping[str, str] = field(default_factory=dict)
@@ -94,10 +99,14 @@ class RowSpread:
 
 @dataclass(frozen=True)
 class MemoryPass:
-    """A memory over all steps, forward or back, by the plan of its layer."""
+    """A memory over all steps, forward or back, by the plan of its layer.
 
-    state: str
+    ``adds``: streams that have a gradient already.
+    """
+
+    layer: int
     is_back: bool
+    adds: tuple[str, ...] = ()
     op: str = "memory"
 
 
@@ -115,6 +124,7 @@ class Passes:
     arrays: Mapping[str, ArrayPlan]
     forward: tuple[Operation, ...]
     backward: tuple[Operation, ...]
+    memories: tuple[LayerPlan, ...] = ()
 
 
 class Ordering:
@@ -126,6 +136,11 @@ class Ordering:
         self.stages = work.stages()
         self.arrays: dict[str, ArrayPlan] = {}
         self.kernels: dict[str, RowKernelSource] = {}
+        self.memories = {
+            memory.state: _spelled(work, memory)
+            for memory in work.memories
+            if memory.beside is None or memory.value_axis is not None
+        }
         self.spellings = {
             kernel.name: RowSpelling(kernel, *_linear(work, kernel))
             for stage in self.stages
@@ -155,6 +170,7 @@ class Ordering:
             self.arrays,
             tuple(forward),
             tuple(backward),
+            tuple(one.plan for one in self.memories.values()),
         )
 
     # --- forward ---
@@ -164,8 +180,9 @@ class Ordering:
             for readout in memory.readouts:
                 self._declare(readout.value, str(readout.value))
             self.arrays[f"{memory.next}_last"] = ArrayPlan(_axes(memory.state))
-            if memory.beside is None:
-                yield MemoryPass(str(memory.state), is_back=False)
+            self.arrays[f"d_{memory.next}_last"] = ArrayPlan(_axes(memory.state))
+            if memory.state in self.memories:
+                yield MemoryPass(list(self.memories).index(memory.state), is_back=False)
         for statement in stage.operators:
             self._declare(statement.target, str(statement.target))
             yield self._operator(statement)
@@ -209,6 +226,7 @@ class Ordering:
             width_text(kernel.axes),
             spelled.dims,
             spelled.flags,
+            spelled.streams,
             not kernel.states,
             whole.name if whole else "",
             whole.arrays if whole else {},
@@ -235,18 +253,11 @@ class Ordering:
             if statement.target in self.summed:
                 yield from self._operator_back(statement)
         for memory in reversed(stage.memories):
-            if memory.beside is not None:
-                continue
-            for stream in memory.streams:
-                if stream in self.summed:
-                    raise DerivationError(
-                        f"{self.definition.name}: {stream} of a memory is read elsewhere too: no "
-                        f"kernel of Triton adds up both",
-                        code=NOT_SPELLED,
-                    )
-                self._reach(stream)
             self._reach(memory.state)
-            yield MemoryPass(str(memory.state), is_back=True)
+            if memory.state in self.memories:
+                taken = self.work.taken(memory)
+                adds = tuple(str(stream) for stream in taken if self._reach(stream))
+                yield MemoryPass(list(self.memories).index(memory.state), True, adds)
 
     def _launch_back(self, kernel: RowKernel) -> Iterable[Operation]:
         spelling = self.spellings[kernel.name]
@@ -292,7 +303,24 @@ class Ordering:
         return had
 
     def _declare(self, value: Value, name: str) -> None:
-        self.arrays[name] = ArrayPlan(_shape(value))
+        self.arrays[name] = ArrayPlan(_shape(value), self._dtype(str(value)))
+
+    def _dtype(self, name: str) -> str:
+        """What memories take in float32 is formed so."""
+        buffers = [one.plan.buffers.get(name) for one in self.memories.values()]
+        wide = any(b is not None and b.dtype == "float32" and b.role in BY_STEP for b in buffers)
+        return "sums" if wide else "streams"
+
+
+BY_STEP = (BufferRole.STREAM, BufferRole.READ)
+"""Buffers that hold numbers of each step."""
+
+
+def _spelled(work: RowWork, memory: Memory) -> MemoryKernels:
+    spelled = memory_kernels(work.programs, memory)
+    if isinstance(spelled, NotYet):
+        raise DerivationError(f"{work.form.cell}: {spelled.reason}", code="triton.memory")
+    return spelled
 
 
 def _linear(work: RowWork, kernel: RowKernel) -> tuple[LinearScan | None, Program | None]:

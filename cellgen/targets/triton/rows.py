@@ -82,6 +82,8 @@ class RowWork:
         self.following = {state: definition.next_state(state) for state in definition.states}
         self.memories = self.form.memories
         self.statements = dict(_statements(programs))
+        self.columns = {one.beside: one for one in self.memories if one.beside is not None}
+        """Vectors that are one more column, by the memories of whose matrices they are."""
         self.reads = {r.value: one for one in self.memories for r in one.readouts}
         self.scanned: dict[Value, tuple[Value, ...]] = {}
         """Layers that are no memories, by each of their states and new values."""
@@ -108,7 +110,7 @@ class RowWork:
 
     def _level(self, value: Value) -> int:
         if value in self.reads:
-            return 1 + max(self.level(stream) for stream in self.reads[value].streams)
+            return 1 + max(self.level(stream) for stream in self.taken(self.reads[value]))
         if value in self.scanned:
             states = self.scanned[value]
             inner = self._inside(states)
@@ -144,11 +146,18 @@ class RowWork:
             is_view and moved_axes(statement.operands[0].shape, statement.target.shape) is not None
         )
 
+    def taken(self, memory: Memory) -> tuple[Value, ...]:
+        """The streams of a memory, with the values of the vector that is a column of it."""
+        whole = next((m for m in self.memories if m.state == memory.beside), memory)
+        column = self.columns.get(whole.state)
+        values = [update.value for update in column.updates] if column else []
+        return tuple(dict.fromkeys([*whole.streams, *(v for v in values if v is not None)]))
+
     # --- roots: what kernels write, since others read it ---
 
     def _roots(self) -> dict[Value, None]:
         """Operands of operators, streams of memories, and outputs."""
-        streams = [s for m in self.memories if m.beside is None for s in m.streams]
+        streams = [s for m in self.memories for s in self.taken(m)]
         pending: list[Value] = [*self.programs.outputs, *streams]
         roots = dict.fromkeys(v for v in pending if self._is_formed_by_unit(v))
         pending += [self.following[s] for s in self.following if s in self.scanned]

@@ -19,8 +19,9 @@ from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import triton_expression, triton_name
 from cellgen.targets.triton.rows import NOT_SPELLED, Axes, is_by_row, unit_axes
 
-FIXED = ("AHEAD", "UNITS", "ACC")
-"""Constants of every kernel: steps that are loaded ahead, units of a program, type of sums."""
+FIXED = ("AHEAD", "UNITS", "DOUBLE")
+"""Constants of every kernel: steps that are loaded ahead, units of a program, whether it
+is of float64."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class RowKernelSource:
     arrays: Mapping[str, str]
     dims: tuple[str, ...]
     flags: tuple[str, ...]
+    streams: int
     expressions: tuple[Expr, ...]
 
 
@@ -194,7 +196,9 @@ def spell(
     )
     filled = fill(template, RowKernelContext(whole)).strip()
     expressions = tuple(s.expression for s in program.statements if s.is_pointwise)
-    return RowKernelSource(kernel.name, filled, arrays.by_pointer, dims, tuple(flags), expressions)
+    return RowKernelSource(
+        kernel.name, filled, arrays.by_pointer, dims, tuple(flags), len(arrays.streams), expressions
+    )
 
 
 def lines_of_program(program: Program) -> tuple[list[str], list[str], list[str]]:

@@ -17,6 +17,7 @@ from cellgen.targets.head import Head, in_ascii, safe
 from cellgen.targets.target import Files, NotYet, PlannedCell
 from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import functions_of
+from cellgen.targets.triton.memory import memory_head
 from cellgen.targets.triton.passes import Ordering
 from cellgen.targets.triton.plan import literal
 from cellgen.targets.triton.rows import RowWork
@@ -90,15 +91,13 @@ def _text(cell: PlannedCell) -> str:
         DerivationError: no form over time; or, with a code of ``triton.``, what is not spelled.
     """
     programs = chunk_programs(cell.definition)
-    if programs.form.memories:
-        raise DerivationError(
-            f"{cell.definition.name}: its memories are not spelled in Triton yet; its CUDA works: "
-            f"cellgen.load({cell.definition.name!r}, 'cuda')",
-            code="triton.memory",
-        )
     ordering = _ordering(cell.definition)
     passes = ordering.passes()
+    memories = ordering.memories.values()
     kernels = [kernel.text for kernel in ordering.kernels.values()]
+    if memories:
+        head = memory_head(any(memory.by_key for memory in memories))
+        kernels += [text.strip() for text in (head, *(memory.text for memory in memories))]
     expressions = [e for kernel in ordering.kernels.values() for e in kernel.expressions]
     layers = [
         wrapped

@@ -1,0 +1,75 @@
+"""Kernels of scans compiled for devices that are not there: registers, spills, widths of loads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+pytest.importorskip("torch")
+
+import cellgen  # noqa: E402
+from cellgen.proof.machine.compiled import (  # noqa: E402
+    HOPPER,
+    MI300,
+    SpecialisedKernel,
+    compile_kernels,
+)
+from cellgen.torch.passes import _ahead  # noqa: E402
+
+UNITS = 128
+CELLS = ("min_gru", "rwkv4")
+OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
+
+
+def specialised(name: str, dtype: str) -> list[SpecialisedKernel]:
+    """The kernels of a cell as a call of many units has them compiled."""
+    kernel = cellgen.load(name, "triton")
+    plan, kernels = kernel.module.PLAN, []
+    for one in (*plan["forward"], *plan["backward"]):
+        if one["op"] != "launch":
+            continue
+        spelled = [(one["kernel"], one["arrays"], one["dims"], one["flags"])]
+        if one["whole"]:
+            spelled.append((one["whole"], one["whole_arrays"], one["whole_dims"], ()))
+        for function, arrays, dims, flags in spelled:
+            types = {
+                parameter: "*fp32" if plan["arrays"][array]["dtype"] == "sums" else dtype
+                for parameter, array in arrays.items()
+            }
+            constants = dict.fromkeys(dims, 1024) | dict.fromkeys(flags, True)
+            constants |= {"AHEAD": _ahead(one["streams"], UNITS), "UNITS": UNITS, "DOUBLE": False}
+            signature = {**types, "T": "i32", "LENGTH": "i32"}
+            path = str(kernel.build().path)
+            kernels.append(SpecialisedKernel(path, function, signature, constants, 1, 1))
+    return kernels
+
+
+def bytes_spilled(binary: bytes, folder: Path) -> tuple[int, int]:
+    """Registers, and bytes of stack, by the machine code."""
+    (folder / "kernel.cubin").write_bytes(binary)
+    tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
+    command = [str(tool), "-res-usage", str(folder / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CELLS, *OTHERS])
+@pytest.mark.parametrize("dtype", ["*bf16", "*fp32"])
+def test_states_stay_in_registers_on_both_makes_of_devices(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    kernels = specialised(name, dtype)
+    for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
+        registers, stack = bytes_spilled(made.binary, tmp_path)
+        assert stack == 0, f"{name}.{kernel.kernel}: {registers} registers, {stack} bytes of stack"
+        assert made.shared == 0
+        assert not re.search(r"ld\.global\.b16\b", made.text), kernel.kernel
+    for made in compile_kernels(kernels, MI300):
+        assert re.search(r"\.vgpr_spill_count:\s+0\b", made.text)
