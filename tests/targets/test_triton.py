@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import cellgen
-from cellgen.cells import GRU, RWKV4, SHIPPED, MinGRU
+from cellgen.cells import GRU, RWKV4, SHIPPED, Mamba, MinGRU
 from cellgen.errors import BuildError, DerivationError
 from cellgen.language.ops.pointwise import POINTWISE
 from cellgen.language.ops.pointwise_triton import FUNCTIONS, REFUSED, SPELLINGS
@@ -19,11 +19,10 @@ from cellgen.program.chunks.programs import chunk_programs
 from cellgen.targets.triton.expressions import functions_of, triton_expression
 from cellgen.targets.triton.rows import RowWork
 
-SCANS = [
+OVER_TIME = [
     cell
     for cell in SHIPPED
-    if form_over_time(cell.definition).refusal is None
-    and not form_over_time(cell.definition).memories
+    if form_over_time(cell.definition).refusal is None and cell.definition.name != "mamba"
 ]
 
 
@@ -47,8 +46,10 @@ def test_every_pointwise_row_is_spelled_or_refused_with_a_reason(name: str) -> N
     assert {*SPELLINGS, *REFUSED} == set(POINTWISE)
 
 
-@pytest.mark.parametrize("cell", SCANS, ids=lambda cell: cell.definition.name)
-def test_a_cell_of_scans_is_a_module_of_kernels_and_a_plan(cell: type[cellgen.Cell]) -> None:
+@pytest.mark.parametrize("cell", OVER_TIME, ids=lambda cell: cell.definition.name)
+def test_a_cell_with_a_form_over_time_is_a_module_of_kernels_and_a_plan(
+    cell: type[cellgen.Cell],
+) -> None:
     text = generate(cell, ["triton"]).text("_triton.py")
     module = ast.parse(text)
     functions = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
@@ -57,8 +58,16 @@ def test_a_cell_of_scans_is_a_module_of_kernels_and_a_plan(cell: type[cellgen.Ce
     assert {one["kernel"] for one in launches} <= functions
     assert set(plan["gradients"]) == {str(value) for value in cell.definition.declared}
     for one in (*plan["forward"], *plan["backward"]):
+        if one["op"] == "memory":
+            assert plan["memories"][one["layer"]]["buffers"]
+            continue
         named = one["arrays"].values() if one["op"] == "launch" else {one["into"]}
         assert set(named) <= plan["arrays"].keys()
+
+
+def test_a_vector_memory_of_its_own_is_refused_with_its_name() -> None:
+    with pytest.raises(BuildError, match="mamba: s_prev is a vector for each row and head"):
+        generate(Mamba, ["triton"]).of("triton")
 
 
 def test_scans_that_follow_each_other_without_a_product_are_one_launch() -> None:

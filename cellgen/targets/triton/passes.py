@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import Role, Value, format_axis
-from cellgen.program.chunks.layers import LinearScan
+from cellgen.program.chunks.layers import LinearScan, Memory
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_kernels
@@ -42,8 +42,8 @@ class ArrayPlan:
 class RowLaunch:
     """A kernel over ``units`` of every row; ``is_flat``: steps and rows are one, in any order.
 
-    ``streams`` counts the arrays that it reads at each step. ``whole`` is the kernel that says first
-    what segments of steps do, with its arrays.
+    ``streams`` counts the arrays that it reads at each step. ``whole`` is the kernel that says
+    first what segments of steps do, with its arrays.
     """
 
     kernel: str
@@ -262,7 +262,7 @@ class Ordering:
     def _launch_back(self, kernel: RowKernel) -> Iterable[Operation]:
         spelling = self.spellings[kernel.name]
         reached = self.summed.intersection((*kernel.following, *kernel.roots))
-        if not reached and not kernel.states:
+        if not kernel.step.arguments or not (reached or kernel.states):
             return
         spelled = spelling.backward(reached, self.summed)
         for value in kernel.following:
@@ -275,14 +275,15 @@ class Ordering:
                 continue
             name = str(value)
             if not is_by_row(value):
-                self.arrays[f"d_{name}_shares"] = ArrayPlan(("shares", *axes), "sums")
+                array = f"{kernel.name}_d_{name}_shares"
+                self.arrays[array] = ArrayPlan(("shares", *axes), "sums")
                 adds = self._reach(value)
-                array = f"d_{name}_shares"
                 yield _sum_into(value, f"d_{name}", array, kernel.axes, shares=True, adds=adds)
             elif unit_axes(value) != kernel.axes:
-                self.arrays[f"d_{name}_wide"] = ArrayPlan(("T", "B", *axes))
+                array = f"{kernel.name}_d_{name}_wide"
+                self.arrays[array] = ArrayPlan(("T", "B", *axes))
                 adds = self._reach(value)
-                yield _sum_into(value, f"d_{name}", f"d_{name}_wide", kernel.axes, adds=adds)
+                yield _sum_into(value, f"d_{name}", array, kernel.axes, adds=adds)
             else:
                 self._reach(value)
 

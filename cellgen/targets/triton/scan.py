@@ -91,7 +91,7 @@ class RowSpelling:
     def backward(self, reached: Set[Value], summed: Set[Value]) -> RowKernelSource:
         """The adjoint; gradients reach results in ``reached``, and have reached ``summed`` before.
 
-        What is read with fewer units than the kernel has gets shares a unit, ``d_x_wide``.
+        What is read with fewer units than the kernel has gets shares a unit, ``rows_1_d_x_wide``.
         """
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
         needed = {v for s in self.back.statements for v in s.operands} | {*self.back.results}
@@ -178,9 +178,9 @@ class RowSpelling:
             if value in self.kernel.states:
                 continue
             if not is_by_row(value):
-                shares.append(arrays.write(name, f"d_{value}_shares", name))
+                shares.append(arrays.write(name, f"{self.kernel.name}_d_{value}_shares", name))
             elif unit_axes(value) != arrays.axes:
-                stores.append(arrays.write(name, f"d_{value}_wide", name))
+                stores.append(arrays.write(name, f"{self.kernel.name}_d_{value}_wide", name))
             elif value in summed:
                 arrays.stream(f"{name}_so_far", f"d_{value}", f"{name}_ptr")
                 stores.append(arrays.write(name, f"d_{value}", f"{name} + {name}_so_far"))
