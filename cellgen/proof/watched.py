@@ -24,6 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
+from triton.runtime.jit import mangle_type
 
 from cellgen.proof.shadow import AccessError, Program, Shadow, Traffic, WatchedStorage, WatchedView
 
@@ -55,6 +56,23 @@ POISON: dict[torch.dtype, float] = {
 """What stands in unwritten elements of types that have no NaN."""
 
 
+@dataclass(frozen=True)
+class WatchedCall:
+    """A launch as it was called: the kernel, what it was handed, how it was to be compiled.
+
+    ``arguments`` by parameter, in order: bytes of an array with its type in Triton's words, or a
+    number. ``constants`` are what is fixed when the kernel is compiled.
+    """
+
+    path: str
+    kernel: str
+    arguments: tuple[tuple[str, str, int], ...]
+    constants: tuple[tuple[str, int | bool | str | None], ...]
+    grid: tuple[int, ...]
+    warps: int
+    stages: int
+
+
 @dataclass
 class Watch:
     """What is watched: storages by address, the launch that runs, what was counted."""
@@ -63,7 +81,7 @@ class Watch:
     storages: dict[int, WatchedStorage] = field(default_factory=dict)
     keep: list[torch.Tensor] = field(default_factory=list)
     """No memory is given to another array while it is watched."""
-    launches: list[str] = field(default_factory=list)
+    launches: list[WatchedCall] = field(default_factory=list)
     products: dict[str, int] = field(default_factory=dict)
     """Multiply-adds of ``tl.dot`` by kernel."""
     error: AccessError | None = None
@@ -89,6 +107,14 @@ class Watch:
         self.storages[storage.start] = storage
         self.keep.append(tensor)
         return storage
+
+    def mark(self, tensor: torch.Tensor) -> None:
+        """Say that all elements of an array have been written."""
+        storage = self.storages.get(tensor.untyped_storage().data_ptr())
+        if storage is not None and tensor.numel():
+            place = storage.written[tensor.storage_offset() :]
+            strides = tuple(place.itemsize * stride for stride in tensor.stride())
+            np.lib.stride_tricks.as_strided(place, tuple(tensor.shape), strides)[...] = True
 
     def view(self, name: str, tensor: torch.Tensor) -> WatchedView:
         """Say which elements of which storage an argument has."""
@@ -127,7 +153,21 @@ class _Allocations(TorchFunctionMode):  # type: ignore[misc]
                 _poison(result)
             if result.numel():
                 self.watch.add(result, is_input=False, is_written=is_written)
+        elif func not in UNWRITTEN:
+            for tensor in _written_by(func, args, kwargs or {}):
+                self.watch.mark(tensor)
         return result
+
+
+def _written_by(
+    func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Iterator[torch.Tensor]:
+    """Arrays that a function of PyTorch writes: ``out``, and the first of those in place."""
+    name = getattr(func, "__name__", "")
+    in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+    for value in (kwargs.get("out"), args[0] if in_place and args else None):
+        if isinstance(value, torch.Tensor):
+            yield value
 
 
 def _poison(tensor: torch.Tensor) -> None:
@@ -186,7 +226,7 @@ def _run(watch: Watch) -> Callable[..., object]:
         given = {key: value for key, value in options.items() if key in self.arg_names}
         bound = inspect.signature(self.fn).bind_partial(*args, **given).arguments
         tensors = {n: t for n, t in bound.items() if isinstance(t, torch.Tensor) and t.numel()}
-        watch.launches.append(name)
+        watch.launches.append(_called(self, bound, grid, options))
         watch.shadow.begin(name, tuple(watch.view(n, t) for n, t in tensors.items()))
         try:
             return launch(self, *args, grid=grid, warmup=warmup, **options)
@@ -196,6 +236,40 @@ def _run(watch: Watch) -> Callable[..., object]:
             raise
 
     return run
+
+
+def _called(
+    kernel: Any, bound: Mapping[str, object], grid: object, options: Mapping[str, object]
+) -> WatchedCall:
+    """Write down a launch."""
+    fixed = {n for n, a in inspect.get_annotations(kernel.fn).items() if _is_constant(a)}
+    arguments: list[tuple[str, str, int]] = []
+    constants: list[tuple[str, int | bool | str | None]] = []
+    for name, value in bound.items():
+        if name in fixed or value is None:
+            constants.append((name, _constant(value)))
+        elif isinstance(value, torch.Tensor):
+            size = value.untyped_storage().nbytes() - value.storage_offset() * value.element_size()
+            arguments.append((name, mangle_type(value), size))
+        elif isinstance(value, int):
+            arguments.append((name, mangle_type(value), value))
+    programs = grid(dict(bound)) if callable(grid) else grid
+    sizes = tuple(int(n) for n in programs) if isinstance(programs, tuple | list) else ()
+    warps, stages = (int(str(options.get(n, d))) for n, d in (("num_warps", 4), ("num_stages", 3)))
+    path = str(inspect.getsourcefile(kernel.fn))
+    return WatchedCall(
+        path, kernel.fn.__name__, tuple(arguments), tuple(constants), sizes, warps, stages
+    )
+
+
+def _is_constant(annotation: object) -> bool:
+    return "constexpr" in str(annotation)
+
+
+def _constant(value: object) -> int | bool | str | None:
+    """A constant as it can be written down: types of Triton by their names."""
+    plain = getattr(value, "value", value)
+    return plain if isinstance(plain, int | bool | None) else str(plain)
 
 
 def _program() -> Program:

@@ -47,7 +47,10 @@ def test_a_right_kernel_passes_and_its_bytes_are_counted() -> None:
     assert watch.bytes() == (7 * 16 * 4, 7 * 16 * 4)
     assert watch.bytes("scaled") == watch.bytes()
     assert watch.traffic["scaled", "x_p"].distinct_read == 7 * 16 * 4
-    assert watch.launches == ["scaled"]
+    (call,) = watch.launches
+    assert (call.kernel, call.grid, call.warps) == ("scaled", (2,), 4)
+    assert call.arguments == (("x_p", "*fp32", 448), ("y_p", "*fp32", 448), ("T", "i32", 7))
+    assert dict(call.constants) == {"H": 16, "BT": 4, "MASK": 1, "OFF": 0}
 
 
 @pytest.mark.parametrize("mask", [0, 2])
@@ -90,6 +93,21 @@ def test_a_read_of_what_nobody_wrote_shows() -> None:
         watched("toy"),
     ):
         shifted[(2,)](torch.empty(32), torch.empty(32), BT=16, STEP=16)
+
+
+def test_what_pytorch_writes_inside_is_written() -> None:
+    one = torch.ones(4, 8)
+    with watched("toy"):
+        x, y = torch.empty(32), torch.empty(64)
+        torch.mul(one, 2, out=x.view(4, 8))
+        y[:16].copy_(one.view(-1)[:16])
+        y[16:32] = 1
+        shifted[(2,)](x, torch.empty(32), BT=16, STEP=16)
+        shifted[(2,)](y, torch.empty(32), BT=16, STEP=16)
+    with fault(r"reads x_p\[32\], which nobody has written"), watched("toy"):
+        y = torch.empty(64)
+        y[:32].zero_()
+        shifted[(3,)](y, torch.empty(64), BT=16, STEP=16)
 
 
 def test_a_read_of_what_another_program_writes_shows_in_both_orders() -> None:

@@ -37,9 +37,11 @@ class SpecialisedKernel:
     path: str
     kernel: str
     signature: Mapping[str, str]
-    constants: Mapping[str, int | bool | str]
+    constants: Mapping[str, int | bool | str | None]
     warps: int
     stages: int
+    multiples: tuple[str, ...] = ()
+    """Numbers that are multiples of 16, as Triton finds at a call."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +91,27 @@ def _kernel(path: str, name: str, modules: dict[str, object]) -> Any:
     return getattr(modules[path], name)
 
 
+def _constant(value: object) -> object:
+    """A constant from how it is written: a type of Triton by its name."""
+    import triton.language as tl
+
+    types = {"fp32": tl.float32, "fp64": tl.float64, "bf16": tl.bfloat16, "fp16": tl.float16}
+    return types.get(value, value) if isinstance(value, str) else value
+
+
 def _compile(fn: Any, request: Mapping[str, Any], target: Target) -> tuple[str, str, int]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants = request["constants"]
+    constants = {name: _constant(value) for name, value in request["constants"].items()}
     signature = {
         n: "constexpr" if n in constants else request["signature"][n] for n in fn.arg_names
     }
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, n in enumerate(fn.arg_names)
-        if signature[n].startswith("*")
+        if signature[n].startswith("*") or n in request["multiples"]
     }
     source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=aligned)
     options = {"num_warps": request["warps"], "num_stages": request["stages"]}

@@ -197,8 +197,13 @@ COMPARE: dict[str, Callable[[Integers, Integers], Lanes]] = {
 
 
 def _ordered(s: BlockState, i: Instruction, operand: SassOperand) -> Integers:
-    word = s.word(operand).astype(np.int64)
-    return word if i.has("U32") else word - ((word >> 31) << 32)
+    return _signed(s.word(operand).astype(np.uint64), i)
+
+
+def _signed(word: Wide, i: Instruction) -> Integers:
+    """32 bits as a number, with a sign or, with U32, without."""
+    number = word.astype(np.int64)
+    return number if i.has("U32") else number - ((number >> 31) << 32)
 
 
 def _compare(s: BlockState, i: Instruction, mask: Lanes) -> None:
@@ -303,6 +308,15 @@ def _minimum(s: BlockState, i: Instruction, mask: Lanes) -> None:
     s.set(destination, chosen.astype(np.uint32), mask)
 
 
+def _sum_minimum(s: BlockState, i: Instruction, mask: Lanes) -> None:
+    """VIADDMNMX: the smaller, or the larger, of a + b and c; the sum wraps."""
+    destination, a, b, c, is_minimum, *_ = i.operands
+    total = (s.carried(a) + s.carried(b)) & LOW
+    x, y = _signed(total, i), _ordered(s, i, c)
+    chosen = np.where(s.bit(is_minimum), np.minimum(x, y), np.maximum(x, y))
+    s.set(destination, chosen.astype(np.uint32), mask)
+
+
 def _data(s: BlockState, i: Instruction, mask: Lanes) -> None:
     s.set_data(i.operands[0], mask)
 
@@ -368,6 +382,7 @@ OPERATIONS: dict[str, Operation] = {
     "F2I": _float_to_integer,
     "VIMNMX": _minimum,
     "IMNMX": _minimum,
+    "VIADDMNMX": _sum_minimum,
     "HMMA": _data_pairs,
     "HFMA2": _halves,
     "FSETP": _data_bits,

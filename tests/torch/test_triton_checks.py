@@ -1,0 +1,73 @@
+"""Generated Triton kernels under both checks: every access watched, machine code for Hopper run."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import cellgen  # noqa: E402
+from cellgen.cells import SHIPPED  # noqa: E402
+from cellgen.program.chunks import form_over_time  # noqa: E402
+from cellgen.program.interpret import shape_sizes  # noqa: E402
+from cellgen.proof.machine.launched import check_machine_code  # noqa: E402
+from cellgen.proof.watched import Watch, watched  # noqa: E402
+from cellgen.torch.passes import PlanRun  # noqa: E402
+
+SIZES = {"B": 2, "I": 3, "H": 40, "P": 40}
+"""Units that are no multiple of a warp: masks have to hold."""
+SCANS = [
+    cell.definition
+    for cell in SHIPPED
+    if form_over_time(cell.definition).refusal is None
+    and not form_over_time(cell.definition).memories
+]
+CUTS = ((5, 1, 2), (7, 2, 2), (9, 3, 4))
+"""Steps, segments beside each other, steps loaded ahead: no multiples of each other."""
+QUICK = ("min_gru", "rwkv4")
+quick_first = pytest.mark.parametrize(
+    "definition",
+    [pytest.param(d, id=d.name, marks=[] if d.name in QUICK else pytest.mark.slow) for d in SCANS],
+)
+
+
+@cache
+def watched_run(name: str, steps: int, segments: int, ahead: int) -> Watch:
+    """Both passes of a cell with every load and store watched."""
+    definition = next(d for d in SCANS if d.name == name)
+    sizes = {"T": steps, **{str(dim): SIZES[str(dim)] for dim in definition.dims}}
+    numbers = np.random.default_rng(0)
+    arguments: dict[str, torch.Tensor] = {}
+    for value in definition.declared:
+        shape = shape_sizes(value, sizes)
+        over = (steps,) if value.role.name == "INPUT" else ()
+        drawn = numbers.uniform(0.1, 0.9, (*over, *shape))
+        arguments[str(value)] = torch.tensor(drawn, dtype=torch.float32)
+    module = cellgen.load(name, "triton").module
+    with watched(name) as watch:
+        run = PlanRun(module, dict(sizes), arguments, segments=segments, ahead=ahead)
+        outputs = run.forward()
+        back = run.backward({f"d_{n}": torch.ones_like(a) for n, a in outputs.items()})
+    for array in (*outputs.values(), *back.values()):
+        assert torch.isfinite(array).all()
+    return watch
+
+
+@quick_first
+def test_every_access_of_both_passes_is_legal(definition) -> None:
+    for cut in CUTS:
+        watch = watched_run(definition.name, *cut)
+        assert len(watch.launches) >= (4 if cut[1] > 1 else 2)
+
+
+@quick_first
+def test_machine_code_for_hopper_addresses_what_it_may_and_spills_nothing(definition) -> None:
+    calls = [call for cut in CUTS for call in watched_run(definition.name, *cut).launches]
+    reports = check_machine_code(calls)
+    assert len(reports) >= 4
+    assert [str(report) for report in reports if report.faults] == []
+    assert [str(report) for report in reports if report.uses.stack] == []
