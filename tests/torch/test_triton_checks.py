@@ -64,10 +64,15 @@ def test_every_access_of_both_passes_is_legal(definition) -> None:
         assert len(watch.launches) >= (4 if cut[1] > 1 else 2)
 
 
-@quick_first
+@pytest.mark.parametrize(
+    "definition",
+    [
+        pytest.param(d, id=d.name, marks=[] if d.name == "min_gru" else pytest.mark.slow)
+        for d in SCANS
+    ],
+)
 def test_machine_code_for_hopper_addresses_what_it_may_and_spills_nothing(definition) -> None:
-    calls = [call for cut in CUTS for call in watched_run(definition.name, *cut).launches]
-    reports = check_machine_code(calls)
+    reports = check_machine_code(watched_run(definition.name, *CUTS[1]).launches)
     assert len(reports) >= 4
     assert [str(report) for report in reports if report.faults] == []
     assert [str(report) for report in reports if report.uses.stack] == []

@@ -93,9 +93,10 @@ def machine_launch(call: Called, shared: int) -> MachineLaunch:
         for name, kind, value in call.arguments
         if kind.startswith("*") or value != 1
     )
-    grid = (*call.grid, *[1] * (3 - len(call.grid)))
+    width, height, depth = (*call.grid, *[1] * (3 - len(call.grid)))
+    grid = (width, height, depth)
     x, y, z = (sorted({0, n - 1}) for n in grid)
-    return MachineLaunch(call.warps, shared, arguments, tuple(product(x, y, z)))
+    return MachineLaunch(call.warps, shared, arguments, tuple(product(x, y, z)), grid)
 
 
 def check_machine_code(calls: Iterable[Called]) -> list[MachineReport]:

@@ -15,10 +15,10 @@ from cellgen.proof.machine.memory import BlockMemory
 from cellgen.proof.machine.sass import Code, Instruction, read
 
 Places = npt.NDArray[np.int64]
-MOST_STEPS = 2_000_000
+MOST_STEPS = 200_000
 PARAMETERS = 0x210
 """Of bank 0: where the arguments of a kernel begin on Hopper."""
-THREADS = 0x0
+THREADS, GRID = 0x0, 0xC
 TARGET = re.compile(r"\((\.L\w+)\)")
 FAR, APART = 0x7F0000000000, 1 << 32
 """Where tensors lie, and how far from each other, so that no address of one is another's."""
@@ -34,7 +34,7 @@ class TensorArgument:
 
 @dataclass(frozen=True)
 class MachineLaunch:
-    """What a kernel is launched with: warps, shared bytes, arguments, and which programs run.
+    """What a kernel is launched with: warps, shared bytes, arguments, grid, programs that run.
 
     Arguments are tensors or numbers of 32 bits, in the order of the kernel's parameters.
     """
@@ -43,6 +43,7 @@ class MachineLaunch:
     shared: int
     arguments: tuple[TensorArgument | int, ...]
     programs: tuple[tuple[int, int, int], ...]
+    grid: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def check(text: str, launch: MachineLaunch) -> list[MachineFault]:
 def _arguments(launch: MachineLaunch) -> tuple[dict[int, int], dict[str, tuple[int, int]]]:
     """Words of bank 0, and where each tensor lies."""
     words, tensors, at = {THREADS: launch.warps * WARP, 0x208: 0, 0x20C: 0}, {}, PARAMETERS
+    words |= {GRID + 4 * axis: many for axis, many in enumerate(launch.grid)}
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, int):
             words[at] = argument & 0xFFFFFFFF

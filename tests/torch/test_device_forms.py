@@ -1,0 +1,31 @@
+"""The benchmark of forms on a device runs its tiny part here, and says what it did not run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
+
+
+def test_without_a_device_a_tiny_part_runs_and_the_rest_is_said(tmp_path: Path) -> None:
+    saved = tmp_path / "forms.json"
+    command = [sys.executable, "benchmarks/device_forms.py", "--cpu", "--save", str(saved)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = json.loads(saved.read_text())
+    errors = {r["cell"]: r["error"] for r in records if "error" in r}
+    assert errors.keys() == {"gla", "min_gru"}
+    assert max(errors.values()) < 1e-5  # float32, 40 steps
+    sides = {r["who"] for r in records if "ms" in r}
+    assert sides >= {"copy of as many bytes", "whole cell, chunk, both", "whole cell, scan, both"}
+    assert records[-1]["not run"].startswith("all shapes and peers on a device")
+    assert any("fla" in str(r.get("not run")) for r in records)
+    assert "| gla | 40, 2, 2, 16 |" in done.stdout
