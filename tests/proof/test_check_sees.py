@@ -61,6 +61,27 @@ def test_a_mistake_where_an_option_is_given_alone_is_seen(name: str) -> None:
     assert all(row.ok for row in rows)
 
 
+@pytest.mark.parametrize("mode", [None, True, "norms"])
+def test_gradients_of_weights_that_stand_at_another_row_are_seen(mode: bool | str | None) -> None:
+    """Their sums, and all gradients of a call for the whole batch, are right."""
+    backward = KERNEL.functions["sequence_backward"]
+
+    class Backward:
+        function = backward.function
+
+        def __call__(self, **call: Any) -> Any:
+            result = backward(**call)
+            if mode is None or call.get("per_row") != mode:
+                return result
+            weights = {n: a[[1, 0, *range(2, len(a))]] for n, a in result._asdict().items()}
+            return type(result)(**{**weights, "d_x": result.d_x, "d_h_prev": result.d_h_prev})
+
+    kernel = SimpleNamespace(functions={**KERNEL.functions, "sequence_backward": Backward()})
+    _, gradients = prove_options(SUBJECT, kernel, np.random.default_rng(0))
+    assert gradients.ok == (mode is None), gradients
+    assert "per_row" in gradients.note
+
+
 def test_a_mistake_beyond_two_vectors_is_seen() -> None:
     kernel = altered(lambda call: call["h_prev"].shape[1] > 32)
     for lengths, is_seen in ((wide_lengths(definition_of(Elman)), True), ((5, 2, 4), False)):

@@ -30,6 +30,7 @@ from cellgen.proof.over_time import (
     run_steps,
     truth_over_time,
 )
+from cellgen.proof.per_row import row_errors
 from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options
@@ -77,6 +78,11 @@ class _Options:
             yield self._errors(arrays, options, truth, None, together=True)
         yield self._errors(self.arrays, NONE, self.plain, STEPS, together=True)
 
+    def by_row(self) -> dict[str, float]:
+        """Gradients of weights row by row, where rows end, wait and start anew."""
+        given = self.kernel, self.definition, self._masked(self.rows), self.upstream
+        return row_errors(*given, self.sizes, self.rng, self.rows)
+
     def _errors(
         self,
         arrays: Arguments,
@@ -110,7 +116,7 @@ def prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) ->
     """Compare with the equations where options are given, all at once and each alone."""
     options = _Options(subject, kernel, rng)
     found, gradients = dict[str, float](), dict[str, float]()
-    for pair in (*options.all_together(), *options.each_alone()):
+    for pair in (*options.all_together(), *options.each_alone(), ({}, options.by_row())):
         for errors, new in zip((found, gradients), pair, strict=True):
             for name, error in new.items():
                 raise_to(errors, name, error)
@@ -119,7 +125,7 @@ def prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) ->
         judged(f"C {way} with options", errors, bar, f"{note}, {more}; all together and each alone")
         for way, errors, bar, more in (
             (FORWARD, found, FORWARD_BAR, _tried_text(FORWARD)),
-            (BACKWARD, gradients, GRADIENT_BAR, f"{_tried_text(BACKWARD)}, bp_lim"),
+            (BACKWARD, gradients, GRADIENT_BAR, f"{_tried_text(BACKWARD)}, bp_lim, per_row"),
         )
     ]
 
