@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cellgen.proof.rounding import Array, largest, scales_of
+from cellgen.proof.rounding import Array, Nudge, largest, scales_of
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BF16, FORWARD, FULL
 
@@ -19,16 +19,28 @@ BF16_ROUNDOFF = 2.0**-8
 
 
 def run_and_gradients(
-    kernel: Kernel, arrays: Mapping[str, Array], upstream: Mapping[str, Array], products: str
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    upstream: Mapping[str, Array],
+    products: str,
+    nudge: Nudge | None = None,
 ) -> dict[str, dict[str, Array]]:
-    """Run forward and backward; results by name, of each of the two functions."""
+    """Run forward and backward; results by name, of each of the two functions.
+
+    What the forward pass hands to the backward pass goes through ``nudge``.
+    """
     forward, backward = kernel.functions[FORWARD], kernel.functions[BACKWARD]
     run = forward(out=None, **arrays, save=True, products=products)
     named = {n: a for n, a in run._asdict().items() if n != "saved"}
-    known = {**arrays, **named, **upstream}
+    saved: object = run.saved
+    handed_on = named
+    if nudge:
+        saved = {n: nudge(a) for n, a in zip(run.saved._fields, run.saved, strict=True)}
+        handed_on = {n: a if a is None else nudge(a) for n, a in named.items()}
+    known = {**arrays, **handed_on, **upstream}
     names = [a.name for a in backward.function.arguments if not a.saved]
     given = {n: known[n] for n in names if n in known}
-    gradients = backward(out=None, **given, saved=run.saved, products=products)
+    gradients = backward(out=None, **given, saved=saved, products=products)
     return {FORWARD: named, BACKWARD: gradients._asdict()}
 
 

@@ -18,9 +18,10 @@ from cellgen.program.derive import forward
 from cellgen.program.interpret import shape_sizes
 from cellgen.proof.check import tangents
 from cellgen.proof.check.options import prove_options
-from cellgen.proof.check.over_time import FEW_UNITS, WIDE_STEPS
+from cellgen.proof.check.over_time import FEW_UNITS, NARROW_BAR, WIDE_STEPS
 from cellgen.proof.check.points import MOST_NUMBERS, Subject, draw_sequence, wide_lengths
 from cellgen.proof.over_time import forward_errors
+from cellgen.proof.precisions import narrow_gradients
 from cellgen.proof.threads import differing_bits
 from cellgen.runtime.host.tuning import candidates
 from tests.mutants import ROOT, drawn, named
@@ -59,6 +60,28 @@ def test_a_mistake_where_an_option_is_given_alone_is_seen(name: str) -> None:
     assert not all(row.ok for row in rows), name
     rows = prove_options(SUBJECT, altered(lambda _: False), np.random.default_rng(0))
     assert all(row.ok for row in rows)
+
+
+@pytest.mark.parametrize(("off", "is_seen"), [(1e-4, True), (0.0, False)])
+def test_a_gradient_of_float32_that_is_off_is_seen(off: float, is_seen: bool) -> None:
+    backward = KERNEL.functions["sequence_backward"]
+
+    class Backward:
+        function = backward.function
+
+        def __call__(self, **call: Any) -> Any:
+            result = backward(**call)
+            if result.d_u.dtype == np.float32:
+                result.d_u[...] *= 1 + off
+            return result
+
+    kernel = SimpleNamespace(functions={**KERNEL.functions, "sequence_backward": Backward()})
+    lengths = wide_lengths(definition_of(Elman))
+    _, arrays = draw_sequence(SUBJECT, lengths, WIDE_STEPS, np.random.default_rng(0))
+    upstream = {"d_h": np.ones((WIDE_STEPS, 5, 37)), "d_h_last": np.ones((5, 37))}
+    errors = narrow_gradients(kernel, arrays, upstream, np.random.default_rng(0))
+    assert (errors["d_u"] > NARROW_BAR) == is_seen
+    assert all(error <= NARROW_BAR for name, error in errors.items() if name != "d_u")
 
 
 @pytest.mark.parametrize("mode", [None, True, "norms"])
