@@ -15,16 +15,17 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache
+from numbers import Number
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from sympy import Basic, Expr, Symbol, Tuple, floor, sympify
 from sympy.core.relational import Relational
 from sympy.core.symbol import Str
-from sympy.logic.boolalg import BooleanAtom
+from sympy.logic.boolalg import Boolean, BooleanAtom
 from sympy.polys.polyerrors import PolynomialError
 
-from cellgen.accept import shown
+from cellgen.accept import shown, type_name
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.misuse import (
@@ -245,6 +246,33 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
         return B in self.shape
 
 
+_IN_PLACE_OF_OPERANDS = (
+    (np.ndarray, "an array is a Weight, a Static or an Input of the cell"),
+    ((list, tuple, set, frozenset, dict), "write the operands one by one, as in concat(a, b)"),
+    (str, "write the name without quotes"),
+    (type(None), "leave it out"),
+)
+"""What is given in place of an operand, and what to write."""
+
+
+@located
+def as_operand(given: object) -> Expr:
+    """What an author gave an operator as SymPy has it.
+
+    Raises:
+        ExpressionError: what is neither an expression, nor a condition, nor a number.
+    """
+    if isinstance(given, Expr | Boolean):
+        return given
+    if isinstance(given, Number | np.bool_) or hasattr(given, "_sympy_"):
+        return sympify(given)
+    advice = next((text for kind, text in _IN_PLACE_OF_OPERANDS if isinstance(given, kind)), "")
+    raise ExpressionError(
+        f"{shown(given)} ({type_name(given)}) stands where an operand is expected: a value of the "
+        f"cell, an expression of such, or a number" + (f"; {advice}" if advice else "")
+    )
+
+
 class Apply(_Matmul, Expr):  # type: ignore[misc]
     """An operator applied to operands, with constant attributes; its meaning is in ``ops``."""
 
@@ -258,7 +286,7 @@ class Apply(_Matmul, Expr):  # type: ignore[misc]
         node: Apply = Expr.__new__(
             cls,
             name,
-            Tuple(*(sympify(operand) for operand in operands)),
+            Tuple(*map(as_operand, operands)),
             Tuple(*(sympify(attribute) for attribute in attributes)),
         )
         return node

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cellgen.proof.rounding import Array, Nudge, largest, scales_of
+from cellgen.runtime.call.saved import Saved
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BF16, FORWARD, FULL
 
@@ -34,8 +35,8 @@ def run_and_gradients(
     named = {n: a for n, a in run._asdict().items() if n != "saved"}
     saved: object = run.saved
     handed_on = named
-    if nudge:
-        saved = {n: nudge(a) for n, a in zip(run.saved._fields, run.saved, strict=True)}
+    if nudge and isinstance(saved, Saved):
+        saved = {n: nudge(a) for n, a in saved._asdict().items()}
         handed_on = {n: a if a is None else nudge(a) for n, a in named.items()}
     known = {**arrays, **handed_on, **upstream}
     names = [a.name for a in backward.function.arguments if not a.saved]

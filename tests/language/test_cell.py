@@ -52,7 +52,7 @@ from cellgen.views.find import load_file
 from tests.conftest import LayerNormGRU
 
 HERE = Path(__file__)
-PACKAGE = HERE.parent.parent / "cellgen"
+PACKAGE = Path(cellgen.__file__).parent
 
 
 class Refused:
@@ -221,6 +221,13 @@ def test_a_number_of_rows_is_no_number_of_an_equation(factor: str) -> None:
     body = f"class A(Cell):\n    x, h_prev = Input(H), State(H)\n    h = h_prev * {factor} + x\n"
     with pytest.raises(DeclarationError, match="B counts rows; a row's result does not depend"):
         exec(body, {**vars(cellgen), "B": B})
+
+
+@pytest.mark.parametrize("equation", ["x / T", "sigmoid(T + x)", "mean(T * x)"])
+def test_a_number_of_steps_is_no_number_of_an_equation(equation: str) -> None:
+    body = f"class A(Cell):\n    x, h_prev = Input(H), State(H)\n    h = {equation} + h_prev\n"
+    with pytest.raises(DeclarationError, match="T counts steps; a step"):
+        exec(body, {**vars(cellgen), "T": T})
 
 
 def test_other_lengths_are_numbers_of_an_equation() -> None:

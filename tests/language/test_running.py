@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-import cellgen
 from cellgen import Bias, Cell, Dim, H, Input, State, Weight, api, cummax, cumprod, tanh
 from cellgen import logcumsumexp as log_sums
 from cellgen import tangent as tangent_cell
@@ -204,18 +203,3 @@ def test_rows_that_only_derivatives_have_are_not_for_authors() -> None:
         *("cumsum_reversed", "linear_scan", "linear_scan_transposed"),
         *("shifted", "shifted_from_1", "shifted_from_least", "shifted_back"),
     }
-
-
-@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "logcumsumexp"])
-@pytest.mark.parametrize("value", [[1, 2], (1,), {}, None])
-def test_what_is_no_expression_is_refused_by_name(name: str, value: object) -> None:
-    wanted = f"{name}({value!r}): expected a value of the cell or an expression of such"
-    with pytest.raises(DeclarationError, match=re.escape(wanted)):
-        getattr(cellgen, name)(value)
-
-
-@pytest.mark.parametrize("name", ["mean", "heads", "softmax", "split"])
-def test_lists_have_no_shape(name: str) -> None:
-    operands = ([1, 2], 2)[: 2 if name in ("heads", "split") else 1]
-    with pytest.raises(DeclarationError, match=re.escape("[1, 2] (list) has no shape")):
-        getattr(cellgen, name)(*operands)

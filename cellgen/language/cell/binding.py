@@ -6,11 +6,11 @@ from sympy import Expr
 
 from cellgen.errors import DeclarationError
 from cellgen.language.cell.checks import (
+    check_counts,
     check_dims,
     check_gradients,
     check_last,
     check_outputs,
-    check_rows,
     check_spellings,
     check_splits,
     check_states,
@@ -95,7 +95,7 @@ def _ordered_equations(
             target = Value(name, shape_of(expression), Role.LOCAL, draft.owner, order)
             bound[name] = target
             ordered.append(Equation(target, expression, line))
-            check_rows(ordered[-1])
+            check_counts(ordered[-1])
             return target
 
         def state_part(expression: Expr, name: str = name, line: SourceLine = line) -> Value:

@@ -116,16 +116,23 @@ def check_dims(draft: Draft, values: Iterable[Value]) -> None:
             )
 
 
-def check_rows(equation: Equation) -> None:
-    """Refuse the number of rows as a number: every row is computed alone."""
+_COUNTS = {
+    B: "B counts rows; a row's result does not depend on it",
+    T: "T counts steps; a step's result does not depend on how many there are",
+}
+"""Dimensions that are no numbers of an equation, and why."""
+
+
+def check_counts(equation: Equation) -> None:
+    """Refuse the numbers of rows and steps as numbers: each is computed alone."""
     pending: list[Basic] = [equation.expression]
     known: set[int] = set()
     while pending:
         node = pending.pop()
-        if node == B:
+        if isinstance(node, Dim) and node in _COUNTS:
             raise DeclarationError(
-                "B counts rows; a row's result does not depend on it: give the number that is "
-                "meant as a Scalar, or a dimension such as H",
+                f"{_COUNTS[node]}: give the number that is meant as a Scalar, or a dimension such "
+                f"as H",
                 code="declaration.dims",
             )
         if id(node) not in known:

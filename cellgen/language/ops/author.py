@@ -23,6 +23,7 @@ from cellgen.language.value import (
     B,
     Dim,
     Shape,
+    as_operand,
     format_axis,
     format_shape,
 )
@@ -55,11 +56,11 @@ def concat(*operands: Expr) -> Expr:
     if not operands:
         raise DeclarationError("concat() needs at least one operand", code="declaration.arity")
     if len(operands) == 1:
-        return operands[0]
-    shape = shape_of(sympify(operands[0]))
+        return as_operand(operands[0])
+    shape = shape_of(as_operand(operands[0]))
     axis = len(shape) - 1
     if axis > 1 and B in shape:
-        return _joined_by_head([sympify(operand) for operand in operands])
+        return _joined_by_head([as_operand(operand) for operand in operands])
     if axis < 0:
         raise mismatch("concat takes values with at least one axis, found a scalar")
     node = Apply("concat", operands, (Integer(axis),))
@@ -74,7 +75,7 @@ def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
     Raises:
         DeclarationError: the axis is no multiple of ``parts``, or the lengths do not add up.
     """
-    a = sympify(a)
+    a = as_operand(a)
     shape = shape_of(a)
     if not shape:
         raise mismatch("split takes a value with at least one axis, found a scalar")
@@ -97,7 +98,7 @@ def repeat_heads(a: Expr, count: int) -> Expr:
     Heads of one group lie side by side. It copies; a key (B, G, 1, K) beside heads (B, G, R, K)
     broadcasts without a copy.
     """
-    a = sympify(a)
+    a = as_operand(a)
     shape = shape_of(a)
     if not is_whole(count, 1, MOST_SHARING) or len(shape) < 3 or B not in shape:
         raise mismatch(
@@ -187,22 +188,22 @@ def units_sum(a: object, axis: object = None, **python: object) -> object:
     if not isinstance(a, Expr | int | float):
         return _PYTHON_SUM(*_given(a, axis), **python)
     shape = _reduced_shape("sum", a, axis)
-    return Apply("sum_to", (sympify(a),), shape)
+    return Apply("sum_to", (as_operand(a),), shape)
 
 
 @located
 def units_mean(a: Expr, axis: object = None) -> Expr:
     """Mean over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``."""
-    before, after = shape_of(sympify(a)), _reduced_shape("mean", a, axis)
+    before, after = shape_of(as_operand(a)), _reduced_shape("mean", a, axis)
     count = sympy.Mul(*(n for n, kept in zip(before, after, strict=True) if n != kept))
-    return Apply("sum_to", (sympify(a),), after) / count
+    return Apply("sum_to", (as_operand(a),), after) / count
 
 
 @located
 def softmax(a: Expr, axis: object = None) -> Expr:
     """Exponentials of the units as shares of their sum, with no overflow; axes as ``sum``."""
-    axes_of("softmax", shape_of(sympify(a)), axis)
-    powers = exp(sympify(a) - stop_gradient(units_max(a, axis)))
+    axes_of("softmax", shape_of(as_operand(a)), axis)
+    powers = exp(as_operand(a) - stop_gradient(units_max(a, axis)))
     return powers / units_sum(powers, axis)
 
 
@@ -212,11 +213,11 @@ def logsumexp(a: Expr, axis: object = None) -> Expr:
 
     Where the largest unit is infinite, it is that.
     """
-    axes_of("logsumexp", shape_of(sympify(a)), axis)
+    axes_of("logsumexp", shape_of(as_operand(a)), axis)
     largest = units_max(a, axis)
     is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
     most = stop_gradient(largest)
-    below = where(is_infinite, 0, sympify(a) - most)
+    below = where(is_infinite, 0, as_operand(a) - most)
     return where(is_infinite, largest, most + log(units_sum(exp(below), axis)))
 
 
@@ -259,7 +260,7 @@ def norm(a: Expr, axis: object = None) -> Expr:
     As ``sqrt(sum(a * a))``, with the derivative 0 at 0, in every order: the length of a vector has
     no derivative there, and 0 is a subgradient.
     """
-    a = sympify(a)
+    a = as_operand(a)
     squares = Apply("sum_to", (a * a,), _reduced_shape("norm", a, axis))
     return where(squares <= 0, 0, sqrt(squares))  # of NaN it is NaN
 
@@ -270,7 +271,7 @@ def _given(a: object, axis: object) -> tuple[Any, ...]:
 
 
 def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:
-    shape = shape_of(sympify(a))
+    shape = shape_of(as_operand(a))
     reduced = axes_of(what, shape, axis)
     return tuple(Integer(1) if n in reduced else length for n, length in enumerate(shape))
 

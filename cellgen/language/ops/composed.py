@@ -24,7 +24,7 @@ from cellgen.language.ops.pointwise import (
     sqrt,
 )
 from cellgen.language.ops.sympy_functions import where
-from cellgen.language.value import check_divisor
+from cellgen.language.value import as_operand, check_divisor
 
 _PYTHON_ROUND = builtins.round
 
@@ -50,13 +50,13 @@ def hard_tanh(x: Expr) -> Expr:
 @located
 def leaky_relu(x: Expr, slope: Expr | float = 0.01) -> Expr:
     """``x`` above 0 and ``slope * x`` elsewhere; at 0 the derivative is the slope."""
-    return where(x > 0, x, sympify(slope) * x)
+    return where(x > 0, x, as_operand(slope) * x)
 
 
 @located
 def logaddexp(a: Expr, b: Expr) -> Expr:
     """``log(exp(a) + exp(b))`` without overflow; of -infinity twice it is that."""
-    a, b = sympify(a), sympify(b)
+    a, b = as_operand(a), as_operand(b)
     largest, least = where(ge(a, b), a, b), where(ge(a, b), b, a)  # gradients agree at ties
     is_infinite = ge(absolute(largest), sympy.oo)  # NaN is not, and goes on to derivatives
     below = where(is_infinite, 0, least - largest)
@@ -70,7 +70,7 @@ def mod(a: Expr, b: Expr) -> Expr:
     The derivative is that of the remainder between its jumps: by ``a`` 1, by ``b``
     ``-floor(a / b)``.
     """
-    a, b = sympify(a), sympify(b)
+    a, b = as_operand(a), as_operand(b)
     check_divisor(a, b)
     return a - b * floor(a / b)
 
@@ -98,7 +98,7 @@ def l2_normalise(a: Expr, axis: object = None, epsilon: float = 0) -> Expr:
 
     Without epsilon it is 0 where ``a`` is, with the derivative 0.
     """
-    a = sympify(a)
+    a = as_operand(a)
     squares = units_sum(a * a, axis)
     if epsilon:
         return a / sqrt(squares + epsilon)
@@ -111,7 +111,7 @@ def rms_norm(a: Expr, axis: object = None, epsilon: float = 1e-6) -> Expr:
 
     Zhang and Sennrich 2019; without epsilon 0 where ``a`` is 0, with the derivative 0.
     """
-    a = sympify(a)
+    a = as_operand(a)
     squares = units_mean(a * a, axis)
     if epsilon:
         return a / sqrt(squares + epsilon)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from sympy import Expr, Integer, sympify
+from sympy import Expr, Integer
 
-from cellgen.accept import shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.author import axes_of
 from cellgen.language.ops.table import shape_of
-from cellgen.language.value import Apply, format_shape
+from cellgen.language.value import Apply, as_operand, format_shape
 
 
 @located
@@ -55,13 +54,7 @@ def _along(name: str, what: str, a: Expr, axis: object) -> Apply:
         DeclarationError: what is no expression, an axis that the value does not have, several, a
             scalar.
     """
-    operand = sympify(a)
-    if not isinstance(operand, Expr):
-        raise DeclarationError(
-            f"{name}({shown(a)}): expected a value of the cell or an expression of such, found "
-            f"{type(a).__name__}",
-            code="declaration.foreign",
-        )
+    operand = as_operand(a)
     shape = shape_of(operand)
     along = axes_of(name, shape, axis) if shape else (0,)
     if len(along) > 1:

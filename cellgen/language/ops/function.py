@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from sympy import Expr, Function, sympify
 
+from cellgen.language.lines import located
+from cellgen.language.misuse import ExpressionError
 from cellgen.language.ops.operator import Array
-from cellgen.language.value import Arithmetic
+from cellgen.language.value import Arithmetic, as_operand
 
 Derivative: TypeAlias = Callable[..., Expr]
 
@@ -100,6 +102,14 @@ class Pointwise(Arithmetic, Function):  # type: ignore[misc]
     """Base of the pointwise SymPy functions; each subclass carries its row of the table."""
 
     row: PointwiseRow
+
+    @located
+    def __new__(cls, *operands: object, **how: object) -> Expr:
+        """Apply a function; raises ExpressionError for what is no operand, or too many or few."""
+        if len(operands) != cls.row.arity:
+            few = "an operand" if cls.row.arity == 1 else f"{cls.row.arity} operands"
+            raise ExpressionError(f"{cls.__name__} takes {few}, found {len(operands)}")
+        return super().__new__(cls, *map(as_operand, operands), **how)
 
     def fdiff(self, argindex: int = 1) -> Expr:
         """Differentiate by an argument, counted from 1."""

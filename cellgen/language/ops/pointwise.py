@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import sympy
-from sympy import Expr, Integer, Rational, sympify
+from sympy import Expr, Integer, Rational
 
 from cellgen.errors import DeclarationError
 from cellgen.language.constants import exact_constant
@@ -35,7 +35,7 @@ from cellgen.language.ops.pointwise_signs import (
     sign_of_low_limit,
     sign_of_strong_product,
 )
-from cellgen.language.value import Value
+from cellgen.language.value import Value, as_operand
 
 _ERF_SLOPE = exact_constant(2 / sympy.sqrt(sympy.pi))
 
@@ -453,7 +453,7 @@ def strong_product(a: Expr, b: Expr) -> Expr:
     Derivatives are multiplied in this way where one may be 0 by a branch that is not taken. Its own
     derivatives are those of a product.
     """
-    a, b = sympify(a), sympify(b)
+    a, b = as_operand(a), as_operand(b)
     is_plain = any(factor.is_Number for factor in (a, b))
     return a * b if is_plain else _strong_product(a, b)
 
@@ -471,7 +471,7 @@ def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
             f"clip(..., gradient={gradient!r}): expected one of {', '.join(sorted(rows))}",
             code="declaration.clip",
         )
-    low, high = sympify(low), sympify(high)
+    low, high = as_operand(low), as_operand(high)
     if low.is_Number and high.is_Number and low > high:
         raise DeclarationError(
             f"clip(x, {low}, {high}): the lower limit is above the upper one; expected low <= high",
@@ -481,7 +481,7 @@ def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
     above, below = low != -sympy.oo, high != sympy.oo
     if (above and below) or (gradient == "straight_through" and (above or below)):
         return limits(x, low, high)
-    x = maximum(x, low) if above else sympify(x)
+    x = maximum(x, low) if above else as_operand(x)
     return minimum(x, high) if below else x
 
 

@@ -13,7 +13,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import broadcast, mismatch
 from cellgen.language.ops.table import shape_of
-from cellgen.language.value import Apply, Shape, format_axis, format_shape
+from cellgen.language.value import Apply, Shape, as_operand, format_axis, format_shape
 
 ONE = Integer(1)
 
@@ -24,7 +24,7 @@ def expand_dims(a: Expr, axis: int) -> Apply:
 
     The first axis, of rows, stays where it is.
     """
-    a = sympify(a)
+    a = as_operand(a)
     shape = shape_of(a)
     is_place = is_whole(axis, -len(shape), len(shape))
     place = (axis if axis >= 0 else len(shape) + 1 + axis) if is_place else 0
@@ -45,7 +45,7 @@ def heads(a: Expr, count: Expr | int) -> Apply:
     Raises:
         DeclarationError: an axis that is no multiple of the count.
     """
-    a, count = sympify(a), sympify(count)
+    a, count = as_operand(a), sympify(count)
     shape = shape_of(a)
     is_count = isinstance(count, Integer) and count > 0
     if not is_count and (not isinstance(count, Expr) or count.is_number):
@@ -61,7 +61,7 @@ def heads(a: Expr, count: Expr | int) -> Apply:
 @located
 def flatten(a: Expr) -> Apply:
     """Lay all axes of a row side by side: (B, N, D) is (B, N * D)."""
-    shape = shape_of(sympify(a))
+    shape = shape_of(as_operand(a))
     if len(shape) < 2:
         raise mismatch(f"flatten takes a value with rows, found {format_shape(shape)}")
     return as_shape(a, (shape[0], sympy.expand(sympy.Mul(*shape[1:]))))
@@ -69,7 +69,7 @@ def flatten(a: Expr) -> Apply:
 
 def as_shape(a: Expr, shape: Shape) -> Apply:
     """The same elements of each row along other axes."""
-    node = Apply("reshape", (sympify(a),), shape)
+    node = Apply("reshape", (as_operand(a),), shape)
     shape_of(node)
     return node
 
@@ -77,7 +77,7 @@ def as_shape(a: Expr, shape: Shape) -> Apply:
 @located
 def outer(a: Expr, b: Expr) -> Expr:
     """Every product of two vectors of a row: (B, D) and (B, K) give (B, D, K), head by head."""
-    a, b = sympify(a), sympify(b)
+    a, b = as_operand(a), as_operand(b)
     shapes = shape_of(a), shape_of(b)
     if len(shapes[0]) != len(shapes[1]) or len(shapes[0]) < 2:
         listed = " and ".join(map(format_shape, shapes))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
-from sympy import Basic, Expr, Integer, Rational, Tuple, sympify
+from sympy import Basic, Expr, Integer, Rational, Tuple
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanAtom, BooleanFunction
 
@@ -40,7 +40,7 @@ from cellgen.language.ops.pointwise import (
     tanh,
 )
 from cellgen.language.ops.table import shape_of
-from cellgen.language.value import Apply, B
+from cellgen.language.value import Apply, B, as_operand
 
 
 def _truth(condition: Expr) -> Expr:
@@ -159,7 +159,7 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
         DeclarationError: a condition that is the same everywhere, as ``x == 0`` is: in Python it
             asks whether two expressions are the same one.
     """
-    a, b, condition = sympify(a), sympify(b), sympify(condition)
+    a, b, condition = as_operand(a), as_operand(b), as_operand(condition)
     if condition.is_Number or isinstance(condition, BooleanAtom):
         raise DeclarationError(
             f"where({condition}, ...): the condition is {condition} everywhere; expected one that "
