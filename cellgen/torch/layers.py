@@ -124,7 +124,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
         is_plain = lengths is None and mask is None and reset is None and not given
-        is_in_steps = (form or self.form) == STEP
+        is_in_steps = self.form == STEP if form is None else isinstance(form, str) and form == STEP
         if is_plain and is_in_steps and not (return_outputs or torch.compiler.is_compiling()):
             found = _usual(self, x, state)
             if found is not None:
