@@ -17,7 +17,7 @@ from cellgen.errors import CellgenError
 from cellgen.runtime import paths
 from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
 from cellgen.runtime.build import cache
-from cellgen.runtime.call import repeated
+from cellgen.runtime.call import door
 
 EXTRAS = (
     ("matplotlib", "plot", "plots of the examples"),
@@ -94,7 +94,7 @@ def _toolchains() -> list[Finding]:
 
 def _calls() -> Finding:
     """Who makes calls like earlier ones: Python, where C cannot."""
-    return replace(_guarded("repeated calls", repeated.described), required=False)
+    return replace(_guarded("calls", door.described), required=False)
 
 
 def _cache() -> list[Finding]:

@@ -84,17 +84,8 @@ class Call:
 
     @cached_property
     def direct(self) -> Direct | None:
-        """How to make the call without torch's dispatcher; None where its options forbid that."""
-        own = self.options
-        plain = replace(
-            ON_TENSORS,
-            reverse=own.reverse,
-            window=own.window,
-            zero_output_for_mask=own.zero_output_for_mask,
-        )
-        if own != plain or self.wanted != -1 or not self.saves:
-            return None
-        return how(self.known.text, self.scalars, reverse=own.reverse)
+        """How to make the call without torch's dispatcher; None where C does not have the cell."""
+        return how(self.known.text, self.scalars, self.numbers)
 
     def saving(self, *, is_read: bool) -> Call:
         """The same call, which keeps what a gradient reads where one follows."""
@@ -135,19 +126,22 @@ class Call:
         """The places in theta of what has a gradient that is wanted."""
         return [self.known.layout.learns[number] for number in self.formed]
 
-    def wanting(self, needed: Sequence[bool]) -> Call:
+    def wanting(self, needed: tuple[bool, ...]) -> Call:
         """The same call with the gradients that are needed, of all of theta in order."""
+        found = self._wanting.get(needed)
+        if found is None:
+            found = self._wanting[needed] = self._with_wanted(needed)
+        return found
+
+    def _with_wanted(self, needed: tuple[bool, ...]) -> Call:
         learns = self.known.layout.learns
         if all(needed[place] for place in learns) or len(learns) > MOST_BITS:
             return self
         wanted = sum(1 << number for number, place in enumerate(learns) if needed[place])
-        found = self._wanting.get(wanted)
-        if found is None:
-            found = self._wanting[wanted] = replace(self, wanted=wanted)
-        return found
+        return replace(self, wanted=wanted)
 
     @cached_property
-    def _wanting(self) -> dict[int, Call]:
+    def _wanting(self) -> dict[tuple[bool, ...], Call]:
         """The same call with other gradients, as they have been wanted."""
         return {}
 
@@ -264,7 +258,7 @@ class _Tangent:
         layout = self.of_call
         ordered = [given[item.name] for item in layout.upstream]
         own = {item.name for item in self.layout.theta}  # those of directions are not wanted
-        call = self.call.wanting([item.name in own for item in layout.theta])
+        call = self.call.wanting(tuple(item.name in own for item in layout.theta))
         kept = call.kept(self.formed)
         formed = backward(call, self.tables, self.theta, kept, ordered)
         spread = zip(layout.theta, call.spread(formed), strict=True)

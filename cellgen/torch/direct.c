@@ -38,7 +38,7 @@ void Py_IncRef(Object) WEAK;
 void Py_DecRef(Object) WEAK;
 
 enum { FAST_CALL = 0x0080 }; /* METH_FASTCALL */
-enum { SAVES = 1, REVERSE = 2, OF_LAYER = 4, DETACHED = 8, OF_STEP = 16 };
+enum { SAVES = 1, OF_LAYER = 4, DETACHED = 8, OF_STEP = 16 };
 
 /* What a call asks of Python, given once: torch's functions, types, a name, and its constants. */
 static struct {
@@ -140,6 +140,20 @@ static void take_numbers_of_cell(Run *run, Object scalars)
         run->scalar[k] = PyFloat_AsDouble(PyTuple_GetItem(scalars, k));
 }
 
+/* The options of a call, all that are numbers in order, or none: then they are the usual ones. */
+static void take_options(Run *run, Object numbers)
+{
+    const intptr_t count = PyTuple_Size(numbers);
+    intptr_t next = 0;
+    if (count == 0)
+        return;
+#define READ(name, usual) run->say.name = next < count ? PyLong_AsLong(PyTuple_GetItem(numbers, next)) : (usual), ++next;
+    CELLGEN_EACH_NUMBER(READ)
+    if (next != count || PyErr_Occurred() != NULL)
+        fail(run, "cellgen: another number of options");
+    check_numbers(run);
+}
+
 /* Tensors of Python from the results of a call, which it gives up. */
 static Object take_results(Run *run)
 {
@@ -189,44 +203,29 @@ static void make_kept(Run *run)
     run->kept_at = found;
 }
 
+static void *const no_tables[TABLES];
+
 static void run_directly(Run *run, int flags, int count)
 {
-    cellgen_options options;
-    run->say.reverse = (flags & REVERSE) != 0;
-    cellgen_set_numbers(&options, &run->say);
-    none(run->result, run->function->results);
     if (run->fault == NULL)
         look_at_theta(run, count);
     if (run->fault == NULL && run->is_layer && (run->dims[0] == 0 || run->dims[1] == 0))
         fail(run, "cellgen: torch's layers refuse sequences without steps or rows");
-    if (run->is_step && run->narrow)
+    if (run->fault == NULL && run->is_step && run->narrow)
         fail(run, "cellgen: a step is of float32 or float64");
-    options.products = run->in_bf16;
-    options.partial = run->is_step && !(flags & SAVES);
     if (run->fault == NULL && run->is_step && (flags & SAVES))
         make_kept(run);
     if (run->fault == NULL)
-        fill(run, flags & SAVES);
-    if (run->fault == NULL)
-        call(run, &options, !options.reverse && !options.products && !options.partial);
+        compute(run, 0, no_tables, flags & SAVES);
 }
 
-/* The backward pass of a step, of what is kept of it and gradients of its final states. */
-static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
+/* Take the one tensor of all that a step kept. */
+static void take_kept(Run *run, Tensor kept)
 {
-    cellgen_options options;
-    cellgen_set_numbers(&options, &run->say);
     int64_t rank = 0, *sizes = NULL;
     int32_t dtype = -1, device = -1;
     _Bool dense = 0;
     void *found = NULL;
-    none(run->result, run->function->results);
-    run->wanted = wanted;
-    if (run->fault == NULL)
-        look_at_theta(run, count);
-    if (run->fault != NULL)
-        return;
-    options.products = run->in_bf16;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
     aoti_torch_is_contiguous(kept, &dense), aoti_torch_get_device_type(kept, &device);
     if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run) || !dense ||
@@ -239,9 +238,30 @@ static void run_back(Run *run, int count, Tensor kept, int64_t wanted)
     for (int m = 0; m < run->function->members; ++m)
         if (run->function->member[m].source == KEPT && run->kept_offset[run->function->member[m].number] < 0)
             fail(run, "cellgen: a backward pass reads final states");
-    fill(run, 1);
+}
+
+/* The backward pass of `tensors`: theta, what is kept of the forward pass, and upstream gradients. */
+static void run_back(Run *run, Tensor *tensors, int kept, int upstream)
+{
+    const int theta = run->cell->theta;
+    Tensor given[MOST];
+    int64_t present = 0;
+    int count = 0;
+    look_at_theta(run, theta);
+    if (run->fault != NULL)
+        return;
+    if (run->is_step) {
+        take_kept(run, tensors[theta]);
+    } else {
+        memcpy(run->kept, tensors + theta, (size_t)kept * sizeof *tensors);
+        place_kept_tensors(run, kept);
+    }
+    for (int k = 0; k < upstream; ++k)
+        if (tensors[theta + kept + k] != NULL)
+            present |= (int64_t)1 << k, given[count++] = tensors[theta + kept + k];
+    place_upstream(run, given, count, present);
     if (run->fault == NULL)
-        call(run, &options, 1);
+        compute(run, 0, no_tables, 1);
 }
 
 /* A call that begins, of a cell by its number; NULL: no memory. */
@@ -270,14 +290,15 @@ static void end_directly(Run *run)
         aoti_torch_delete_tensor_object(run->checkpoint[k]);
 }
 
-/* direct(cell, flags, theta, scalars): a list of tensors, or None. `flags`: whether the call saves, runs in
- * reverse, is of a layer, whose states are (1, B, ...), takes tensors that require gradients, too, and is of one
- * step, whose input is (B, ...): it gives final states, and where it saves one tensor of all that is kept. */
+/* direct(cell, flags, theta, scalars, options): a list of tensors, or None. `flags`: whether the call saves, is of a
+ * layer, whose states are (1, B, ...), takes tensors that require gradients, too, and is of one step, whose input is
+ * (B, ...): it gives final states, and where it saves one tensor of all that is kept. `options` are numbers, () the
+ * usual ones. */
 static Object direct(Object self, Object const *given, intptr_t arguments)
 {
     (void)self;
     Object found = NULL;
-    if (arguments != 4)
+    if (arguments != 5)
         return declined();
     const int flags = (int)PyLong_AsLong(given[1]);
     Run *run = begin_directly(given[0], 0, flags);
@@ -287,6 +308,7 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
     const int count = take_given(run, given[2], (flags & DETACHED) != 0);
     if (count >= 0) {
         take_numbers_of_cell(run, given[3]);
+        take_options(run, given[4]);
         void *thread = PyEval_SaveThread();
         run_directly(run, flags, count);
         end_directly(run);
@@ -297,35 +319,46 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
     return found == NULL ? declined() : found;
 }
 
-/* back(cell, tensors, scalars, wanted): the gradients of a step, or None. `tensors`: theta, what is kept, and
- * the upstream gradients of the cell in order, None for those that are not there. */
+/* The tensors of a backward pass among Python's: whether those that must be there are. */
+static int are_there(const Run *run, Tensor *tensors, int kept)
+{
+    for (int k = 0; k < run->cell->theta + kept; ++k)
+        if (tensors[k] == NULL && !(k < run->cell->theta && run->is_layer && run->cell->shape[k] != NULL &&
+                                    run->cell->shape[k]->role == CELLGEN_ROLE_STATE))
+            return 0;
+    return 1;
+}
+
+/* back(cell, flags, tensors, scalars, wanted, upstream, options): gradients, or None. `tensors`: theta, what is kept,
+ * and so many `upstream` gradients of the outputs in order, None for those that are not there. */
 static Object back(Object self, Object const *given, intptr_t arguments)
 {
     (void)self;
     Object found = NULL;
-    if (arguments != 4)
+    if (arguments != 7)
         return declined();
-    Run *run = begin_directly(given[0], 1, OF_STEP);
+    Run *run = begin_directly(given[0], 1, (int)PyLong_AsLong(given[1]));
     if (run == NULL)
         return declined();
-    const int theta = run->cell->theta, upstream = run->cell->upstream;
+    const int upstream = (int)PyLong_AsLong(given[5]);
+    const intptr_t kept = PyList_Size(given[2]) - run->cell->theta - upstream;
     Tensor tensors[2 * MOST];
     none(run->result, run->function->results);
-    const intptr_t size = PyList_Size(given[1]);
-    if (size == theta + 1 + upstream && take_handles(run, given[1], tensors, 1) >= 0) {
-        for (int k = 0; k <= theta; ++k)
-            if (tensors[k] == NULL)
-                fail(run, "cellgen: a tensor is missing");
-        memcpy(run->theta, tensors, (size_t)theta * sizeof *tensors);
-        memcpy(run->upstream, tensors + theta + 1, (size_t)upstream * sizeof *tensors);
-        take_numbers_of_cell(run, given[2]);
-        const int64_t wanted = (int64_t)PyLong_AsLong(given[3]);
+    if (upstream >= 0 && upstream < 64 && kept >= run->is_step && kept < MOST && (kept == 1 || !run->is_step) &&
+        take_handles(run, given[2], tensors, 1) >= 0 && are_there(run, tensors, (int)kept)) {
+        memcpy(run->theta, tensors, (size_t)run->cell->theta * sizeof *tensors);
+        take_numbers_of_cell(run, given[3]);
+        take_options(run, given[6]);
+        run->wanted = (int64_t)PyLong_AsLong(given[4]);
         void *thread = PyEval_SaveThread();
-        run_back(run, theta, tensors[theta], wanted);
-        end_directly(run);
+        if (run->fault == NULL)
+            run_back(run, tensors, (int)kept, upstream);
         PyEval_RestoreThread(thread);
-        found = run->fault == NULL ? take_results(run) : NULL;
+    } else {
+        fail(run, "cellgen: another number of tensors, or one is missing");
     }
+    end_directly(run);
+    found = run->fault == NULL ? take_results(run) : NULL;
     free(run);
     return found == NULL ? declined() : found;
 }

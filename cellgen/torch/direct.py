@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 from cellgen.torch import native
 from cellgen.torch.devices import CPU, PLACES
 
-SAVES, REVERSE, OF_LAYER, DETACHED, OF_STEP = 1, 2, 4, 8, 16
-"""Flags of a call: it keeps what a gradient reads; steps run in reverse; states have a first axis
-of one layer, (1, B, ...); tensors that require gradients are taken, too, since nothing is
-tracked; arrays over time are those of one step, (B, ...), and final states alone are results."""
+SAVES, OF_LAYER, DETACHED, OF_STEP = 1, 4, 8, 16
+"""Flags of a call: it keeps what a gradient reads; states have a first axis of one layer, (1, B,
+...); tensors that require gradients are taken, too, since nothing is tracked; arrays over time are
+those of one step, (B, ...), and final states alone are results."""
 PLAIN = (Tensor, torch.nn.Parameter)
 """The types whose objects C takes."""
 
@@ -50,19 +50,41 @@ def is_quiet() -> bool:
 
 @dataclass(frozen=True)
 class Direct:
-    """The forward pass of a call without options; ``flags`` of one that does not save, and one."""
+    """Both passes of a call without tables: the cell by its number, its scalars and options."""
 
     number: int
-    flags: tuple[int, int]
     scalars: tuple[float, ...]
+    numbers: tuple[int, ...]
 
-    def run(self, theta: Sequence[Tensor], *, save: bool) -> list[Tensor] | None:
+    def run(
+        self, theta: Sequence[Tensor | None], *, save: bool, flags: int = DETACHED
+    ) -> list[Tensor] | None:
         """Compute outputs, final states, and what is saved; None: run operators."""
         run = native.direct()
-        return None if run is None else run(self.number, self.flags[save], theta, self.scalars)
+        flags |= SAVES * save
+        return None if run is None else run(self.number, flags, theta, self.scalars, self.numbers)
+
+    def back(
+        self,
+        theta: Sequence[Tensor | None],
+        kept: Sequence[Tensor],
+        upstream: Sequence[Tensor | None],
+        wanted: int,
+        flags: int = 0,
+    ) -> list[Tensor] | None:
+        """Compute the gradients that are wanted; None: run operators."""
+        run = native.back()
+        if run is None:
+            return None
+        tensors = [*theta, *kept, *upstream]
+        count = len(upstream)
+        found: list[Tensor] | None = run(
+            self.number, flags, tensors, self.scalars, wanted, count, self.numbers
+        )
+        return found
 
 
-def how(text: str, scalars: tuple[float, ...], *, reverse: bool) -> Direct | None:
+def how(text: str, scalars: tuple[float, ...], numbers: tuple[int, ...]) -> Direct | None:
     """Say how a cell is called, by the text that operators know it by; None where only they can."""
-    number, flags = native.number_of(text), DETACHED | (REVERSE if reverse else 0)
-    return Direct(number, (flags, flags | SAVES), scalars) if number else None
+    number = native.number_of(text)
+    return Direct(number, scalars, numbers) if number else None

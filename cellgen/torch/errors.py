@@ -19,3 +19,7 @@ class KindError(ArgumentError, TypeError):
 
 class DeviceRunError(DeviceError, RuntimeError):
     """A device that is missing, too old, or refuses a call."""
+
+
+class DeclinedError(Exception):
+    """C does not make this call."""

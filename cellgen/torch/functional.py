@@ -27,7 +27,7 @@ from cellgen.torch import (
     forms,
     operators,  # noqa: F401 - defines the operators
 )
-from cellgen.torch.calls import Tables, run_below, run_forward
+from cellgen.torch.calls import Tables, run_back, run_below, run_forward
 from cellgen.torch.derivatives import Call, Forward, backward, forward_along
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
@@ -65,8 +65,7 @@ class Eager(torch.autograd.Function):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             found = backward(call, tables, theta, kept, upstream)
         else:
-            with torch._C._AutoDispatchBelowAutograd():
-                found = backward(call, tables, theta, kept, upstream)
+            found = run_back(call, tables, theta, kept, upstream)
         return (None, None, None, None, *call.spread(found))
 
 

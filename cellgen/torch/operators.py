@@ -122,7 +122,7 @@ def _forward_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> tuple[Any
             f"nothing can be differentiated; run torch.ops.cellgen.forward with save=True"
         )
     tables, theta, kept = call.split(ctx.saved_tensors)
-    call = call.wanting(ctx.needs_input_grad[1])
+    call = call.wanting(tuple(ctx.needs_input_grad[1]))
     gradients = backward(call, tables, theta, kept, upstream[: call.outputs])
     spread = call.spread(gradients)
     return (None, spread, no_numbers(call), None, [None] * ctx.tables, *(None,) * OF_STEPS)

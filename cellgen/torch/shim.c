@@ -43,7 +43,7 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
     const int64_t is_last = is_output && view.change.last_step, by_row = view.change.by_row;
     const int64_t first = is_last || (run->is_step && (value->flags & CELLGEN_VALUE_OVER_TIME));
-    const int64_t before = by_row || (run->is_layer && value->role == CELLGEN_ROLE_FINAL);
+    const int64_t before = by_row || has_layer(run, member);
     const int is_timed = has_steps(run, value) && !first;
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
     int64_t sizes[AXES + 1] = {by_row ? run->dims[1] : 1}, count = run->is_double ? sizeof(double) : sizeof(float);
@@ -202,6 +202,8 @@ static Again *fill_again(Run *run, const cellgen_options *options)
         void *word = NULL;
         if (member->source == SCALAR)
             memcpy(&word, &run->scalar[member->number], sizeof word);
+        else if (is_theta && tensor == NULL)
+            word = make_state(run, member->value);
         else if (is_theta)
             word = member->value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor)
                                                               : address(run, tensor, member);
@@ -297,50 +299,65 @@ static void finish(Run *run, Value *stack)
     stack[0] = (Value)list;
 }
 
-/* The numbers among the arguments that both operators end with. */
-static void take_numbers(Run *run, const Value *rest)
+/* Look at the numbers of a call. */
+static void check_numbers(Run *run)
 {
-    const Value *next = rest + 2;
-#define TAKE(name, usual) run->say.name = (int64_t)*next++;
-    CELLGEN_EACH_NUMBER(TAKE)
     if (run->say.every < 1 || run->say.checkpoint < 0)
         fail(run, "cellgen: every is less than 1, or checkpoint less than 0");
     if (run->say.products > CELLGEN_PRODUCTS_BF16 || run->say.per_row > 1)
         fail(run, "cellgen: products are in int8, or per_row gives norms: calls of frameworks have neither");
 }
 
-/* The options of a call, once its tensors are known. */
-static void set_options(Run *run, const Value *rest, cellgen_options *options)
+/* The numbers among the arguments that both operators end with. */
+static void take_numbers(Run *run, const Value *rest)
 {
-    cellgen_set_numbers(options, &run->say);
-    options->products = run->in_bf16;
-    run->skips = rest[1] != 0;
-    if (options->products && run->is_double)
-        fail(run, "cellgen: products in bfloat16 are of float32 tensors");
+    const Value *next = rest + 2;
+#define TAKE(name, usual) run->say.name = (int64_t)*next++;
+    CELLGEN_EACH_NUMBER(TAKE)
+    check_numbers(run);
 }
 
-/* The call; `rest`: the arguments that both operators end with. */
-static void run_on(Run *run, const Value *rest, cellgen_options *options, Value *stack, int saves)
+/* Make a call whose tensors are known: `table` are addresses of lengths, mask and reset, `given` says which there
+ * are. A backward pass always `saves`. */
+static void compute(Run *run, int64_t given, void *const *table, int saves)
 {
-    void *tables[TABLES] = {NULL, NULL, NULL};
+    cellgen_options options;
     Again *again = NULL;
-    take_tables(run, rest[0], (int64_t)rest[1], tables);
-    options->lengths = tables[0], options->mask = tables[1], options->reset = tables[2];
-    const int is_usual = rest[1] == 0 && !options->reverse && !options->window && !options->flush &&
-                         !options->products && !options->checkpoint && options->every == 1 &&
-                         !options->partial && !options->last && !options->per_row;
+    const int is_forward = run->function == &run->cell->forward;
+    if (is_forward && !saves)
+        run->say.checkpoint = 0;
+    if (!is_forward)
+        run->say.last_only = 0;
+    cellgen_set_numbers(&options, &run->say);
+    options.products = run->in_bf16;
+    options.partial |= run->is_step && !saves;
+    options.lengths = table[0], options.mask = table[1], options.reset = table[2];
+    run->skips = given != 0;
+    if (options.products && run->is_double)
+        fail(run, "cellgen: products in bfloat16 are of float32 tensors");
+    const int is_usual = given == 0 && !options.reverse && !options.window && !options.flush &&
+                         !options.products && !options.checkpoint && options.every == 1 &&
+                         !options.partial && !options.last && !options.per_row;
     if (run->fault == NULL)
         fill(run, saves);
-    if (run->fault == NULL && run->say.checkpoint && run->function == &run->cell->forward)
+    if (run->fault == NULL && options.checkpoint && is_forward)
         place_checkpoints(run, NULL, 0);
-    if (run->fault == NULL && run->say.checkpoint && run->function == &run->cell->backward)
-        options->forward = again = fill_again(run, options);
-    options->checkpoints = run->say.checkpoint ? run->checkpoint_at : NULL;
-    if (again != NULL)
-        options->forward = again->word;
+    if (run->fault == NULL && options.checkpoint && !is_forward)
+        again = fill_again(run, &options);
+    options.checkpoints = options.checkpoint ? run->checkpoint_at : NULL;
+    options.forward = again == NULL ? NULL : again->word;
     if (run->fault == NULL)
-        call(run, options, is_usual);
+        call(run, &options, is_usual);
     free(again);
+}
+
+/* The call of an operator; `rest`: the arguments that both end with. */
+static void run_on(Run *run, const Value *rest, Value *stack, int saves)
+{
+    void *tables[TABLES] = {NULL, NULL, NULL};
+    take_tables(run, rest[0], (int64_t)rest[1], tables);
+    if (run->fault == NULL)
+        compute(run, (int64_t)rest[1], tables, saves);
     finish(run, stack);
 }
 
@@ -380,15 +397,10 @@ static void none(Tensor *tensors, int count)
 static void forward(Value *stack, uint64_t arguments, uint64_t results)
 {
     (void)arguments, (void)results;
-    const int saves = (_Bool)stack[3];
-    cellgen_options options;
     Run *run = begin(stack, stack + 4);
-    set_options(run, stack + 4, &options);
-    if (!saves)
-        options.checkpoint = run->say.checkpoint = 0;
     if (run->cell != NULL)
         run->function = &run->cell->forward, none(run->result, run->function->results);
-    run_on(run, stack + 4, &options, stack, saves);
+    run_on(run, stack + 4, stack, (_Bool)stack[3]);
 }
 
 /* Put upstream gradients in their places: `present` are bits of those whose outputs the call shows. */
@@ -404,26 +416,30 @@ static void place_upstream(Run *run, const Tensor *given, int count, int64_t pre
     }
 }
 
+/* Take what the forward pass kept, `count` tensors. */
+static void place_kept_tensors(Run *run, int count)
+{
+    if (run->say.checkpoint && run->fault == NULL)
+        place_checkpoints(run, run->kept, count);
+    else if (count != run->cell->outputs + run->cell->saved)
+        fail(run, "cellgen: another number of kept tensors, expected those of save=True");
+}
+
 static void backward(Value *stack, uint64_t arguments, uint64_t results)
 {
     (void)arguments, (void)results;
-    cellgen_options options;
     Run *run = begin(stack, stack + 7);
     Tensor given[MOST];
     const int kept = take_tensors(run, stack[3], run->kept);
     const int count = take_tensors(run, stack[4], given);
-    set_options(run, stack + 7, &options);
-    options.last = run->say.last_only = 0;
+    run->skips = stack[8] != 0;
     if (run->cell != NULL) {
         run->function = &run->cell->backward, none(run->result, run->function->results);
-        if (run->say.checkpoint && run->fault == NULL)
-            place_checkpoints(run, run->kept, kept);
-        else if (kept != run->cell->outputs + run->cell->saved)
-            fail(run, "cellgen: another number of kept tensors, expected those of save=True");
+        place_kept_tensors(run, kept);
         place_upstream(run, given, count, (int64_t)stack[5]);
     }
     run->wanted = (int64_t)stack[6];
-    run_on(run, stack + 7, &options, stack, 1);
+    run_on(run, stack + 7, stack, 1);
 }
 
 /* --- what Python calls --------------------------------------------------------------------------- */

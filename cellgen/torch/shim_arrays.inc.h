@@ -122,6 +122,16 @@ static int kind_of(const Run *run, const Member *member)
     return run->narrow && is_kept && run->cell->is_gate[member->number] ? CELLGEN_STORED_F16 : run->narrow;
 }
 
+/* Whether the tensor of a member has a first axis of one layer: states, those after the last step, gradients of both. */
+static int has_layer(const Run *run, const Member *member)
+{
+    const int64_t role = member->value->role, flags = member->value->flags;
+    if (!run->is_layer || flags & (CELLGEN_VALUE_OVER_TIME | CELLGEN_VALUE_WEIGHT))
+        return 0;
+    return role == CELLGEN_ROLE_STATE || role == CELLGEN_ROLE_FINAL || role == CELLGEN_ROLE_UPSTREAM ||
+           role == CELLGEN_ROLE_GRADIENT;
+}
+
 /* The type of a tensor that stands for a member. */
 static int32_t dtype_of(const Run *run, const Member *member)
 {
@@ -158,7 +168,7 @@ static void *address(Run *run, Tensor tensor, const Member *member)
     aoti_torch_get_dtype(tensor, &dtype), aoti_torch_get_device_type(tensor, &device);
     const int timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0;
     const int64_t before = run->is_step && timed;
-    if (run->is_layer && value->role == CELLGEN_ROLE_STATE)
+    if (has_layer(run, member))
         first = rank > 0 && sizes[0] == 1, sizes += first, rank = first ? rank - 1 : -1;
     if (rank != value->axes - before || dtype != dtype_of(run, member) || device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: a tensor has another rank, dtype or device");

@@ -19,16 +19,12 @@ from torch import Tensor
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward
 from cellgen.torch.direct import DETACHED, OF_STEP, SAVES, are_plain, is_quiet
-from cellgen.torch.errors import TensorError
+from cellgen.torch.errors import DeclinedError, TensorError
 from cellgen.torch.functional import CellFunction
 
 NO_TABLES = (None, None, None)
 ALIGNED = 16
 """Numbers at whose multiples arrays begin that a step keeps; ``place_kept`` of direct.c has it."""
-
-
-class DeclinedError(Exception):
-    """C does not make this call."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +55,12 @@ class CellStep:
         count = len(self.cell.states)
         theta = [x, *(states or (None,) * count), *map(parameters.get, self.names)]
         if not torch.is_grad_enabled():
-            found: Sequence[Tensor] | None = run(self.number, OF_STEP | DETACHED, theta, ())
+            found: Sequence[Tensor] | None = run(self.number, OF_STEP | DETACHED, theta, (), ())
             return found
         try:
             if _learns(theta):
                 return _apply(self, *self._with_states(theta))
-            found = run(self.number, OF_STEP, theta, ())
+            found = run(self.number, OF_STEP, theta, (), ())
         except (DeclinedError, RuntimeError, AttributeError):
             return None  # the long way has words for it
         return found
@@ -96,8 +92,9 @@ class CellStep:
         every = [None if place < 0 else upstream[place] for place in self.upstream]
         run = native.back()
         if run is not None and not torch.is_grad_enabled() and is_quiet():
+            tensors = [*theta, kept, *every]
             found: Sequence[Tensor] | None = run(
-                self.number, [*theta, kept, *every], (), call.wanted
+                self.number, OF_STEP, tensors, (), call.wanted, len(every), ()
             )
             if found is not None:
                 return call.spread(found)
@@ -143,7 +140,9 @@ class Stepped(torch.autograd.Function):
     def forward(ctx: Any, step: CellStep, *theta: Any) -> tuple[Tensor, ...]:
         """Run the kernel. Raises DeclinedError."""
         run = native.direct()
-        made = None if run is None else run(step.number, OF_STEP | DETACHED | SAVES, [*theta], ())
+        made = (
+            None if run is None else run(step.number, OF_STEP | DETACHED | SAVES, [*theta], (), ())
+        )
         if made is None:
             raise DeclinedError
         ctx.step = step

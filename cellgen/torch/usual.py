@@ -6,7 +6,7 @@ None for calls that are not usual, which go the long way. Nothing is looked at h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,12 +15,15 @@ from torch import Tensor
 
 from cellgen.errors import ArgumentError
 from cellgen.torch import native
-from cellgen.torch.derivatives import Call
-from cellgen.torch.direct import DETACHED, OF_LAYER, REVERSE, are_plain, is_quiet
-from cellgen.torch.functional import CellFunction, Eager
+from cellgen.torch.calls import run_back
+from cellgen.torch.derivatives import Call, backward
+from cellgen.torch.direct import DETACHED, OF_LAYER, are_plain, is_quiet
+from cellgen.torch.errors import DeclinedError
+from cellgen.torch.functional import CellFunction
 
 Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
 """The first output, and final states, (layers x directions, B, ...)."""
+NO_TABLES = (None, None, None)
 TRACKED = -1
 """In the place of flags: gradients are wanted."""
 
@@ -31,12 +34,11 @@ class Stack:
 
     ``places`` are, for each layer, its directions: names of parameters in the order of the cell's,
     behind the input and the states; ``calls`` are those forward and in reverse; ``finals`` are the
-    places of final states among the results. A copy, or what is unpickled, is None: ``number``, by
-    which C knows the cell, holds in this process alone.
+    places of final states among the results. A copy, or what is unpickled, is None: by what number
+    C knows the cell, which a call keeps, holds in this process alone.
     """
 
     cell: CellFunction
-    number: int
     calls: tuple[Call, Call]
     places: tuple[tuple[tuple[str, ...], ...], ...]
     finals: tuple[int, ...]
@@ -53,7 +55,7 @@ class Stack:
 
         ``states`` are (layers x directions, B, ...), or None, where cells say how they start.
         """
-        if type(x) is not Tensor or x.dim() != self.rank:
+        if type(x) is not Tensor or x.dim() != self.rank or not x.is_cpu:
             return None
         if states is None:
             states = ()
@@ -68,7 +70,7 @@ class Stack:
         x = x.transpose(0, 1) if batch_first else x
         try:
             found = self._layers(x, states, parameters, flags)
-        except (RuntimeError, TypeError, AttributeError, ArgumentError):
+        except (DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError):
             return None  # the long way has words for it
         if batch_first and found is not None:
             return found[0].transpose(0, 1), found[1]
@@ -101,31 +103,78 @@ class Stack:
     def _one(self, given: list[Any], flags: int, reverse: int) -> Made | None:
         """Run one layer in one direction."""
         call = self.calls[reverse]
+        made: Sequence[Tensor] | None = None
         if flags == TRACKED:
-            found = Eager.apply(call, None, None, None, *self._with_states(given))
-            return found[0], tuple([found[k].unsqueeze(0) for k in self.finals])
-        run = native.direct()
-        flags |= REVERSE * reverse
-        found = None if run is None else run(self.number, flags, given, call.scalars)
-        return None if found is None else (found[0], tuple([found[k] for k in self.finals]))
+            made = _apply(self, call, *given)
+        elif call.direct is not None:
+            made = call.direct.run(given, save=False, flags=flags)
+        return None if made is None else (made[0], tuple([made[k] for k in self.finals]))
+
+    def gradients(
+        self, call: Call, theta: Sequence[Any], kept: Sequence[Tensor], upstream: Sequence[Any]
+    ) -> Sequence[Tensor | None]:
+        """The gradients that ``call`` wants, of what ``Layered`` kept."""
+        direct = call.direct
+        if direct is not None and not torch.is_grad_enabled() and is_quiet():
+            found = direct.back(theta, kept, upstream, call.wanted, OF_LAYER)
+            if found is not None:
+                return call.spread(found)
+        finals = {*self.finals}
+        end = 1 + self.states
+        kept = [each[0] if place in finals else each for place, each in enumerate(kept)]
+        each = [
+            u[0] if place in finals and u is not None else u for place, u in enumerate(upstream)
+        ]
+        whole = self._with_states([*theta])
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            spread = call.spread(backward(call, NO_TABLES, whole, kept, each))
+        else:
+            spread = call.spread(run_back(call, NO_TABLES, whole, kept, each))
+        for place in range(1, end):
+            gradient = spread[place]
+            spread[place] = None if gradient is None else gradient.unsqueeze(0)
+        return spread
 
     def _with_states(self, given: list[Any]) -> list[Any]:
         """What an operator takes: states (B, ...), made where they are left out."""
         layout, end = self.cell.layout, 1 + self.states
         if given[1] is not None:
-            if any(len(state) != 1 for state in given[1:end]):
-                raise ArgumentError("states are not those of one layer")
             return [given[0], *(state[0] for state in given[1:end]), *given[end:]]
         sizes = layout.sizes(given)
         for place in range(1, end):
             item = layout.theta[place]
-            shape = layout.shape(item.name, sizes)
-            given[place] = (
-                given[0].new_full(shape, item.initial)
-                if item.initial
-                else given[0].new_zeros(shape)
-            )
+            given[place] = given[0].new_full(layout.shape(item.name, sizes), item.initial)
         return given
+
+
+class Layered(torch.autograd.Function):
+    """A layer where a graph is wanted and torch only runs it: what training by layers calls."""
+
+    @staticmethod
+    def forward(ctx: Any, stack: Stack, call: Call, *theta: Any) -> tuple[Tensor, ...]:
+        """Run the kernel. Raises DeclinedError."""
+        direct = call.direct
+        made = (
+            None if direct is None else direct.run([*theta], save=True, flags=OF_LAYER | DETACHED)
+        )
+        if made is None:
+            raise DeclinedError
+        ctx.stack, ctx.call = stack, call
+        ctx.save_for_backward(*theta, *made)
+        ctx.set_materialize_grads(False)
+        return tuple(made[: call.outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return gradients of the tensors."""
+        saved, call = ctx.saved_tensors, ctx.call.wanting(ctx.needs_input_grad[2:])
+        count = len(call.known.layout.theta)
+        found = ctx.stack.gradients(call, saved[:count], saved[count:], upstream)
+        return (None, None, *found)
+
+
+_apply: Callable[..., Sequence[Tensor]] = super(torch.autograd.Function, Layered).apply
+"""``Layered.apply`` without a look for transforms of torch.func, which a usual call has not."""
 
 
 def stack_of(
@@ -136,10 +185,9 @@ def stack_of(
     That is where a cell reads more than one input and its states.
     """
     states, outputs = len(cell.states), [item.name for item in cell.layout.outputs]
-    number = native.number_of(cell.known.text)
     roles = [item.role for item in cell.layout.theta]
     alike = roles[: 1 + states] == ["input", *["state"] * states]
-    if not (number and native.direct() and alike) or {"input", "static"} & {*roles[1:]}:
+    if not (calls[0].direct and native.direct() and alike) or {"input", "static"} & {*roles[1:]}:
         return None
     places = tuple(
         tuple(tuple(name + end for name in cell.names[1 + states :]) for end in layer)
@@ -147,4 +195,4 @@ def stack_of(
     )
     finals = tuple(outputs.index(name) for name in cell.finals)
     rank = len(cell.layout.theta[0].shape)
-    return Stack(cell, number, calls, places, finals, rank, states)
+    return Stack(cell, calls, places, finals, rank, states)

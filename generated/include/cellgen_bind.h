@@ -79,9 +79,19 @@ static inline int64_t cg_term(const cellgen_term *term, const int64_t *size, int
     return product;
 }
 
+/* The dimension that is an axis alone, as most are; -1: it is more than that. */
+static inline int64_t cg_alone(const cellgen_axis *axis)
+{
+    const cellgen_term *term = axis->term;
+    return axis->terms == 1 && term->factor == 1 && term->dim[1] < 0 ? term->dim[0] : -1;
+}
+
 /* The length of an axis; -1: it has a dimension that is not known. */
 static inline int64_t cg_length(const cellgen_axis *axis, const int64_t *size)
 {
+    const int64_t alone = cg_alone(axis);
+    if (alone >= 0)
+        return size[alone];
     int64_t sum = 0, unknown = -1;
     for (int64_t k = 0; k < axis->terms; ++k)
         sum += cg_term(&axis->term[k], size, &unknown);
@@ -92,7 +102,7 @@ static inline int64_t cg_length(const cellgen_axis *axis, const int64_t *size)
 static inline int64_t cg_view_length(const cg_view *view, int64_t axis, const int64_t *size)
 {
     const int64_t length = cg_length(view->value->axis[axis], size);
-    return axis == 0 && length >= 0 ? length / view->change.every : length;
+    return axis == 0 && length >= 0 && view->change.every > 1 ? length / view->change.every : length;
 }
 
 /* Whether an array has a row for each step, saved ones too; `steps`: the number of the dimension T. */
@@ -117,6 +127,14 @@ static inline int64_t cg_place(const cg_view *view, int64_t axis)
 static inline int cg_tell(const cellgen_axis *axis, int64_t length, int64_t *size)
 {
     int64_t missing = -1, factor = 0;
+    const int64_t alone = cg_alone(axis);
+    if (alone >= 0) {
+        if (size[alone] >= 0)
+            return 0;
+        if (length >= 0)
+            size[alone] = length;
+        return length >= 0 ? 1 : -1;
+    }
     for (int64_t k = 0; k < axis->terms; ++k) {
         int64_t unknown = -1;
         const int64_t value = cg_term(&axis->term[k], size, &unknown);

@@ -18,7 +18,7 @@ import cellgen
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.call import over_time, prepared
 from cellgen.runtime.call import workspace as call_workspace
-from cellgen.runtime.call.repeated import EXTENSION
+from cellgen.runtime.call.door import EXTENSION
 from cellgen.runtime.host import memory, threads
 
 LEAST = 600
@@ -36,18 +36,18 @@ Call = Callable[[], object]
 @dataclass
 class Scenario:
     """A call, the arrays that it reads, and what is forgotten before each run, so that plans,
-    workspace and teams are made anew; nothing of one that is ``repeated``."""
+    workspace and teams are made anew; nothing of one that is ``in_c``."""
 
     name: str
     call: Call
     reads: Arrays
     kernel: cellgen.Kernel
     long: bool = False
-    repeated: bool = False
+    in_c: bool = False
     found: list[str] = field(default_factory=list)
 
     def forget(self) -> None:
-        if self.repeated:
+        if self.in_c:
             return
         for function in self.kernel.functions.values():
             function._plans.clear()
@@ -202,11 +202,11 @@ def scenarios(kernel: cellgen.Kernel, sizes: dict[str, int]) -> Iterator[Scenari
         reads = {**taken, **arrays, **first, "mask": mask, "lengths": lengths}
         yield Scenario(f"{kernel.name}, {name}", call, reads, kernel)
     yield Scenario(f"{kernel.name}, a long call", calls["forward"], arrays, kernel, long=True)
-    yield from repeated(kernel, arrays)
+    yield from made_in_c(kernel, arrays)
     yield from stacked(kernel, sizes)
 
 
-def repeated(kernel: cellgen.Kernel, arrays: Arrays) -> Iterator[Scenario]:
+def made_in_c(kernel: cellgen.Kernel, arrays: Arrays) -> Iterator[Scenario]:
     """A call that C makes, with results and their named tuple for which there may be no memory."""
     forward = kernel.sequence_forward
 
@@ -215,9 +215,9 @@ def repeated(kernel: cellgen.Kernel, arrays: Arrays) -> Iterator[Scenario]:
 
     EXTENSION.module = EXTENSION.require()
     call()
-    assert forward._repeats.kinds
-    yield Scenario(f"{kernel.name}, a call that C makes", call, arrays, kernel, repeated=True)
-    EXTENSION.module, forward._repeats.kinds = None, ()
+    assert forward._door.make is not None
+    yield Scenario(f"{kernel.name}, a call that C makes", call, arrays, kernel, in_c=True)
+    EXTENSION.module, forward._door.make = None, None
 
 
 def item_is_over_time(function: over_time.TimeFunction, name: str) -> bool:

@@ -121,6 +121,76 @@ def test_a_training_step_saves_what_its_operators_save() -> None:
     torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
 
 
+def gradients_of(layer: Any, x: Any, state: Any) -> list[Any]:
+    """The gradients of a layer's input, states and parameters."""
+    given = [x.clone().requires_grad_()]
+    states = state if isinstance(state, tuple) else () if state is None else (state,)
+    given += [each.clone().requires_grad_() for each in states]
+    own = tuple(given[1:]) if len(given) > 2 else given[1] if len(given) == 2 else None
+    output, last = layer(given[0], own)
+    lasts = last if isinstance(last, tuple) else (last,)
+    total = output.sin().sum() + sum(each.cos().sum() for each in lasts)
+    return list(torch.autograd.grad(total, [*given, *layer.parameters()]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN", "window"])
+def test_a_backward_pass_gives_what_its_operator_gives(kind: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    own: dict[str, Any] = {"bidirectional": True, "dtype": dtype, "batch_first": True}
+    if kind == "window":
+        layer = cellgen.torch.module("gru", 3, 5, 2, window=2, **own)
+    else:
+        layer = getattr(cellgen.torch, kind)(3, 5, 2, **own)
+    x, state = torch.randn(2, 6, 3, dtype=dtype), torch.randn(4, 2, 5, dtype=dtype)
+    taken, run = [], native.back()
+
+    def counting(*given: Any) -> Any:
+        found = run(*given)
+        taken.append(found is not None)
+        return found
+
+    for states in (None, (state, state) if kind == "LSTM" else state):
+        with mock.patch.object(native, "back", return_value=counting):
+            mine = gradients_of(layer, x, states)
+        assert taken == [True] * 4
+        taken.clear()
+        with Seen() as seen:
+            wanted = gradients_of(layer, x, states)
+        assert sum("cellgen.backward" in name for name in seen.names) == 4
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=0)
+
+
+def test_options_that_are_numbers_go_without_the_dispatcher() -> None:
+    torch.manual_seed(0)
+    cell = cellgen.torch.function("gru")
+    sizes = {"T": 5, "B": 2, "I": 3, "H": 4}
+    given = {
+        item.name: torch.randn(*(sizes[axis] for axis in item.shape)).requires_grad_()
+        for item in cell.layout.theta
+    }
+    for options in ({"every": 2}, {"last_only": True}, {"checkpoint": 2}, {"reverse": True}):
+        found = []
+        for _ in range(2):
+            outputs = cell(**given, **options)
+            total = sum(each.sin().sum() for each in outputs if each is not None)
+            found.append((outputs, torch.autograd.grad(total, list(given.values()))))
+            if len(found) == 1:
+                seen = Seen()
+                seen.__enter__()
+        seen.__exit__(None, None, None)
+        assert {"forward", "backward"} <= {name.split(".")[1] for name in seen.names}
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_a_gradient_of_a_layer_may_be_differentiated_again() -> None:
+    layer = cellgen.torch.GRU(3, 4, dtype=torch.float64)
+    x = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    state = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, state: layer(x, state)[0].sum(), (x, state))
+    assert torch.autograd.gradgradcheck(lambda x: layer(x)[1].sum(), (x,))
+
+
 @pytest.mark.parametrize(
     "what", ["mode", "function mode", "autocast", "vmap", "profiler", "trace", "compile"]
 )
@@ -188,8 +258,9 @@ def test_what_has_no_memory_of_numbers_is_left_to_torch(kind: str) -> None:
         usual = layer._stack
         weights = [layer._parameters[name] for name in usual.places[0][0]]
         for flags in (direct.DETACHED, direct.OF_LAYER | direct.DETACHED):
-            assert run(usual.number, flags, [given, None, *weights], ()) is None
-        assert run(usual.number, flags, [x, None, given, *weights[1:]], ()) is None
+            assert run(usual.calls[0].direct.number, flags, [given, None, *weights], (), ()) is None
+        number = usual.calls[0].direct.number
+        assert run(number, flags, [x, None, given, *weights[1:]], (), ()) is None
 
 
 def test_a_tensor_that_learns_is_tracked() -> None:

@@ -19,6 +19,8 @@ import numpy as np
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import SUFFIX, TOOL, link_flags, of_cache
+from cellgen.runtime.build.sources import SourceFiles
+from cellgen.runtime.paths import include_folder
 
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
 FIX_HEADERS = (
@@ -41,7 +43,7 @@ def build(source: Path) -> Path:
 
     Nothing is drawn meanwhile. Raises BuildError: no compiler, no headers, what the compiler says.
     """
-    entry, text, call = _described(source)
+    entry, files, call = _described(source)
     name, produced = source.stem, f"{entry}{SUFFIX}"
 
     def compiled(place: Path) -> str:
@@ -50,7 +52,7 @@ def build(source: Path) -> Path:
         steps.require_loadable(place / produced, name, step, f"PyInit_{name}")
         return produced
 
-    return cache.made(entry, [(source.name, text)], compiled)[0]
+    return cache.made(entry, files.files, compiled)[0]
 
 
 def load(name: str, path: Path) -> ModuleType:
@@ -67,20 +69,24 @@ def load(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _described(source: Path) -> tuple[str, str, tuple[str, ...]]:
-    """The entry of a source, its text, and the command that compiles it. Raises BuildError."""
+def _described(source: Path) -> tuple[str, SourceFiles, tuple[str, ...]]:
+    """The entry of a source, its text and headers, and the command that compiles it.
+
+    Raises BuildError.
+    """
     folders = _headers()
-    found, text = of_cache(), source.read_text(encoding="utf-8")
-    includes = [f"-I{folder}" for folder in folders]
+    found, text = of_cache(), {source.name: source.read_text(encoding="utf-8")}
+    files = SourceFiles.gather(source.stem, text, source.parent, include_folder())
+    includes = ["-Iinclude", *(f"-I{folder}" for folder in folders)]
     call = (*found.command, *FLAGS, *link_flags(), *includes, source.name)
     facts = [
         *found.facts,
         ("command", repr(call)),
         ("python", f"{sys.version}\n{sysconfig.get_config_var('SOABI')}"),
         ("numpy", np.__version__),
-        ("file", text),
+        *files.files,
     ]
-    return f"{source.stem}-{cache.digest(facts)}", text, call
+    return f"{source.stem}-{cache.digest(facts)}", files, call
 
 
 def _headers() -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.outputs import interface_of
-from cellgen.runtime.call.over_time import TimeFunction, qualname
+from cellgen.runtime.call.over_time import TimeFunction, by_c, qualname
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, stated_of
@@ -68,6 +68,23 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        if out is None and packed is None and bp_lim is None and self._door.make is not None:
+            if (found := _in_c(self, arguments, saved, threads)) is not None:
+                return found
+        results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
+        self._door.open()
+        return results
+
+    def _by_python(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        saved: Any,
+        threads: Any,
+        bp_lim: Any,
+        packed: Any,
+    ) -> Results:
+        """Make a call."""
         self._packing.say_products(arguments, packed)
         if narrow_element(arguments):
             given = arguments if saved is None else {**arguments, "saved": saved}
@@ -88,7 +105,7 @@ class SequenceBackward(TimeFunction):
             alone = None
             self._runs.add_whole(arguments, saved, options)
         if bp_lim is not None:
-            self._refuse_beside_limit(options)
+            _refuse_beside_limit(self.__qualname__, options)
             options = options if packed is None else replace(options, packed=packed)
             if run is not None and run.checkpoint:
                 self._save_all(arguments, options, threads, run)
@@ -99,19 +116,6 @@ class SequenceBackward(TimeFunction):
             arguments, out, options, threads, packed=alone, run=run, kept=states
         )
         return self._named(found, None, options)
-
-    def _refuse_beside_limit(self, options: Options) -> None:
-        """Raise ArgumentError for what a call with ``bp_lim`` cannot have."""
-        if options.per_row:
-            raise ArgumentError(
-                f"{self.__qualname__}: per_row and bp_lim are both given, expected one of them; "
-                f"window cuts gradients of rows, too"
-            )
-        if options.plan is not None:
-            raise ArgumentError(
-                f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
-                f"bp_lim runs steps of other dimensions, for which this plan is not"
-            )
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many; see ``TimeFunction.bind``."""
@@ -278,6 +282,36 @@ class SequenceBackward(TimeFunction):
         found |= results
         found = swap_time_and_batch(over_time, found) if options.batch_first else found
         return self._named(found, None, options)
+
+
+def _in_c(
+    function: SequenceBackward, arguments: dict[str, object], saved: object, threads: int | None
+) -> Results | None:
+    """Let C make a call, by itself or of a run that saved; None: Python makes it."""
+    run, whole, sizes = _run_of(saved), arguments, None
+    if run is not None:
+        beside = function._runs.beside(arguments, cast(Saved, saved), run)
+        if beside is None:
+            return None
+        whole, sizes = beside, run.sizes
+    elif saved is not None:
+        return None
+    found: Results | None = by_c(function, function._door, whole, threads, False, sizes)
+    return found
+
+
+def _refuse_beside_limit(where: str, options: Options) -> None:
+    """Raise ArgumentError for what a call with ``bp_lim`` cannot have."""
+    if options.per_row:
+        raise ArgumentError(
+            f"{where}: per_row and bp_lim are both given, expected one of them; "
+            f"window cuts gradients of rows, too"
+        )
+    if options.plan is not None:
+        raise ArgumentError(
+            f"{where}: bp_lim and plan are both given, expected one of them; "
+            f"bp_lim runs steps of other dimensions, for which this plan is not"
+        )
 
 
 def _run_of(saved: object) -> ForwardRun | None:

@@ -7,23 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from cellgen import accept
-from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
+from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
 from cellgen.runtime.call.narrow import narrow_element, narrowed
-from cellgen.runtime.call.over_time import TimeFunction
+from cellgen.runtime.call.over_time import TimeFunction, by_c
 from cellgen.runtime.call.packed import Packed
-from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
-from cellgen.runtime.call.repeated import Repeats
-from cellgen.runtime.call.saved import ForwardRun, Saved, make_saved
-from cellgen.runtime.call.settings import Settings, checked_options
-from cellgen.runtime.call.workspace import Pointer, per_thread
-from cellgen.runtime.host.threads import team_address, team_size
+from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
+from cellgen.runtime.call.settings import checked_options
+from cellgen.runtime.call.workspace import Pointer
 from cellgen.runtime.options import FULL, NONE, Options
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -34,7 +32,8 @@ class SequenceForward(TimeFunction):
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
         self.result = result_class(function.name, (*self._fields, "saved"))
-        self._repeats = Repeats(function, self.result)
+        self._door = Door(kernel, function, self.result)
+        self._described: dict[object, ForwardRun] = {}
 
     def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
         self,
@@ -54,22 +53,39 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if save is not False or out is not None:
-            return self._by_python(arguments, out, threads, packed, save=save)[0]
-        repeats: Repeats | None = self._repeats
-        whole = arguments
+        door, whole = self._door, arguments
         if packed is not None:
-            repeats, whole = self._with_packed(arguments, packed)
-        if repeats is not None and repeats.kinds:
-            found = self._repeated(repeats, whole, threads)
+            door, whole = self._with_packed(arguments, packed)
+        if out is None and (save is False or save is True):
+            found = by_c(self, door, whole, threads, save, None)
             if found is not None:
-                return found
-        names = tuple(whole)
-        results, plan = self._by_python(arguments, None, threads, packed, save=False)
-        if plan is not None and repeats is not None:
-            settings = None if packed is None else self._settings(packed, plan)
-            repeats.remember(plan, names, arguments, settings)
+                return self._with_saved(found, whole) if save else found
+        results, plan = self._by_python(arguments, out, threads, packed, save=save)
+        if packed is None:
+            door.open()
+        elif plan is not None and door is not self._door:
+            door.open(self._packing.layout(packed, plan.fits, FULL))
         return results
+
+    def _with_saved(self, found: Any, arguments: dict[str, object]) -> Results:
+        """The results of a call that C made, with what it saved."""
+        fields, arrays, dims = found
+        scalars = self._runs.scalars(arguments)
+        stated = [n for n in self._chosen if n in arguments and n not in TABLES]
+        key = (dims, scalars, *[(name, arguments[name]) for name in stated])
+        run = self._described.get(key)
+        if run is None:
+            options = checked_options(self.__qualname__, {n: arguments[n] for n in stated})
+            options = NONE if options == NONE else options
+            run = self._runs.describe(dims, options, scalars, copied=True)
+            if len(self._described) >= KEPT_PLANS:
+                self._described.clear()
+            self._described[key] = run
+        tables = [arguments.get(name) for name in TABLES]
+        if any(table is not None for table in tables):
+            run = self._runs.with_tables(run, *tables)
+        kept = make_saved(self._saves, arrays, run)
+        return tuple.__new__(self.result, (*fields[:-1], kept))
 
     def _by_python(
         self,
@@ -104,7 +120,7 @@ class SequenceForward(TimeFunction):
             options, _ = self._with_checkpoints(arguments, out, options, None, save=bool(save))
         if not save or options is NONE or options.checkpoint:
             found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
-            run = self._runs.describe(made, options, scalars, copied=True) if save else None
+            run = self._runs.describe(made.dims, options, scalars, copied=True) if save else None
             is_plain = made.plain and options is NONE
             return self._named(found, run, options), made if is_plain else None
         if out is not None:
@@ -113,7 +129,7 @@ class SequenceForward(TimeFunction):
         formed = self._outputs.when_saving(options)
         found, made = self._run(arguments, out, formed, threads, save=True)
         results = self._named(
-            found, self._runs.describe(made, options, scalars, copied=True), options
+            found, self._runs.describe(made.dims, options, scalars, copied=True), options
         )
         for name, array in shown.items():
             array[...] = getattr(results, name)
@@ -121,40 +137,20 @@ class SequenceForward(TimeFunction):
         every = [shown.get(name, array) for name, array in named]
         return tuple.__new__(self.result, every), None
 
-    def _repeated(
-        self, repeats: Repeats, arguments: dict[str, object], threads: int | None
-    ) -> Results | None:
-        """Let C make a call that looks like an earlier one; None: Python makes it."""
-        team = 0
-        if type(threads) is not int or threads != 1:
-            try:
-                count = team_size(threads, self.__qualname__)
-                team = team_address(self._kernel.library(), self._kernel.interface, count)
-            except (ArgumentError, MemoryError):  # said once the arrays have been looked at
-                return None
-        memory = per_thread.memory
-        return repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, team)
-
     def _with_packed(
         self, arguments: dict[str, object], packed: Packed
-    ) -> tuple[Repeats | None, dict[str, object]]:
-        """The calls that C makes with packed weights, and all arguments of one, these too."""
-        if type(packed) is not Packed:
-            return None, arguments
+    ) -> tuple[Door, dict[str, object]]:
+        """The way into C of calls with packed weights, and all arguments of one, these too."""
+        if type(packed) is not Packed or packed.weights.products != FULL:
+            return Door(self._kernel, self.function, self.result), arguments
         weights = packed.weights
         whole = {**arguments, **dict(weights.arguments), "packed": weights}
         if len(whole) != len(arguments) + len(weights.arguments) + 1:
-            return None, arguments  # given, and packed: Python compares them
-        repeats = packed.repeats.get(self)
-        if not isinstance(repeats, Repeats):
-            repeats = packed.repeats[self] = Repeats(self.function, self.result, weights)
-        return repeats, whole
-
-    def _settings(self, packed: Packed, plan: TimeCallPlan) -> Settings:
-        """The options of C of a call with packed weights, and what they point to."""
-        layout = self._packing.layout(packed, plan.fits, FULL)
-        made: Pointer = self._kernel.library().ffi.new("cellgen_options *", layout.members)
-        return Settings(made, (layout,))
+            return Door(self._kernel, self.function, self.result), arguments  # Python compares them
+        door = packed.doors.get(self)
+        if not isinstance(door, Door):
+            door = packed.doors[self] = Door(self._kernel, self.function, self.result)
+        return door, whole
 
     def _with_checkpoints(
         self, arguments: dict[str, object], out: Out, options: Options, saved: object, *, save: bool

@@ -25,6 +25,7 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
+from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.plan import (
@@ -35,7 +36,6 @@ from cellgen.runtime.call.plan import (
     make_plan,
     refuse_overlap,
 )
-from cellgen.runtime.call.repeated import Repeats
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.call.workspace import per_thread, take_workspace
 from cellgen.runtime.notebook import ShownInNotebooks
@@ -64,7 +64,7 @@ class KernelFunction(ShownInNotebooks):
             item.name for item in function.arguments if item.optional or not item.used
         )
         self._wanted = Wanted(self.__qualname__, function)
-        self._repeats = Repeats(function, self.result)
+        self._door = Door(kernel, function, self.result)
         self._plans: dict[object, CallPlan] = {}
         self._latest: tuple[object, CallPlan | None] = (None, None)
 
@@ -83,19 +83,19 @@ class KernelFunction(ShownInNotebooks):
         ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
         are None. Raises ArgumentError, BuildError, MemoryError.
         """
-        repeats, names = self._repeats, tuple(arguments)
-        if repeats.kinds and out is None and gradients is None:
+        make = self._door.make
+        if make is not None and out is None and gradients is None:
             memory = per_thread.memory
-            made = repeats.make(repeats.kinds, arguments, memory.address, memory.bytes, 0)
-            if made is not None:
-                return made
+            place = memory.address, memory.bytes
+            found: Results | None = make(arguments, False, *place, 0, -1, None)
+            if found is not None:
+                return found
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
             return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))
         if has_foreign(arguments):
             call = adopt(self.__qualname__, arguments, out)
-            found = self(out=call.out, gradients=gradients, **call.arguments)
-            return call.results(found)
+            return call.results(self(out=call.out, gradients=gradients, **call.arguments))
         plan, members, ordered = self._gather(out, arguments, gradients)
         if plan.workspace is not None:
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
@@ -106,8 +106,7 @@ class KernelFunction(ShownInNotebooks):
         code = plan.call(plan.sizes, struct)
         if code:
             raise defect(self.__qualname__, plan, code)
-        if out is None and gradients is None:
-            repeats.remember(plan, names, arguments)
+        self._door.open()
         return tuple.__new__(self.result, ordered)
 
     def bind(

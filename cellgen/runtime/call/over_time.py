@@ -16,9 +16,11 @@ import numpy as np
 from cellgen import accept
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import ERROR_CODES, UNFIT_PLAN, Function
+from cellgen.runtime.call import prepared
 from cellgen.runtime.call.arguments import DTYPES, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.checkpoints import Checkpoints
+from cellgen.runtime.call.door import Door
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import swap_time_and_batch
@@ -30,10 +32,10 @@ from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
 from cellgen.runtime.call.saved import ForwardRun, is_on, stated_of
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.workspace import Pointer, lending, take_workspace
+from cellgen.runtime.call.workspace import Pointer, lending, per_thread, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
-from cellgen.runtime.host.threads import team_size, thread_count, threads_team
+from cellgen.runtime.host.threads import team_address, team_size, thread_count, threads_team
 from cellgen.runtime.host.tuning import candidates, measured
 from cellgen.runtime.options import BACKWARD, FULL, NONE, OF_OPTIONS, ROWS, Options, taken_by
 from cellgen.runtime.results import Array, Results
@@ -99,10 +101,10 @@ class TimeFunction(KernelFunction):
             return self._run_plain(call, threads, save=save, packed=packed), plan
         if packed is not None:
             options = Options(packed=packed)
-        prepared = self._calls.prepare(call, options, threads, save=save, kept=kept)
-        struct, stop = prepared.struct, prepared.stop
+        made = self._calls.prepare(call, options, threads, save=save, kept=kept)
+        struct, stop = made.struct, made.stop
         if stop is not None:
-            with lending(prepared.memory):
+            with lending(made.memory):
                 code = heeding_signals(
                     lambda: plan.call(plan.sizes, struct), stop, self.__qualname__
                 )
@@ -110,7 +112,7 @@ class TimeFunction(KernelFunction):
             code = plan.call(plan.sizes, struct)
         if code:
             raise failure_of(self.__qualname__, plan, code, options)
-        return prepared.found, plan
+        return made.found, plan
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
@@ -157,7 +159,7 @@ class TimeFunction(KernelFunction):
         made = self._calls.prepare(checked, formed, threads, save=save, kept=kept)
         if run is not None:
             self._runs.check(run, self._dims(plan))
-        ran = self._runs.describe(plan, options, scalars, copied=False) if save else None
+        ran = self._runs.describe(plan.dims, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
         count = team_size(threads, where)
         return BoundCall(
@@ -281,6 +283,30 @@ class TimeFunction(KernelFunction):
         if has_foreign(arguments) and not narrow_element(arguments):
             arguments = adopt(self.__qualname__, arguments).arguments
         return _measured(self, thread_count(threads, self.__qualname__), arguments)
+
+
+def by_c(
+    function: TimeFunction,
+    door: Door,
+    arguments: dict[str, object],
+    threads: int | None,
+    save: bool,
+    sizes: Any,
+) -> Any:
+    """Let C make a call of some dimensions; None: Python makes it."""
+    make = door.make
+    if make is None:
+        return None
+    team = 0
+    if type(threads) is not int or threads != 1:
+        kernel = function._kernel
+        try:
+            count = team_size(threads, function.__qualname__)
+            team = team_address(kernel.library(), kernel.interface, count)
+        except (ArgumentError, MemoryError):  # said once the arrays have been looked at
+            return None
+    memory = per_thread.memory
+    return make(arguments, save, memory.address, memory.bytes, team, prepared.LONG, sizes)
 
 
 def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> SequencePlan:

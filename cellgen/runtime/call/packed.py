@@ -58,13 +58,13 @@ class Packed:
 
     A call passes the arrays that were packed on itself. Change one of them, and it must be packed
     again. ``layouts`` holds the packed bytes by function and build; those for ``sequence_backward``
-    are made by the first call of it. ``repeats`` has the ``Repeats`` of each function's
-    calls with them. A pickle holds the weights alone.
+    are made by the first call of it. ``doors`` has the ``Door`` of each function's calls with them.
+    A pickle holds the weights alone.
     """
 
     weights: PackedWeights
     layouts: dict[tuple[str, str], PackedLayout] = field(default_factory=dict, repr=False)
-    repeats: dict[object, object] = field(default_factory=dict, repr=False)
+    doors: dict[object, object] = field(default_factory=dict, repr=False)
 
     @property
     def cell(self) -> str:

@@ -34,7 +34,7 @@ from cellgen.runtime.call.settings import (
 )
 from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED, kinds_of
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
-from cellgen.runtime.host.interrupt import LONG
+from cellgen.runtime.host.interrupt import LONG as LONG  # what tests shorten
 from cellgen.runtime.host.memory import empty, hold, is_small
 from cellgen.runtime.host.threads import team_size, threads_team
 from cellgen.runtime.options import BACKWARD, NONE, Options

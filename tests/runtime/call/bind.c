@@ -1,5 +1,6 @@
-/* `cg_bind` for tests/runtime/call/test_dimensions.py: views by members of a function, in the caller's order. */
-#include "cellgen_bind.h"
+/* `cg_bind` for tests/runtime/call/test_dimensions.py: views by members of a function, in the order of the caller. */
+#include "cellgen.h"
+#include "cellgen_call.h"
 
 int64_t bind_dims(const cellgen_cell *cell, int64_t function, int64_t views, const int64_t *member,
                   const int64_t *rank, const int64_t *const *length, const cellgen_numbers *say, int64_t *size,
@@ -15,4 +16,16 @@ int64_t bind_dims(const cellgen_cell *cell, int64_t function, int64_t views, con
     const cg_fault fault = cg_bind(cell, &cell->function[function], view, views, size);
     where[0] = fault.view, where[1] = fault.axis, where[2] = fault.expected;
     return fault.code;
+}
+
+/* Which results a call forms, and their lengths, for tests/runtime/call/test_signature.py; -1: it does not. */
+void results_of(const cellgen_cell *cell, int64_t function, const cellgen_numbers *say, int64_t saves, int64_t wanted,
+                const int64_t *size, int64_t *rank, int64_t (*length)[CG_AXES])
+{
+    const cellgen_signature *of = &cell->function[function];
+    for (int64_t m = of->arguments; m < of->members; ++m) {
+        const cg_result result = cg_result_of(of, m, say, (int)saves, wanted);
+        const int64_t number = m - of->arguments;
+        rank[number] = result.is_formed ? cg_shape_of(cell, &of->member[m], result.change, size, length[number]) : -1;
+    }
 }

@@ -23,6 +23,7 @@ from cellgen.runtime.folders import read_interface
 from cellgen.runtime.numbers import USUAL
 from cellgen.runtime.paths import generated_folder, include_folder
 from tests.descriptor import (
+    OPTIONAL,
     OVER_TIME,
     SAVED,
     WEIGHT,
@@ -88,7 +89,12 @@ class Described:
 
     def _value(self, item: Argument, flags: int) -> Value:
         axes = [ctypes.pointer(self._axis(axis)) for axis in item.shape]
-        flags += OVER_TIME * item.over_time + SAVED * item.saved + WEIGHT * item.is_weight
+        flags += (
+            OPTIONAL * item.optional
+            + OVER_TIME * item.over_time
+            + SAVED * item.saved
+            + WEIGHT * item.is_weight
+        )
         axis = (ctypes.POINTER(Axis) * 8)(*axes)
         return Value(role=ROLES.index(item.role), flags=flags, axes=len(axes), axis=axis)
 

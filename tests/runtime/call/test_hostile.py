@@ -35,7 +35,7 @@ from cellgen.regularise import (
     variational_dropout,
     zoneout,
 )
-from cellgen.runtime.call import repeated
+from cellgen.runtime.call import door
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.kernel import load_folder
 
@@ -991,9 +991,9 @@ def test_a_wrong_word_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CELLGEN_CALLS", "rust")
     said = r"CELLGEN_CALLS is 'rust', expected python or c; correct or unset it"
     with pytest.raises(ArgumentError, match=said):
-        repeated.Extension().count()
+        door.Extension().count()
     with pytest.raises(ArgumentError, match=said):
-        repeated.described()
+        door.described()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,143 @@
+/* The keywords of a call: arrays, scalars, options and tables, as a Door knows them. Part of cellgen_door.c. */
+
+static int same_name(PyObject *one, PyObject *other) {
+    if (one == other) return 1;
+    return PyUnicode_CheckExact(one) && PyUnicode_GET_LENGTH(one) == PyUnicode_GET_LENGTH(other)
+           && PyUnicode_KIND(one) == PyUnicode_KIND(other)
+           && !memcmp(PyUnicode_DATA(one), PyUnicode_DATA(other),
+                      (size_t)PyUnicode_GET_LENGTH(one) * PyUnicode_KIND(one));
+}
+
+/* Find a keyword, from `start` on and then from the first; NULL: the door has none of this name. */
+static const Keyword *look_up(const Door *door, PyObject *name, Py_ssize_t *start) {
+    for (int turn = 0; turn < 2; turn++) /* the same object, as a rule the next one */
+        for (Py_ssize_t step = 0; step < door->keywords; step++) {
+            Py_ssize_t i = *start + step;
+            i -= i >= door->keywords ? door->keywords : 0;
+            const int is_it = turn ? same_name(name, door->keyword[i].name) : name == door->keyword[i].name;
+            if (is_it) {
+                *start = i + 1 == door->keywords ? 0 : i + 1;
+                return &door->keyword[i];
+            }
+        }
+    return NULL;
+}
+
+/* Whether an object is an array of NumPy's own type that a call of C reads as it is: a subclass may say anything. */
+static PyArrayObject *plain_array(PyObject *value) {
+    if (Py_TYPE(value) != &PyArray_Type) return NULL;
+    PyArrayObject *array = (PyArrayObject *)value;
+    return PyArray_ISNOTSWAPPED(array) && PyArray_CHKFLAGS(array, NPY_ARRAY_ALIGNED) ? array : NULL;
+}
+
+static int take_array(Making *making, const Keyword *keyword, PyObject *value) {
+    PyArrayObject *array = plain_array(value);
+    if (!array || !keyword->value) return 0;
+    const int type = PyArray_TYPE(array), rank = PyArray_NDIM(array);
+    if (making->type < 0 && (type == NPY_FLOAT || type == NPY_DOUBLE)) making->type = type;
+    if (type != making->type || rank > CG_AXES) return 0;
+    int64_t length[CG_AXES], stride[CG_AXES];
+    const int64_t bytes = PyArray_ITEMSIZE(array);
+    const int is_dense = PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS);
+    for (int axis = 0; axis < rank; axis++) {
+        length[axis] = PyArray_DIM(array, axis);
+        if (is_dense) continue;
+        if (PyArray_STRIDE(array, axis) % bytes) return 0;
+        stride[axis] = PyArray_STRIDE(array, axis) / bytes;
+    }
+    return cg_add(&making->call, keyword->value, keyword->number, PyArray_DATA(array), rank, length,
+                  is_dense ? NULL : stride);
+}
+
+static int take_scalar(Making *making, const Keyword *keyword, PyObject *value) {
+    if (!PyFloat_CheckExact(value)) return 0;
+    const double number = PyFloat_AS_DOUBLE(value);
+    memcpy(&making->call.word[keyword->number], &number, sizeof number);
+    return 1;
+}
+
+static int take_steps(Making *making, const Keyword *keyword, PyObject *value) {
+    if (!PyLong_CheckExact(value)) return 0;
+    const long long steps = PyLong_AsLongLong(value);
+    if (steps == -1 && PyErr_Occurred()) return 0;
+    ((int64_t *)&making->call.say)[keyword->number] = steps;
+    return steps >= keyword->least;
+}
+
+static int take_choice(Making *making, const Keyword *keyword, PyObject *value) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keyword->extra); i++) {
+        PyObject *choice = PyTuple_GET_ITEM(keyword->extra, i);
+        if (value != choice && !(PyUnicode_CheckExact(choice) && same_name(value, choice))) continue;
+        ((int64_t *)&making->call.say)[keyword->number] = i;
+        return 1;
+    }
+    return 0;
+}
+
+/* Names of outputs as bits of results; `extra` are the names of results that may be left out, in order, None else. */
+static int take_outputs(Making *making, const Keyword *keyword, PyObject *value) {
+    if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(keyword->extra) > 62) return 0;
+    int64_t formed = 0;
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keyword->extra); k++)
+        formed |= (int64_t)(PyTuple_GET_ITEM(keyword->extra, k) == Py_None) << k;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++) {
+        Py_ssize_t k = 0;
+        for (; k < PyTuple_GET_SIZE(keyword->extra); k++) {
+            PyObject *name = PyTuple_GET_ITEM(keyword->extra, k);
+            if (name != Py_None && same_name(PyTuple_GET_ITEM(value, i), name)) break;
+        }
+        if (k == PyTuple_GET_SIZE(keyword->extra)) return 0;
+        formed |= (int64_t)1 << k;
+    }
+    making->call.say.outputs = formed;
+    return 1;
+}
+
+static int take_table(Making *making, const Keyword *keyword, PyObject *value) {
+    PyArrayObject *array = plain_array(value);
+    const int is_lengths = keyword->number == 0;
+    if (!array || PyArray_NDIM(array) != (is_lengths ? 1 : 2)) return 0;
+    if (is_lengths ? PyArray_TYPE(array) != NPY_INT64 || !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS)
+                   : PyArray_TYPE(array) != NPY_BOOL)
+        return 0;
+    making->table[keyword->number] = array;
+    return 1;
+}
+
+static int take(Making *making, const Keyword *keyword, PyObject *value) {
+    if (value == Py_None && keyword->may_be_none) return 1;
+    switch (keyword->kind) {
+    case MEMBER:
+        if (keyword->value->role == CELLGEN_ROLE_SCALAR) return take_scalar(making, keyword, value);
+        return take_array(making, keyword, value);
+    case CHECKED:
+        if (keyword->value && keyword->value->role == CELLGEN_ROLE_SCALAR) return PyFloat_CheckExact(value);
+        return take_array(making, keyword, value);
+    case SWITCH:
+        if (!PyBool_Check(value)) return 0;
+        ((int64_t *)&making->call.say)[keyword->number] = value == Py_True;
+        return 1;
+    case STEPS: return take_steps(making, keyword, value);
+    case CHOICE: return take_choice(making, keyword, value);
+    case TABLE: return take_table(making, keyword, value);
+    case OUTPUTS: return take_outputs(making, keyword, value);
+    case BATCH_FIRST: return PyBool_Check(value); /* read before the arrays */
+    default: return value == keyword->extra;
+    }
+}
+
+/* Take all keywords of a call: whether the door knows what each of them means. */
+static int take_keywords(Making *making, PyObject *arguments) {
+    const Door *door = making->door;
+    Py_ssize_t place = 0, start = 0;
+    PyObject *name, *value;
+    if (door->batch_first) making->call.batch_first = PyDict_GetItem(arguments, door->batch_first) == Py_True;
+    for (int64_t m = 0; m < door->function->arguments; m++)
+        if (door->function->member[m].role == CELLGEN_ROLE_SCALAR)
+            memcpy(&making->call.word[m], &door->function->member[m].value, sizeof(double));
+    while (PyDict_Next(arguments, &place, &name, &value)) {
+        const Keyword *keyword = look_up(door, name, &start);
+        if (!keyword || !take(making, keyword, value)) return 0;
+    }
+    return making->type >= 0;
+}

@@ -1,0 +1,210 @@
+"""Let C make calls, in a process that makes many.
+
+Input: a function of a kernel. Output: ``Door``, by which calls on NumPy's own arrays go to the
+kernel without Python: keywords, dimensions, strides and results are C's (``cellgen_door.c``, by
+``cellgen_call.h``). What it does not take Python makes, with the words for what is wrong. The code
+is an extension that is compiled where it is used. A kernel's first call does not wait for it: it
+is looked for in the cache once calls have taken as long as that takes, and compiled once they have
+taken as long as that. Where it cannot be compiled, Python makes all calls, with the same results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from cellgen import accept
+from cellgen.errors import CellgenError
+from cellgen.runtime.abi import PRECISIONS, Function
+from cellgen.runtime.build import extension
+from cellgen.runtime.call.packed import PackedLayout
+from cellgen.runtime.call.plan import Owner
+from cellgen.runtime.call.saved import TABLES
+from cellgen.runtime.host.memory import empty
+from cellgen.runtime.numbers import NUMBERED
+from cellgen.runtime.options import BY_ROW, CHOICE, STEPS, SWITCH, Option, taken_by
+from cellgen.runtime.results import Results
+
+Make: TypeAlias = Callable[..., Any]
+Keyword: TypeAlias = tuple[str, int, int, int, bool, object]
+
+VARIABLE = "CELLGEN_CALLS"
+"""``python``: calls are never made in C. ``c``: from a function's second one on, compiled if need
+be."""
+WORDS = "python", "c"
+SOURCE = Path(__file__).with_name("cellgen_door.c")
+LOOK_AFTER = 300
+"""Calls after which the cache is looked at: the 3 ms that this takes are what they could save."""
+COMPILE_AFTER = 30_000
+"""Calls after which it is compiled: the 0.3 s that this takes are what they could have saved."""
+THREAD = "cellgen calls in C"
+"""The name of the thread that loads what makes them."""
+(MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE, FIRST, OUTPUTS, CONSTANT) = range(9)
+"""What a keyword is, as C numbers it."""
+
+log = logging.getLogger("cellgen")
+
+
+class Extension:
+    """The module of C; None until this process has made many calls."""
+
+    def __init__(self) -> None:
+        self.module: ModuleType | None = None
+        self._calls, self._asked, self._given_up = 0, False, False
+
+    def count(self) -> ModuleType | None:
+        """Count a call that C could have made, and return the module once there is one."""
+        if self.module is not None or self._given_up:
+            return self.module
+        if not self._asked:
+            self._ask()
+            return self.module
+        self._calls = count = self._calls + 1
+        if count == LOOK_AFTER:
+            self._load_beside(extension.find)
+        elif count % COMPILE_AFTER == 0:  # again in a child that was forked meanwhile
+            self._load_beside(extension.build)
+        return self.module
+
+    def require(self) -> ModuleType:
+        """Load the module now, compiled if need be. Raises BuildError."""
+        if self.module is None:
+            self.module = extension.load(SOURCE.stem, extension.build(SOURCE))
+        return self.module
+
+    def _ask(self) -> None:
+        """Heed what the environment asks for."""
+        asked = accept.word_from_environment(VARIABLE, WORDS)
+        self._asked = True
+        if asked == "c":
+            self._load(extension.build)
+        self._given_up = asked in WORDS
+
+    def _load_beside(self, make: Callable[[Path], Path | None]) -> None:
+        thread = threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads, or the interpreter is ending
+            thread.start()
+
+    def _load(self, make: Callable[[Path], Path | None]) -> None:
+        """Load the module if ``make`` finds or compiles it; the log says why not."""
+        try:
+            path = make(SOURCE)
+            if path is not None:
+                self.module = extension.load(SOURCE.stem, path)
+        except (CellgenError, OSError, MemoryError) as error:
+            log.info("calls are made by Python: %s", error)
+            self._given_up = True
+
+
+EXTENSION = Extension()
+
+
+class Door:
+    """The way of a function's calls into C.
+
+    ``make(arguments, save, address, bytes, team, longest, sizes)`` gives the results of a call, or
+    None for one that Python makes; it is None itself until C can. It takes the workspace by
+    address and bytes, the team, the multiply-adds from which on a signal may end a call, which
+    Python makes then (below 0: none), and the dimensions that a call must have (None: any). Of a
+    call that saves it gives what that returns, what it saves, and its dimensions.
+    """
+
+    def __init__(self, kernel: Owner, function: Function, result: type[Results]) -> None:
+        self.make: Make | None = None
+        self._kernel, self._function, self._result = kernel, function, result
+
+    def open(self, packed: PackedLayout | None = None) -> None:
+        """Count a call that Python made, and let C make others once it can.
+
+        With weights that are ``packed``, these are an argument of that name and always the same.
+        """
+        try:
+            module = EXTENSION.count()
+            if module is None or self.make is not None:
+                return
+            keywords = self._keywords(packed)
+            if len({name for name, *_ in keywords}) == len(keywords):
+                self.make = self._made(module, keywords, packed).make
+        except MemoryError:  # Python makes the next one as well
+            return
+
+    def _made(
+        self, module: ModuleType, keywords: Sequence[Keyword], packed: PackedLayout | None
+    ) -> Any:
+        function, library = self._function, self._kernel.library()
+        last = 0
+        for number, item in enumerate(function.results):
+            is_state = item.over_time and item.name in function.states.values()
+            last |= (not is_state) << number
+        return module.door(
+            library.descriptor,
+            function.name,
+            (library, packed),
+            self._result,
+            empty,
+            tuple(keywords),
+            self._result._fields,
+            tuple(item.name for item in function.results if item.saved),
+            last if len(function.results) < 63 else 0,
+            None if packed is None else _layout(packed),
+        )
+
+    def _keywords(self, packed: PackedLayout | None) -> list[Keyword]:
+        """What C is told of each keyword: name, kind, number, least, may be None, what else."""
+        function = self._function
+        given: list[Keyword] = [
+            (a.name, MEMBER if a.used else CHECKED, 0, 0, a.optional or not a.used, None)
+            for a in function.arguments
+        ]
+        for option in taken_by(function.name) if function.team else ():
+            row = _keyword(option, function)
+            if row is not None:
+                given.append(row)
+        if packed is not None:
+            given.append(("packed", CONSTANT, 0, 0, False, packed.weights))
+        return given
+
+
+def _keyword(option: Option, function: Function) -> Keyword | None:
+    """What C is told of an option; None for one that is no keyword of its calls."""
+    name, default = option.name, option.default_in(function.name)
+    number = NUMBERED.index(option) if option in NUMBERED else 0
+    may_be_none = default is None
+    if name in ("save", "saved", "threads", "packed", "bp_lim"):
+        return None
+    if name == "batch_first":
+        return name, FIRST, 0, 0, may_be_none, None
+    if name == "outputs":
+        names = tuple(r.name if r.over_time else None for r in function.results)
+        return name, OUTPUTS, number, 0, True, names
+    if option.kind == BY_ROW:
+        return name, TABLE, TABLES.index(name), 0, True, None
+    kinds = {SWITCH: SWITCHED, STEPS: COUNTED, CHOICE: CHOSEN}
+    if option in NUMBERED and option.kind in kinds:
+        return name, kinds[option.kind], number, option.fewest, may_be_none, option.choices
+    return name, CONSTANT, 0, 0, may_be_none, default
+
+
+def _layout(packed: PackedLayout) -> tuple[int, int, int, dict[str, int]]:
+    """What C is told of packed weights: where they lie, and what they were laid out for."""
+    suffix, *_ = packed.fits
+    sizes = {name: int(size) for name, size in packed.weights.dims}
+    return packed.memory.address, packed.memory.bytes, int(suffix == PRECISIONS[1][0]), sizes
+
+
+def described() -> str:
+    """Say who makes calls.
+
+    Raises BuildError where C cannot: no compiler, no headers.
+    """
+    if accept.word_from_environment(VARIABLE, WORDS) == "python":
+        return f"Python, as {VARIABLE} says"
+    path = extension.find(SOURCE)
+    if path is not None:
+        return f"C, {path.name}"
+    return f"C, once a process has made {COMPILE_AFTER:,}; {VARIABLE}=c compiles it at once"

@@ -1,0 +1,290 @@
+/* A call of a kernel from arrays as they are: which results it has, of which shapes (`cg_result_of`, `cg_shape_of`),
+ * whether a kernel can read what it is given, and the words of its struct (`cg_check`, `cg_prepare`). A door to a library of
+ * arrays adds views (`cg_add`), gives memory by a callback, and calls `entry->call` itself. Needs the descriptor of a
+ * cell and the options of a call as numbers. What is refused here is told by a number; who has words for it looks at
+ * the call again. C99 and C++. */
+#ifndef CELLGEN_CALL_H
+#define CELLGEN_CALL_H
+
+#include "cellgen_bind.h"
+
+enum { CG_MOST_MEMBERS = 512, CG_AXES = CELLGEN_VALUE_AXES + 1 };
+
+/* A result: whether a call forms it, and what options change of its shape. */
+typedef struct {
+    int is_formed;
+    cg_change change;
+} cg_result;
+
+/* Say it of a member that is written, by its number. `wanted`: bits of results by their number, -1: all. One that is
+ * not wanted is formed all the same where others follow from it. */
+static inline cg_result cg_result_of(const cellgen_signature *function, int64_t member, const cellgen_numbers *say,
+                                     int saves, int64_t wanted)
+{
+    const cellgen_value *value = &function->member[member];
+    const int64_t number = member - function->arguments;
+    const int is_small = number < 63;
+    cg_result result = {1, cg_change_of(value, say)};
+    if (value->flags & CELLGEN_VALUE_SAVED)
+        result.is_formed = saves && !say->checkpoint;
+    else if (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_FINAL)
+        result.is_formed = is_small ? (int)(say->outputs >> number & 1) : say->outputs == -1;
+    else if (value->flags & CELLGEN_VALUE_OPTIONAL)
+        result.is_formed = is_small ? (int)(wanted >> number & 1) : 1;
+    return result;
+}
+
+/* The lengths of an array of a call; their number. */
+static inline int64_t cg_shape_of(const cellgen_cell *cell, const cellgen_value *value, cg_change change,
+                                  const int64_t *size, int64_t *length)
+{
+    const cg_view view = {value, change, 0, NULL};
+    int64_t rank = 0;
+    if (change.by_row)
+        length[rank++] = size[cg_dim_named(cell, "B")];
+    for (int64_t axis = change.last_step; axis < value->axes; ++axis)
+        length[rank++] = cg_view_length(&view, axis, size);
+    return rank;
+}
+
+/* How many elements; as a number that cannot overflow. */
+static inline double cg_count(int64_t rank, const int64_t *length)
+{
+    double count = 1;
+    for (int64_t axis = 0; axis < rank; ++axis)
+        count *= (double)length[axis];
+    return count;
+}
+
+/* An array of a call: where it is, and the elements from one index to the next of its first two axes. */
+typedef struct {
+    void *data;
+    int is_apart; /* steps or rows have gaps */
+    double count; /* of elements */
+    int64_t length[CG_AXES], stride[2];
+} cg_array;
+
+typedef struct cg_call cg_call;
+
+/* Memory of a result, which lies as `length` says, zeros where `is_zero`; NULL: there is none. */
+typedef void *(*cg_allocate)(cg_call *call, int64_t member, int64_t rank, const int64_t *length, int is_zero);
+
+struct cg_call {
+    const cellgen_cell *cell;
+    const cellgen_signature *function;
+    const cellgen_entry *entry;
+    cellgen_numbers say;
+    int saves, batch_first;
+    double longest; /* multiply-adds of a call that is refused, below 0: of none */
+    cg_allocate allocate;
+    void *door;
+    /* tables of steps; NULL: none. Flags have strides, of steps and of rows */
+    const int64_t *lengths;
+    const unsigned char *flags[2]; /* mask, reset */
+    int64_t flag_stride[2][2];
+    const void *packed;
+    int64_t packed_bytes;
+    /* what follows from these */
+    int64_t views, size[CG_MOST_MEMBERS], dims[CG_MOST_MEMBERS];
+    cg_view view[CG_MOST_MEMBERS];
+    cg_array array[CG_MOST_MEMBERS];
+    int64_t place[CG_MOST_MEMBERS]; /* of each member among the views; -1: it is not there */
+    cellgen_options options;
+    int64_t strides[2 * CG_MOST_MEMBERS + 4];
+    uint64_t word[CG_MOST_MEMBERS + 4];
+};
+
+enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LONG, CG_TABLES, CG_MEMORY };
+
+/* Begin a call without arrays and options. */
+static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
+{
+    call->cell = cell, call->function = function;
+#define CG_USUAL(name, usual) call->say.name = (usual);
+    CELLGEN_EACH_NUMBER(CG_USUAL)
+#undef CG_USUAL
+    call->saves = call->batch_first = 0;
+    call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
+    call->packed = NULL, call->packed_bytes = 0, call->views = 0;
+    for (int64_t m = 0; m < function->members; ++m)
+        call->place[m] = -1, call->word[m] = 0;
+}
+
+/* Add an array that stands for a member (-1: for none, it is checked alone), of a rank of at most CG_AXES; strides in
+ * elements, NULL: nothing has gaps. 0: units lie apart, or the rank is another. */
+static inline int cg_add(cg_call *call, const cellgen_value *value, int64_t member, void *data, int64_t rank,
+                         const int64_t *length, const int64_t *stride)
+{
+    const int64_t number = call->views;
+    cg_array *array = &call->array[number];
+    const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, swaps = is_timed && call->batch_first;
+    if (number >= CG_MOST_MEMBERS || rank > CG_AXES || (stride != NULL && !is_timed) || (is_timed && rank < 2))
+        return 0;
+    int64_t dense = 1;
+    for (int64_t axis = rank; axis-- > 0;) {
+        array->length[axis] = length[axis];
+        if (axis >= 2 && stride != NULL && length[axis] > 1 && stride[axis] != dense)
+            return 0;
+        if (is_timed && axis < 2)
+            array->stride[axis] = stride == NULL ? dense : stride[axis];
+        dense *= length[axis];
+    }
+    if (swaps) {
+        const int64_t other = array->length[0], step = array->stride[0];
+        array->length[0] = array->length[1], array->length[1] = other;
+        array->stride[0] = array->stride[1], array->stride[1] = step;
+    }
+    array->data = data, array->is_apart = is_timed && (stride != NULL || swaps), array->count = (double)dense;
+    call->view[number].value = value, call->view[number].rank = rank, call->view[number].length = array->length;
+    call->views += 1;
+    if (member >= 0)
+        call->place[member] = number, call->word[member] = (uintptr_t)data;
+    return 1;
+}
+
+/* Multiply-adds of a call: one for every weight, row and step, 64 for the functions of every number over time. */
+static inline double cg_work(const cg_call *call)
+{
+    const int64_t steps = cg_dim_named(call->cell, "T"), rows = cg_dim_named(call->cell, "B");
+    const cg_change whole = {0, 0, 1};
+    double weights = 0, timed = 0;
+    int64_t length[CG_AXES];
+    if (steps < 0 || rows < 0 || call->size[steps] < 0)
+        return 0;
+    for (int64_t m = 0; m < call->function->members; ++m) {
+        const cellgen_value *value = &call->function->member[m];
+        if (value->flags & CELLGEN_VALUE_OVER_TIME)
+            timed += call->place[m] >= 0 ? call->array[call->place[m]].count
+                                         : cg_count(cg_shape_of(call->cell, value, whole, call->size, length), length);
+        else if (call->place[m] >= 0 && (value->flags & CELLGEN_VALUE_WEIGHT))
+            weights += call->array[call->place[m]].count;
+    }
+    return (double)call->size[steps] * (double)call->size[rows] * weights + 64 * (timed + (double)call->size[steps]);
+}
+
+/* Give the results memory. */
+static inline int cg_make_results(cg_call *call)
+{
+    const cellgen_signature *function = call->function;
+    for (int64_t m = function->arguments; m < function->members; ++m) {
+        const cellgen_value *value = &function->member[m];
+        const cg_result result = cg_result_of(function, m, &call->say, call->saves, -1);
+        const int is_timed = (value->flags & CELLGEN_VALUE_OVER_TIME) != 0 && !result.change.last_step;
+        cg_array *array = &call->array[call->views];
+        if (!result.is_formed)
+            continue;
+        if (call->views >= CG_MOST_MEMBERS)
+            return CG_MEMORY;
+        int64_t *length = array->length, units = 1;
+        const int64_t rank = cg_shape_of(call->cell, value, result.change, call->size, length);
+        for (int64_t axis = 2; axis < rank; ++axis)
+            units *= length[axis];
+        array->is_apart = is_timed && call->batch_first;
+        if (array->is_apart) {
+            const int64_t steps = length[0];
+            length[0] = length[1], length[1] = steps;
+        }
+        array->data = call->allocate(call, m, rank, length, result.change.last_step != 0);
+        if (array->data == NULL)
+            return CG_MEMORY;
+        if (is_timed) {
+            array->stride[0] = array->is_apart ? units : length[1] * units;
+            array->stride[1] = array->is_apart ? length[1] * units : units;
+        }
+        call->place[m] = call->views++, call->word[m] = (uintptr_t)array->data;
+    }
+    return CG_RUNS;
+}
+
+/* Whether an array or a table has gaps: then write down the strides of all of them. */
+static inline int cg_write_strides(cg_call *call)
+{
+    const cellgen_signature *function = call->function;
+    const int64_t rows = cg_dim_named(call->cell, "B");
+    int is_apart = call->batch_first;
+    int64_t *next = call->strides;
+    for (int64_t v = 0; v < call->views; ++v)
+        is_apart |= call->array[v].is_apart;
+    for (int k = 0; k < 2; ++k)
+        is_apart |= call->flags[k] != NULL &&
+                    (call->flag_stride[k][0] != call->size[rows] || call->flag_stride[k][1] != 1);
+    if (!is_apart)
+        return 0;
+    for (int64_t m = 0; m < function->members; ++m) {
+        const cellgen_value *value = &function->member[m];
+        int64_t units = 1;
+        if (!(value->flags & CELLGEN_VALUE_OVER_TIME))
+            continue;
+        for (int64_t axis = 2; axis < value->axes; ++axis)
+            units *= cg_length(value->axis[axis], call->size);
+        const cg_array *array = call->place[m] < 0 ? NULL : &call->array[call->place[m]];
+        const int is_there = array != NULL && !(m >= function->arguments && call->say.last_only);
+        *next++ = is_there ? array->stride[0] : call->size[rows] * units;
+        *next++ = is_there ? array->stride[1] : units;
+    }
+    for (int k = 0; k < 2; ++k) {
+        *next++ = call->flags[k] == NULL ? call->size[rows] : call->flag_stride[k][0];
+        *next++ = call->flags[k] == NULL ? 1 : call->flag_stride[k][1];
+    }
+    return 1;
+}
+
+/* The options of a call in C, NULL where it says nothing. */
+static inline cellgen_options *cg_write_options(cg_call *call)
+{
+    const int is_apart = cg_write_strides(call);
+    int is_usual = !is_apart && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
+                   call->packed == NULL;
+#define CG_SAME(name, usual) is_usual &= call->say.name == (usual);
+    CELLGEN_EACH_NUMBER(CG_SAME)
+#undef CG_SAME
+    if (is_usual)
+        return NULL;
+    cellgen_set_numbers(&call->options, &call->say);
+    call->options.lengths = call->lengths;
+    call->options.mask = call->flags[0], call->options.reset = call->flags[1];
+    call->options.packed = call->packed, call->options.packed_bytes = call->packed_bytes;
+    call->options.strides = is_apart ? call->strides : NULL;
+    return &call->options;
+}
+
+/* Bind a call whose arrays have been added: whether a kernel can run it. */
+static inline int cg_check(cg_call *call)
+{
+    const cellgen_signature *function = call->function;
+    for (int64_t m = 0; m < function->arguments; ++m) {
+        const cellgen_value *value = &function->member[m];
+        if (call->place[m] < 0 && value->role != CELLGEN_ROLE_SCALAR && !(value->flags & CELLGEN_VALUE_OPTIONAL))
+            return CG_MISSING;
+    }
+    for (int64_t v = 0; v < call->views; ++v)
+        call->view[v].change = cg_change_of(call->view[v].value, &call->say);
+    if (cg_bind(call->cell, function, call->view, call->views, call->size).code)
+        return CG_MISFIT;
+    for (int64_t k = 0; k < function->dims; ++k)
+        if ((call->dims[k] = call->size[function->dim[k]]) <= 0)
+            return CG_NOTHING;
+    return call->longest >= 0 && cg_work(call) >= call->longest ? CG_LONG : CG_RUNS;
+}
+
+/* Make the results of a call that has been checked, and fill its words. Of a workspace that is too small a kernel
+ * says so itself. Who asked calls `entry->call` with `dims` and `word`. */
+static inline int cg_prepare(cg_call *call, void *workspace, int64_t bytes, void *team)
+{
+    const cellgen_signature *function = call->function;
+    int64_t next = function->members;
+    const int refusal = cg_make_results(call);
+    if (refusal)
+        return refusal;
+    if (function->has_workspace) {
+        call->word[next++] = (uintptr_t)workspace;
+        call->word[next++] = (uint64_t)bytes;
+    }
+    if (function->has_team) {
+        call->word[next++] = (uintptr_t)team;
+        call->word[next++] = (uintptr_t)cg_write_options(call);
+    }
+    return CG_RUNS;
+}
+
+#endif /* CELLGEN_CALL_H */

@@ -1,0 +1,108 @@
+"""Which results a call has, and of which shapes: C and Python say the same, for every cell."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from cellgen.cells import SHIPPED
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import lengths
+from cellgen.runtime.call.backward import _of_rows
+from cellgen.runtime.call.outputs import Outputs, interface_of
+from cellgen.runtime.folders import read_interface
+from cellgen.runtime.numbers import USUAL
+from cellgen.runtime.options import BACKWARD, FORWARD, Options
+from cellgen.runtime.paths import generated_folder
+from tests.runtime.call.test_dimensions import Described
+from tests.runtime.call.test_dimensions import library as library  # a fixture
+
+AXES = 9
+Shapes = dict[str, tuple[int, ...] | None]
+"""The shape of each result, None of one that is not formed."""
+
+
+def in_c(
+    library: ctypes.CDLL,
+    cell: Described,
+    function: Function,
+    numbers: dict[str, int],
+    sizes: dict[str, int],
+    *,
+    saves: bool,
+    wanted: int = -1,
+) -> Shapes:
+    count = len(function.results)
+    ranks, shapes = (ctypes.c_int64 * count)(), (ctypes.c_int64 * AXES * count)()
+    said = (ctypes.c_int64 * len(USUAL))(*{**USUAL, **numbers}.values())
+    size = [sizes.get(name, -1) for name in cell.interface.dims]
+    library.results_of(
+        *(ctypes.byref(cell.cell), ctypes.c_int64(cell.interface.functions.index(function)), said),
+        *(ctypes.c_int64(saves), ctypes.c_int64(wanted), (ctypes.c_int64 * len(size))(*size)),
+        *(ranks, shapes),
+    )
+    found = zip(function.results, ranks, shapes, strict=True)
+    return {a.name: None if rank < 0 else tuple(shape[:rank]) for a, rank, shape in found}
+
+
+def in_python(
+    outputs: Outputs, function: Function, options: Options, sizes: dict[str, int], *, saves: bool
+) -> Shapes:
+    found: Shapes = {}
+    for item in interface_of(function, options.every).results:
+        known = {**sizes, f"T // {options.every}": sizes["T"] // options.every}
+        shape = lengths(item, known)
+        is_formed = outputs.is_formed(item.name, options)
+        is_formed &= not item.saved or (saves and not options.checkpoint)
+        found[item.name] = shape if is_formed else None
+        if outputs.is_of_last_step(item.name, options):
+            found[item.name] = shape[1:]
+    return found
+
+
+def bits(function: Function, names: Any) -> int:
+    """Results that are formed, of outputs over time those named."""
+    numbered = enumerate(function.results)
+    return sum(1 << k for k, a in numbered if not a.over_time or a.name in names)
+
+
+@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+def test_c_forms_what_python_forms_forward(name: str, library: ctypes.CDLL) -> None:
+    cell = Described(read_interface(generated_folder() / name))
+    (function,) = (f for f in cell.interface.functions if f.name == FORWARD)
+    outputs, sizes = Outputs(name, function), {d: 2 + k for k, d in enumerate(function.dims)}
+    sizes["T"] = 7
+    names: list[Any] = [None, (), tuple(sorted(outputs.names))[:1]]
+    for every, last, only, step, saves in product((1, 3), (False, True), names, (0, 2), (0, 1)):
+        options = Options(every=every, last_only=last, outputs=only, checkpoint=step)
+        if last and every != 1:
+            continue
+        named = outputs.names if only is None else frozenset(only)
+        named = named & outputs.stateless if last else named
+        numbers = {"every": every, "last_only": int(last), "checkpoint": step}
+        if last or only is not None:
+            numbers["outputs"] = bits(function, named)
+        found = in_c(library, cell, function, numbers, sizes, saves=bool(saves))
+        assert found == in_python(outputs, function, options, sizes, saves=bool(saves)), options
+
+
+@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> None:
+    cell = Described(read_interface(generated_folder() / name))
+    (function,) = (f for f in cell.interface.functions if f.name == BACKWARD)
+    outputs, sizes = Outputs(name, function), {d: 2 + k for k, d in enumerate(function.dims)}
+    sizes["T"] = 7
+    for per_row, only in product((False, True), (None, *([a.name] for a in function.results))):
+        rows = tuple(_of_rows(a, norms=False) if per_row else a for a in function.results)
+        of_call = replace(function, results=rows)
+        wanted = -1
+        if only is not None:
+            wanted = 1 << [a.name for a in function.results].index(only[0])
+        options = Options(per_row=per_row, gradients=only)
+        numbers = {"per_row": int(per_row)}
+        found = in_c(library, cell, function, numbers, sizes, saves=True, wanted=wanted)
+        assert found == in_python(outputs, of_call, options, sizes, saves=True), options
