@@ -68,9 +68,9 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if out is None and packed is None and bp_lim is None and self._door.make is not None:
-            if (found := _in_c(self, arguments, saved, threads)) is not None:
-                return found
+        is_cs = out is None and packed is None and bp_lim is None and self._door.make is not None
+        if is_cs and (found := _in_c(self, arguments, saved, threads)) is not None:
+            return found
         results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
         self._door.open()
         return results
