@@ -256,20 +256,20 @@ _IN_PLACE_OF_OPERANDS = (
 
 
 @located
-def as_operand(given: object) -> Expr:
+def as_operand(operand: object) -> Expr:
     """What an author gave an operator as SymPy has it.
 
     Raises:
         ExpressionError: what is neither an expression, nor a condition, nor a number.
     """
-    if isinstance(given, Expr | Boolean):
-        return given
-    if isinstance(given, Number | np.bool_) or hasattr(given, "_sympy_"):
-        return sympify(given)
-    advice = next((text for kind, text in _IN_PLACE_OF_OPERANDS if isinstance(given, kind)), "")
+    if isinstance(operand, Expr | Boolean):
+        return operand
+    if isinstance(operand, Number | np.bool_) or hasattr(operand, "_sympy_"):
+        return sympify(operand)
+    advice = next((text for kind, text in _IN_PLACE_OF_OPERANDS if isinstance(operand, kind)), "")
     raise ExpressionError(
-        f"{shown(given)} ({type_name(given)}) stands where an operand is expected: a value of the "
-        f"cell, an expression of such, or a number" + (f"; {advice}" if advice else "")
+        f"{shown(operand)} ({type_name(operand)}) stands where an operand is expected: a value of "
+        f"the cell, an expression of such, or a number" + (f"; {advice}" if advice else "")
     )
 
 

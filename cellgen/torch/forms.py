@@ -165,10 +165,10 @@ def _derive(known: Known, gaps: bool) -> bool:
     return True
 
 
-def _how_run(chunk: int, reverse: bool, zeros: bool, narrow: bool, every: int) -> HowRun:
+def _how_run(chunk: int, narrow: bool, options: Options) -> HowRun:
     from cellgen.torch.chunks.cell import HowRun
 
-    return HowRun(chunk, reverse, zeros, narrow, every)
+    return HowRun(chunk, narrow, options)
 
 
 def _check_outputs(cell: ChunkedCell, layout: Layout, how: FormOfCall) -> None:
@@ -214,7 +214,8 @@ def run(
     narrow = is_in_bf16(products, element_name(theta[0].dtype))
     scalars_by_name = dict(zip((item.name for item in layout.scalars), scalars, strict=True))
     every = 1 if wanted is None else wanted.every
-    run_in = _how_run(how.chunk, reverse, zeros, narrow, every)
+    own = Options(reverse=reverse, zero_output_for_mask=zeros, every=every)
+    run_in = _how_run(how.chunk, narrow, own)
     learning = frozenset(layout.theta[place].name for place in layout.learns)
     found = None
     if not (reverse or any(table is not None for table in tables)):
@@ -239,7 +240,7 @@ def _launched(
 
     def exact(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         named = dict(zip(names, tensors, strict=True))
-        how = _how_run(STEPS_OF_CHUNK, False, False, False, 1)
+        how = _how_run(STEPS_OF_CHUNK, False, Options())
         own = layout.sizes(tensors)
         outputs, last = cell.run(named, {}, own, (None, None, None), how, frozenset(names))
         return outputs | last

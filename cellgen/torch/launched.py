@@ -49,7 +49,7 @@ class HigherDerivativeWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Launch:
+class FormLaunch:
     """A cell's kernels for one call: names of arguments, of results, and sizes."""
 
     cell: str
@@ -71,7 +71,7 @@ class Launched(torch.autograd.Function):
     """Both passes of a plan as one function of torch."""
 
     @staticmethod
-    def forward(ctx: Any, launch: Launch, *theta: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, launch: FormLaunch, *theta: Any) -> tuple[Tensor, ...]:
         """Run the forward pass."""
         run = launch.run(theta)
         formed = run.forward()
@@ -82,7 +82,7 @@ class Launched(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients; where they are differentiated, by torch's operators."""
-        launch: Launch = ctx.launch
+        launch: FormLaunch = ctx.launch
         theta = ctx.saved_tensors
         if torch.is_grad_enabled():
             _say_once()
@@ -101,7 +101,7 @@ class Launched(torch.autograd.Function):
 
 
 def _differentiable(
-    launch: Launch, theta: Sequence[Tensor], upstream: Sequence[Tensor], needed: Sequence[bool]
+    launch: FormLaunch, theta: Sequence[Tensor], upstream: Sequence[Tensor], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients that torch can differentiate again."""
     named = launch.exact(theta)
@@ -140,7 +140,7 @@ def module_of(known: Known) -> ModuleType | None:
 
 def launch_of(
     known: Known, sizes: Mapping[str, int], theta: Sequence[Tensor], exact: Exact
-) -> Launch | None:
+) -> FormLaunch | None:
     """The launch of a call without gaps; None where torch's operators run it.
 
     Raises DeviceRunError where the kernels of a device have other results than the equations.
@@ -155,7 +155,7 @@ def launch_of(
     plan = module.PLAN
     names = tuple(item.name for item in known.layout.theta)
     results = (*plan["outputs"], *plan["last"])
-    launch = Launch(known.layout.cell, module, names, results, sizes, exact)
+    launch = FormLaunch(known.layout.cell, module, names, results, sizes, exact)
     if os.environ.get("CELLGEN_PROVE", "1") != "0":
         _prove_once(known, launch, theta[0].device, theta[0].dtype)
     return launch
@@ -169,7 +169,7 @@ def _proved() -> dict[str, bool]:
     return {}
 
 
-def _prove_once(known: Known, launch: Launch, device: torch.device, dtype: torch.dtype) -> None:
+def _prove_once(known: Known, launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
     """Compare once for each device, version and cell; the cache remembers."""
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     version = importlib.metadata.version("triton")
@@ -193,12 +193,14 @@ def _prove_once(known: Known, launch: Launch, device: torch.device, dtype: torch
 
 
 def _farthest(
-    known: Known, launch: Launch, device: torch.device, dtype: torch.dtype
+    known: Known, launch: FormLaunch, device: torch.device, dtype: torch.dtype
 ) -> tuple[float, str]:
     """The largest difference of results and gradients at a small size, and whose it is."""
     sizes = {name: min(size, PROVED_LENGTH) for name, size in launch.sizes.items()}
     sizes |= {"T": PROVED_STEPS, "B": PROVED_ROWS}
-    small = Launch(launch.cell, launch.module, launch.names, launch.results, sizes, launch.exact)
+    small = FormLaunch(
+        launch.cell, launch.module, launch.names, launch.results, sizes, launch.exact
+    )
     generator = torch.Generator().manual_seed(0)
     drawn = [
         torch.rand(known.layout.shape(name, sizes), generator=generator, dtype=torch.float64) * 0.8

@@ -121,7 +121,7 @@ class MemoryLaunches:
         return {**own, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
 
     def _which(self, trains: bool) -> str:
-        scan = next(row for row in self.plan["forward"] if row["kernel"].endswith("_scan"))
+        scan = self.plan["forward"][-1]
         blocks = self.blocks[scan["kernel"]]
         programs = math.prod(self._count(axis, blocks) for axis in scan["grid"])
         is_long = self.sizes["T"] > 2 * self.known["BT"]

@@ -77,7 +77,7 @@ def _blocks_of_shares(m: MemoryText, stream: str) -> Count | None:
 
 
 def _states(m: MemoryText) -> dict[str, BufferPlan]:
-    whole: Shape = ("B", "N", "K", "V") if m.state_at.startswith("ck") else ("B", "N", "V", "K")
+    whole: Shape = ("B", "N", "K", "V") if m.keys_first else ("B", "N", "V", "K")
     state, pairs = m.first.removesuffix("_first"), [(m.first, m.last, whole)]
     names = {m.first: state, m.last: m.name}
     if m.column:

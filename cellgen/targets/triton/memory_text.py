@@ -59,7 +59,7 @@ class MemoryText:
     first: str
     last: str
     states: str
-    state_at: str
+    keys_first: bool
     log_decay: str
     by_key: bool
     by_head: bool
@@ -74,14 +74,13 @@ class MemoryText:
         """Name what a memory's kernels read and write."""
         assert memory.value_axis is not None
         name = str(memory.next)
-        keys_first = memory.key_axis < memory.value_axis
         return MemoryText(
             name,
             equation,
             f"{memory.state}_first",
             f"{name}_last",
             f"{name}_states",
-            "ck[:, None] * V + cv[None, :]" if keys_first else "cv[None, :] * K + ck[:, None]",
+            memory.key_axis < memory.value_axis,
             str(memory.log_decay or ""),
             memory.decay is Decay.KEY,
             memory.decay is Decay.HEAD,
@@ -96,6 +95,12 @@ class MemoryText:
         )
 
     # --- facts ---
+
+    @property
+    def state_at(self) -> str:
+        """Where an entry of a state lies, by key and value."""
+        by_keys, by_values = "ck[:, None] * V + cv[None, :]", "cv[None, :] * K + ck[:, None]"
+        return by_keys if self.keys_first else by_values
 
     @property
     def decays(self) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
+from cellgen.runtime.options import Options
 from cellgen.torch.chunks.layer import Tensors, TorchLayer, row_sizes
 from cellgen.torch.chunks.rows import StepRows, step_rows
 from cellgen.torch.chunks.spelled import Sizes, spelled
@@ -27,16 +28,14 @@ WIDE = (torch.float64, torch.float32)
 
 @dataclass(frozen=True)
 class HowRun:
-    """How a sequence is run: steps of a ``chunk``, and options of functions over time.
+    """How a sequence is run: steps of a ``chunk``, and the options of its call.
 
     With ``narrow`` products have operands in bfloat16.
     """
 
     chunk: int
-    reverse: bool = False
-    zero_output_for_mask: bool = False
-    narrow: bool = False
-    every: int = 1
+    narrow: bool
+    options: Options
 
 
 class LayersOverTime:
@@ -80,7 +79,7 @@ class LayersOverTime:
             {name: by_row[name] for name in self.reads}, row_sizes(rows, sizes), how.narrow
         )
         by_row |= post
-        return {name: rows.output(by_row[name], how.every) for name in self.outputs}, last
+        return {name: rows.output(by_row[name], how.options.every) for name in self.outputs}, last
 
     def _by_row(self, name: str, tensor: Tensor, rows: StepRows) -> Tensor:
         if name in self.inputs:
@@ -131,8 +130,8 @@ class ChunkedCell:
             lengths=lengths,
             mask=mask,
             reset=reset,
-            reverse=how.reverse,
-            zero_output_for_mask=how.zero_output_for_mask,
+            reverse=how.options.reverse,
+            zero_output_for_mask=how.options.zero_output_for_mask,
         )
         over_time = self._over_time[rows.valid is not None]
         read = {n: wide(t if n in learning else t.detach()) for n, t in tensors.items()}
