@@ -24,6 +24,7 @@ from torch import Tensor
 from cellgen import api
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache
+from cellgen.runtime.triton.assembler import require_assembler
 from cellgen.runtime.triton.kernel import TritonKernel
 from cellgen.torch.errors import DeviceRunError
 from cellgen.torch.modes import is_transforming
@@ -143,7 +144,8 @@ def launch_of(
 ) -> FormLaunch | None:
     """The launch of a call without gaps; None where torch's operators run it.
 
-    Raises DeviceRunError where the kernels of a device have other results than the equations.
+    Raises DeviceRunError where the kernels of a device have other results than the equations,
+    DeviceError for an assembler that is known to be wrong.
     """
     if torch.compiler.is_compiling() or is_transforming() or known.layout.scalars:
         return None
@@ -153,12 +155,20 @@ def launch_of(
     if module is None:
         return None
     plan = module.PLAN
+    if plan.get("memories"):  # products of matrices, which assemblers have spoilt
+        _require_assembler(known.layout.cell, theta[0].device)
     names = tuple(item.name for item in known.layout.theta)
     results = (*plan["outputs"], *plan["last"])
     launch = FormLaunch(known.layout.cell, module, names, results, sizes, exact)
     if os.environ.get("CELLGEN_PROVE", "1") != "0":
         _prove_once(known, launch, theta[0].device, theta[0].dtype)
     return launch
+
+
+def _require_assembler(cell: str, device: torch.device) -> None:
+    if device.type == "cuda" and torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        require_assembler(cell, 10 * major + minor)
 
 
 # --- the proof at first use ----------------------------------------------------------------------
