@@ -111,7 +111,7 @@ CELLGEN_STATIC void cg_choose_for(const cg_function *f, const int64_t *given, in
     const int64_t bytes = b.modes.products == CG_INT8 ? 1 : halves ? 2 : (int64_t)sizeof(real);
     *plan = cellgen_choose_plan(n[0], n[1], threads, bytes * weights, part->can_split,
                                 free_partitions, cg_row_blocks(f, n, extent), constants);
-    if (b.modes.bf16_way == CELLGEN_BF16_TILES && plan->hoist && CELLGEN_AMX_WINDOW_STEPS * n[1] > plan->window_rows)
+    if (b.modes.bf16_way == CELLGEN_BF16_TILES && CELLGEN_AMX_WINDOW_STEPS * n[1] > plan->window_rows)
         plan->window_rows = cellgen_chunk_rows(n[0], n[1], CELLGEN_AMX_WINDOW_STEPS * n[1]);
 }
 

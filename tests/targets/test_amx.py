@@ -332,3 +332,44 @@ def test_weights_in_int8_have_the_bits_of_rows_in_fixed_point(
         for of, expected in zip(sizes, found[""][::2], strict=True):
             run = kernel.sequence_forward(**drawn("lstm", *of), products=INT8)
             assert digest(run._asdict()) == expected, of
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+WITHIN_ITS_WORKSPACE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "min_gru.h"
+#include "cellgen_team.h"
+enum { T = 8, B = 60, I = 8, H = 512, BEHIND = 1 << 22 };
+static float zeros[T * B * H];
+int main(int count, char **words)
+{
+    cellgen_options options = {0};
+    options.products = CELLGEN_PRODUCTS_BF16;
+    const int64_t bytes = min_gru_sequence_forward_workspace_size_f32(T, B, I, H, &options);
+    char *workspace = aligned_alloc(64, (size_t)(bytes + 63) / 64 * 64 + BEHIND);
+    memset(workspace + bytes, 0x5a, BEHIND);
+    min_gru_sequence_forward_args_f32 args = {
+        .x = zeros, .h_prev = zeros, .w_z = zeros, .b_z = zeros, .w_n = zeros, .b_n = zeros,
+        .h = zeros, .h_last = calloc(B * H, sizeof(float)), .workspace = workspace,
+        .workspace_bytes = bytes, .team = cellgen_team_create(atoi(words[count - 1])),
+        .options = &options};
+    const int code = min_gru_sequence_forward_f32(T, B, I, H, &args);
+    int64_t over = 0;
+    for (int64_t i = 0; i < BEHIND; ++i) over += workspace[bytes + i] != 0x5a;
+    printf("%d %d\\n", code, (int)over);
+    return 0;
+}
+"""
+
+
+def test_threads_write_nothing_behind_the_workspace(tmp_path: Path) -> None:
+    """Its size is that of any number of threads; they choose windows of steps by shape alone."""
+    source, generated = tmp_path / "workspace.c", include_folder().parent
+    source.write_text(WITHIN_ITS_WORKSPACE)
+    files = [generated / "min_gru/min_gru.c", *sorted(include_folder().glob("cellgen_driver_*.c"))]
+    flags = (EMULATED, "-O1", f"-I{generated / 'min_gru'}", *map(str, files), "-lpthread")
+    made = program(tmp_path, *flags, source=source)
+    assert [said(made, threads) for threads in "148"] == ["0 0\n"] * 3
