@@ -136,7 +136,7 @@ def test_nothing_published_names_a_machine():
 def test_the_bridges_are_tested_at_every_landing():
     """Files of tests that leave themselves out where another framework is missing."""
     missing = re.compile(
-        r'^(\w+ = )?pytest.importorskip\("(torch|jax|onnx)"|^ +collect_ignore_glob', re.M
+        r'^(\w+ = )?pytest.importorskip\("(torch|jax|onnx|triton)"|^ +collect_ignore_glob', re.M
     )
     bridges = [p for p in ROOT.glob("tests/**/*.py") if missing.search(p.read_text("utf-8"))]
     assert {path.parent.name for path in bridges} >= {"torch", "jax", "onnx"}
@@ -212,3 +212,15 @@ def test_measurements_are_lab_notes_and_the_page_of_benchmarks_is_short():
         written = note.read_text(encoding="utf-8")
         assert written.startswith(f"# {note.name[:4]} "), note
         assert "**Question.**" in written, note
+
+
+def test_every_variable_of_the_environment_is_documented():
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    named = re.compile(r"""(?:environ(?:\.get\(|\[)|VARIABLE\w* = )"(CELLGEN_\w+)\"""")
+    used = {
+        name
+        for path in (ROOT / "cellgen").rglob("*.py")
+        for name in named.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(used) >= 10
+    assert sorted(name for name in used if f"`{name}`" not in page) == []
