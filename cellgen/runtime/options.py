@@ -50,6 +50,7 @@ class Option:
     ``functions`` are those that take it. ``axes`` and ``dtypes`` are those of an array.
     ``c`` are the members that it sets; with ``inverted`` the one is 1 where the option is off. Of
     ``choices`` the member is the number of the one chosen; of names, 1 where some are left out.
+    ``forward_choices`` are those that a forward pass alone takes.
     ``on_device`` says whether kernels of CUDA have it. ``layers`` says which layers of a stack get
     it: all, the last one, or none. With ``of_run`` the saved arrays of a forward run
     say it to the backward pass; ``of_call``: which may take another one. ``fewest`` is the least
@@ -67,6 +68,7 @@ class Option:
     c: tuple[Member, ...] = ()
     inverted: bool = False
     choices: tuple[object, ...] = ()
+    forward_choices: tuple[object, ...] = ()
     on_device: bool = False
     layers: str = ""
     of_run: bool = False
@@ -79,6 +81,12 @@ class Option:
     def numbered(self) -> bool:
         """Whether it is a number in C, and so in operators of torch and programs of XLA."""
         return bool(self.c) and self.kind in (SWITCH, STEPS, CHOICE, NAMES)
+
+    def choices_in(self, function: str) -> tuple[object, ...]:
+        """The choices that a function takes, each in the place of its number."""
+        if function == FORWARD:
+            return self.choices
+        return tuple(choice for choice in self.choices if choice not in self.forward_choices)
 
     def default_in(self, function: str) -> object:
         """The default of the keyword: a backward pass asks the run that saved."""
@@ -276,6 +284,7 @@ class Options:
             "rounded",
             kind=CHOICE,
             choices=(FULL, BF16, INT8),
+            forward_choices=(INT8,),
             c=(
                 Member(
                     "products",

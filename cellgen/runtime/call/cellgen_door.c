@@ -3,7 +3,8 @@
  *
  * A Door is one function of a kernel, as door.py tells of it. What it does not take, or comes to any harm before the
  * kernel runs, gives None and has changed nothing: Python then makes the whole call by itself, and has the words for
- * what is wrong. A Door never changes, so that threads share it. */
+ * what is wrong. What else is raised where memory for results is made, as by the handler of a signal, goes on to the
+ * caller. A Door never changes, so that threads share it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
@@ -61,6 +62,7 @@ typedef struct {
 } Making;
 
 enum { SMALL = 1 << 16 }; /* bytes below which malloc serves well; host/memory.py has it */
+static const int64_t MOST = (int64_t)1 << 60; /* bytes of an array that NumPy can describe */
 
 /* --- doors -------------------------------------------------------------------------------------- */
 
@@ -202,14 +204,16 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
 
 /* --- a call ------------------------------------------------------------------------------------- */
 
-/* An array for a result; NULL, and no error, where there is no memory. */
+/* An array for a result; NULL where there is none, with the error that this is. */
 static void *allocate(cg_call *call, int64_t member, int64_t rank, const int64_t *length, int is_zero) {
     Making *making = call->door;
     npy_intp shape[CG_AXES];
+    const double bytes = cg_count(rank, length) * (making->type == NPY_FLOAT ? 4 : 8);
+    if (bytes > (double)MOST) return PyErr_NoMemory();
     PyArray_Descr *element = PyArray_DescrFromType(making->type);
     PyObject *made = NULL;
     for (int64_t axis = 0; axis < rank; axis++) shape[axis] = (npy_intp)length[axis];
-    if (cg_count(rank, length) * (making->type == NPY_FLOAT ? 4 : 8) < SMALL) {
+    if (bytes < SMALL) {
         made = PyArray_NewFromDescr(&PyArray_Type, element, (int)rank, shape, NULL, NULL, 0, NULL);
     } else {
         PyObject *lengths = PyArray_IntTupleFromIntp((int)rank, shape);
@@ -218,10 +222,7 @@ static void *allocate(cg_call *call, int64_t member, int64_t rank, const int64_t
         Py_DECREF(element);
     }
     making->result[member] = made;
-    if (!made) {
-        PyErr_Clear();
-        return NULL;
-    }
+    if (!made) return NULL;
     if (is_zero) memset(PyArray_DATA((PyArrayObject *)made), 0, (size_t)PyArray_NBYTES((PyArrayObject *)made));
     return PyArray_DATA((PyArrayObject *)made);
 }
@@ -350,14 +351,17 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     int goes_on = take_keywords(&making, args[0]) && settle(&making);
     making.call.entry = door->entry[making.type == NPY_DOUBLE];
     goes_on = goes_on && !cg_check(&making.call) && place_tables(&making) && has_sizes(&making.call, args[6]) &&
-              fits_packed(&making) &&
-              !cg_prepare(&making.call, (void *)(uintptr_t)memory, bytes, (void *)(uintptr_t)team) && run(&making.call);
+              fits_packed(&making);
+    PyErr_Clear(); /* of numbers that are too large: no code of others has run */
+    goes_on = goes_on && !cg_prepare(&making.call, (void *)(uintptr_t)memory, bytes, (void *)(uintptr_t)team) &&
+              run(&making.call);
     if (goes_on) all = give(&making);
     for (int64_t m = door->function->arguments; m < door->function->members; m++) Py_XDECREF(making.result[m]);
     if (making.lengths != making.few_lengths) PyMem_Free(making.lengths);
-    if (!all && PyErr_Occurred()) PyErr_Clear();
-    if (!all) Py_RETURN_NONE;
-    return all;
+    if (all) return all;
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
+    PyErr_Clear();
+    Py_RETURN_NONE;
 }
 
 /* --- the module --------------------------------------------------------------------------------- */

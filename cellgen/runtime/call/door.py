@@ -186,7 +186,8 @@ def _keyword(option: Option, function: Function) -> Keyword | None:
         return name, TABLE, TABLES.index(name), 0, True, None
     kinds = {SWITCH: SWITCHED, STEPS: COUNTED, CHOICE: CHOSEN}
     if option in NUMBERED and option.kind in kinds:
-        return name, kinds[option.kind], number, option.fewest, may_be_none, option.choices
+        choices = option.choices_in(function.name)
+        return name, kinds[option.kind], number, option.fewest, may_be_none, choices
     return name, CONSTANT, 0, 0, may_be_none, default
 
 

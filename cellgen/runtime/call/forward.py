@@ -19,6 +19,7 @@ from cellgen.runtime.call.over_time import TimeFunction, by_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
+from cellgen.runtime.call.runs import bits_of
 from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer
@@ -53,17 +54,18 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        door, whole = self._door, arguments
+        door: Door | None = self._door
+        whole = arguments
         if packed is not None:
             door, whole = self._with_packed(arguments, packed)
-        if out is None and (save is False or save is True):
+        if door is not None and out is None and (save is False or save is True):
             found = by_c(self, door, whole, threads, save, None)
             if found is not None:
                 return self._with_saved(found, whole) if save else found
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
         if packed is None:
-            door.open()
-        elif plan is not None and door is not self._door:
+            self._door.open()
+        elif plan is not None and door is not None:
             door.open(self._packing.layout(packed, plan.fits, FULL))
         return results
 
@@ -72,7 +74,7 @@ class SequenceForward(TimeFunction):
         fields, arrays, dims = found
         scalars = self._runs.scalars(arguments)
         stated = [n for n in self._chosen if n in arguments and n not in TABLES]
-        key = (dims, scalars, *[(name, arguments[name]) for name in stated])
+        key = (dims, bits_of(scalars), *[(name, arguments[name]) for name in stated])
         run = self._described.get(key)
         if run is None:
             options = checked_options(self.__qualname__, {n: arguments[n] for n in stated})
@@ -139,14 +141,17 @@ class SequenceForward(TimeFunction):
 
     def _with_packed(
         self, arguments: dict[str, object], packed: Packed
-    ) -> tuple[Door, dict[str, object]]:
-        """The way into C of calls with packed weights, and all arguments of one, these too."""
+    ) -> tuple[Door | None, dict[str, object]]:
+        """The way into C of calls with packed weights, and all arguments of one, these too.
+
+        None for a call that Python makes.
+        """
         if type(packed) is not Packed or packed.weights.products != FULL:
-            return Door(self._kernel, self.function, self.result), arguments
+            return None, arguments
         weights = packed.weights
         whole = {**arguments, **dict(weights.arguments), "packed": weights}
         if len(whole) != len(arguments) + len(weights.arguments) + 1:
-            return Door(self._kernel, self.function, self.result), arguments  # Python compares them
+            return None, arguments  # Python compares weights that are given too
         door = packed.doors.get(self)
         if not isinstance(door, Door):
             door = packed.doors[self] = Door(self._kernel, self.function, self.result)

@@ -34,6 +34,11 @@ _OWN = frozenset(name for name in OF_RUN if not ROWS[name].of_call)
 """What a run alone says."""
 
 
+def bits_of(scalars: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ...]:
+    """Run-time scalars as keys: 0.0 and -0.0 are two, and a NaN is itself."""
+    return tuple((name, float.hex(value)) for name, value in scalars)
+
+
 def _where(runs: Runs) -> str:
     return runs.where
 
@@ -68,7 +73,8 @@ class Runs:
         copied: bool,
     ) -> ForwardRun:
         """Write down how a run that saves was made; ``copied``: its tables of steps are copies."""
-        known = self._known.get((dims, scalars)) if options is NONE else None
+        key = dims, bits_of(scalars)
+        known = self._known.get(key) if options is NONE else None
         if known is not None:
             return known
         sizes = dict(zip(self._function.dims, dims, strict=True))
@@ -93,7 +99,7 @@ class Runs:
         if options is NONE:
             if len(self._known) >= KEPT_PLANS:
                 self._known.clear()
-            self._known[dims, scalars] = run = run._replace(options=NONE)
+            self._known[key] = run = run._replace(options=NONE)
         return run
 
     @named_in_memory_errors(_where)
@@ -111,19 +117,22 @@ class Runs:
     ) -> dict[str, object] | None:
         """The arguments of a call with what a run saved; None where more has to be looked at."""
         options = run.options
-        if run.dims != self._function.dims or run.digest != self._kernel.digest() or saved._whole:
+        if run.checkpoint or saved._whole:  # what is saved is not what the function takes
+            return None
+        if run.dims != self._function.dims or run.digest != self._kernel.digest():
             return None
         whole = {**arguments, **dict(zip(self._takes, saved, strict=True))}
         if options is NONE and not run.scalars:
             return whole if _OWN.isdisjoint(arguments) else None
         of_run = {n: v for n, v in run.scalars if n in self._scalars}
         of_run |= {n: v for n in OF_RUN if (v := getattr(options, n)) is not getattr(NONE, n)}
-        swaps = arguments.get("batch_first", options.batch_first) is not False
-        if run.checkpoint or (swaps and not (options.mask is None and options.reset is None)):
+        whole |= {n: v for n, v in of_run.items() if arguments.get(n) is None}
+        swaps = whole.get("batch_first", False) is not False
+        if swaps and not (options.mask is None and options.reset is None):
             return None
         if not (_OWN.isdisjoint(arguments) and self._scalars.keys().isdisjoint(arguments)):
             return None
-        return {**of_run, **whole}
+        return whole
 
     def take(self, arguments: dict[str, object], saved: object) -> ForwardRun | None:
         """Unfold ``saved`` into the arguments that come from the forward pass; return its run.

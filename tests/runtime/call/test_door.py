@@ -302,6 +302,54 @@ def test_a_backward_pass_goes_by_its_run(name: str, steps: dict[str, Any]) -> No
         require_same(called(backward, call)[0], by_python(backward, call))
 
 
+def test_a_run_with_checkpoints_is_pythons_backwards() -> None:
+    backward: Any = kernel("gru").functions["sequence_backward"]
+    function: Any = kernel("gru").functions["sequence_forward"]
+    taught(backward, upstream_of(backward, *run_of(function, {}, {})))
+    kept: list[dict[str, Any]] = [{"checkpoint": 1}, {"checkpoint": 2}, {"checkpoint": 4}]
+    for more in (*kept, {"memory_limit": 1500}):
+        call = given(function.function, T=20)
+        run = function(**call, **more, save=True)
+        assert run.saved.run.checkpoint
+        wanted = {**given(backward.function, T=20), **call, "h": run.h, "saved": run.saved}
+        wanted = {n: a for n, a in wanted.items() if n not in backward._runs._takes}
+        found, in_c = called(backward, wanted)
+        assert not in_c
+        require_same(found, by_python(backward, wanted))
+        assert not isinstance(found, Exception)
+
+
+def test_options_that_are_none_are_as_the_run_had_them() -> None:
+    backward: Any = kernel("gru").functions["sequence_backward"]
+    function: Any = kernel("gru").functions["sequence_forward"]
+    taught(backward, upstream_of(backward, *run_of(function, {}, {})))
+    call = given(function.function, T=3, B=3)
+    run = function(**call, batch_first=True, save=True)
+    wanted = {**given(backward.function, T=3, B=3), **call, "h": run.h, "saved": run.saved}
+    wanted = {n: a for n, a in wanted.items() if n not in run.saved._fields}
+    expected = by_python(backward, wanted)
+    for names in (("batch_first",), ("every",), ("every", "batch_first")):
+        stated = {**wanted, **dict.fromkeys(names)}
+        found, in_c = called(backward, stated)
+        assert in_c
+        require_same(found, expected)
+        require_same(by_python(backward, stated), expected)
+
+
+def test_products_of_a_backward_pass_are_those_that_it_has() -> None:
+    backward: Any = kernel("gru").functions["sequence_backward"]
+    function: Any = kernel("gru").functions["sequence_forward"]
+    wanted = upstream_of(backward, *run_of(function, {}, {}))
+    taught(backward, wanted)
+    for products, is_cs in (("full", True), ("bf16", True), ("int8", False)):
+        stated = {**wanted, "products": products}
+        expected = by_python(backward, stated)
+        found, in_c = called(backward, stated)
+        assert in_c == is_cs
+        assert isinstance(found, ArgumentError) != is_cs
+        require_same(found, expected)
+
+
 def run_of(function: Any, steps: dict[str, Any], more: dict[str, Any]) -> tuple[Any, Any]:
     call = given(function.function)
     return call, function(**call, **steps, **more, save=True)
@@ -414,6 +462,35 @@ def test_packed_weights_are_ordinary_too(name: str) -> None:
     found, in_c = called(function, {**call, "packed": one})
     assert not in_c
     assert isinstance(found, ArgumentError)
+
+
+def test_calls_that_python_makes_make_no_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = given(function.function)
+    packed = kernel("gru").pack(**weights_of("gru"))
+    taught(function, call)
+    made: list[object] = []
+    monkeypatch.setattr(Door, "_made", lambda *parts: made.append(parts))
+    weights = {n: a for n, a in packed.arguments.items() if n in call}
+    expected = by_python(function, call)
+    for _ in range(3):
+        require_same(function(**{**call, **weights}, packed=packed), expected)
+    assert not made
+    assert not packed.doors
+
+
+def test_zeros_of_both_signs_are_two_scalars() -> None:
+    function: Any = cellgen.load("antisymmetric_rnn").functions["sequence_forward"]
+    call = given(function.function)
+    for _ in range(2):  # by Python, then by C
+        for eps in (0.0, -0.0):
+            scalars = dict(function(**call, eps=eps, save=True).saved.run.scalars)
+            assert str(scalars["eps"]) == str(eps)
+    assert called(function, {**call, "eps": 0.0, "save": True})[1]
+    known = len(function._described)
+    for _ in range(3):
+        function(**call, eps=float("nan"), save=True)
+    assert len(function._described) == known + 1
 
 
 def weights_of(name: str) -> dict[str, Any]:
@@ -722,6 +799,34 @@ def test_a_call_without_memory_is_pythons(extension_in_c: ModuleType) -> None:
     after = sys.getallocatedblocks(), sys.getrefcount(call["x"])
     assert after[0] - before < 100
     assert after[1] == references
+
+
+@pytest.mark.parametrize("save", [False, True])
+def test_what_a_signal_raises_is_raised(extension_in_c: ModuleType, save: bool) -> None:
+    """Handlers of signals run where Python makes memory for large results."""
+    function: Any = kernel("gru").functions["sequence_forward"]
+    call = given(function.function, T=100, B=100)
+    function(**call, threads=1, save=True)
+    address, size = per_thread.memory.address, per_thread.memory.bytes
+    raised: list[BaseException] = [KeyboardInterrupt("Ctrl-C"), TimeoutError("too long")]
+    for error in raised:
+        times: list[int] = []
+
+        def empty(*parts: Any, error: BaseException = error, times: Any = times) -> Any:
+            times.append(1)
+            if len(times) == 1 + save:
+                raise error
+            return np.empty(*parts)
+
+        made = door_of(extension_in_c, function, empty).make
+        references = sys.getrefcount(call["x"])
+        with pytest.raises(type(error), match=str(error)):
+            made(call, save, address, size, 0, -1, None)
+        after = sys.getrefcount(call["x"])
+        assert after == references
+        assert len(times) == 1 + save
+        assert made({**call, "every": 1 << 70}, save, address, size, 0, -1, None) is None
+        assert made(call, save, address, size, 0, -1, None) is not None
 
 
 def test_what_is_described_badly_is_refused(extension_in_c: ModuleType) -> None:
