@@ -28,6 +28,9 @@ quiet machine."""
 
 UNFIT = ERROR_CODES[UNFIT_PLAN]
 
+WINDOW_STEPS = 4
+"""Steps of a window of products formed ahead that share far weights, as calls on AMX take them."""
+
 CHUNKS = (1, 2, 4)
 """Lengths of a chunk of what is deferred, as multiples of the constant that plans are chosen by."""
 
@@ -47,6 +50,9 @@ def candidates(
         shared = other.threads == 1 or other.by_units
         if not chunked and shared and steps > 1 and rows < other.window_rows:
             found.append(replace(other, hoist=not other.hoist, unpacked=False))
+    if not chunked and min(WINDOW_STEPS, steps) * rows > plan.window_rows:
+        longer = min(WINDOW_STEPS, steps) * rows
+        found += [replace(other, window_rows=longer) for other in found if other.hoist]
     if chunked and rows:
         row_block = -(-rows // plan.row_blocks)  # the rows of the longest
         for multiple in CHUNKS:

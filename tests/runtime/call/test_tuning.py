@@ -84,6 +84,9 @@ def test_few_plans_come_into_question():
     assert tuning.candidates(one, 100, 192) == (one,)
     assert tuning.candidates(one, 100, 2) == (one, replace(one, hoist=True))
     assert tuning.candidates(one, 1, 2) == (one,)
+    far = replace(one, hoist=True, window_rows=192)
+    assert replace(far, window_rows=4 * 192) in tuning.candidates(far, 100, 192)
+    assert far.window_rows == max(p.window_rows for p in tuning.candidates(far, 100, 48))
     found = tuning.candidates(PLAN, 100, 2)
     assert found == (PLAN, OTHER, replace(PLAN, hoist=True))
 
