@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cellgen import Cell
-from cellgen.cells import GRU, LSTM, MLSTM, GRUResetBefore
+from cellgen.cells import GRU, LRU, LSTM, MLSTM, GRUBlockCell, GRUResetBefore
 from cellgen.errors import DerivationError
 from cellgen.pipeline import planned
 from cellgen.schedule.lower import TimePlan, lower
-from cellgen.schedule.lower.plan import How, StagePlan, StripPlan
+from cellgen.schedule.lower.plan import How, Place, StagePlan, StripPlan
 from cellgen.schedule.lower.strips import with_strips
 from cellgen.schedule.lower.verify import verify
 
@@ -59,19 +59,78 @@ def test_a_stage_that_comes_too_late_is_found() -> None:
         assert "before it is written" in fault(with_stages(plan, 0, turned))
 
 
-def test_an_array_for_two_values_that_are_live_at_once_is_found() -> None:
-    _, backward = plans(GRUResetBefore)
-    part = backward.parts[0]
-    kept = [place for place in part.places if place.how is How.KEPT]
-    assert len(kept) >= 2
-    shared = {kept[1]: replace(kept[1], of=kept[0].of)}
+CELLS = (GRU, LSTM, GRUResetBefore, MLSTM, LRU, GRUBlockCell)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda c: c.definition.name)
+def test_any_stage_that_is_left_out_is_found(cell: type[Cell]) -> None:
+    """What it alone writes was in no place before: no array of the workspace, no result."""
+    for lowered in plans(cell):
+        for plan in dict.fromkeys((lowered, with_strips(lowered))):
+            for number, part in enumerate(plan.parts):
+                meeting = tuple(replace(stage, barrier=True) for stage in part.stages)
+                for at in range(len(meeting)):
+                    stages = (*meeting[:at], *meeting[at + 1 :])
+                    assert "written" in fault(with_stages(plan, number, stages))
+
+
+def elsewhere(plan: TimePlan, number: int, places: dict[Place, Place]) -> TimePlan:
+    """The plan with other places in one part."""
 
     def moved(stage: StagePlan) -> StagePlan:
-        return replace(stage, uses=tuple(shared.get(place, place) for place in stage.uses))
+        return replace(stage, uses=tuple(places.get(place, place) for place in stage.uses))
 
-    places = tuple(shared.get(place, place) for place in part.places)
-    parts = (replace(part, places=places, stages=tuple(map(moved, part.stages))), backward.parts[1])
-    assert "overwrote" in fault(replace(backward, parts=parts))
+    part = plan.parts[number]
+    own = tuple(places.get(place, place) for place in part.places)
+    part = replace(part, places=own, stages=tuple(map(moved, part.stages)))
+    parts = (*plan.parts[:number], part, *plan.parts[number + 1 :])
+    return replace(plan, parts=parts)
+
+
+def test_an_array_for_two_values_that_are_live_at_once_is_found() -> None:
+    _, backward = plans(GRUResetBefore)
+    kept = [place for place in backward.parts[0].places if place.how is How.KEPT]
+    assert len(kept) >= 2
+    shared = {kept[1]: replace(kept[1], of=kept[0].of)}
+    assert "overwrote" in fault(elsewhere(backward, 0, shared))
+
+
+def deferred_places(plan: TimePlan) -> dict[str, Place]:
+    assert plan.parts[1].name == "deferred"
+    return {place.buffer.name: place for place in plan.parts[1].places}
+
+
+def test_the_deferred_part_reads_each_value_where_it_was_kept() -> None:
+    """Not in the array of another gate."""
+    _, backward = plans(GRU)
+    places = deferred_places(backward)
+    r, z = places["d_r_bar"], places["d_z_bar"]
+    wrong = elsewhere(backward, 1, {r: replace(r, of=z.of)})
+    assert "reads d_r_bar, which d_z_bar overwrote" in fault(wrong)
+
+
+def test_two_weight_gradients_in_one_result_are_found() -> None:
+    _, backward = plans(GRU)
+    places = deferred_places(backward)
+    r, z = places["d_u_r"], places["d_u_z"]
+    wrong = elsewhere(backward, 1, {r: replace(r, of=z.of)})
+    assert "writes d_u_z over the result d_u_r" in fault(wrong)
+
+
+def test_a_sum_over_rows_without_its_groups_is_found() -> None:
+    """Memory of the groups, where the sum over them finds nothing."""
+    _, backward = plans(GRU)
+    places = deferred_places(backward)
+    r, z = places["d_b_r"], places["d_b_z"]
+    wrong = elsewhere(backward, 1, {r: replace(r, of=z.of)})
+    assert f"d_b_r is the sum of {r.of}, which is never written" in fault(wrong)
+
+
+def test_an_epilogue_without_its_stages_is_found() -> None:
+    _, backward = plans(LRU)
+    assert backward.epilogue is not None
+    epilogue = replace(backward.epilogue, stages=backward.epilogue.stages[:-1])
+    assert "is never written" in fault(replace(backward, epilogue=epilogue))
 
 
 def test_a_state_in_place_that_is_read_afterwards_is_found() -> None:

@@ -1,9 +1,12 @@
 """Follow a time plan over a few steps: what is read is there, and threads meet where they have to.
 
-Input: ``TimePlan``. Three rules hold of each part, address by address (an array and a step):
+Input: ``TimePlan``. Four rules hold, address by address (an array and a step):
 
 - nothing is read before it is written, in memory of the workspace or in a result of the caller;
-- nothing is overwritten while it is live: what is read is the value that was written there last;
+  the prologue, and copies of the caller's rows, are there from the start;
+- nothing is overwritten while it is live: what is read is the value that was written there last,
+  and a result keeps the value that it is of. The deferred part reads those of all steps;
+- after the last part every result is written;
 - where threads share units, they meet between a write and what another thread reads or writes
   there, and between a read and what another thread writes there. A thread has the same units in
   every stage of as many units. Of the deferred part threads share rows, or the results of products.
@@ -14,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from sympy import Add, Expr, expand
 
 from cellgen.schedule.lower.plan import (
     GroupPlan,
@@ -96,20 +101,23 @@ class PlanFlow:
         states = self.plan.states
         self.by_name = {state.name: state for state in states}
         self.by_previous = {state.previous: state for state in states}
-        given = {of for _, of, in_memory in self.plan.once_places if in_memory}
-        given |= {item.memory for item in self.plan.constants}
-        self.given = given
-
-    def written(self) -> frozenset[tuple[str, str]]:
-        """The arrays that the plan writes, by kind and name."""
-        return frozenset(
-            (kind, name)
+        self.memory = {item.name for item in self.plan.memory}
+        first = self.plan.prologue.buffers if self.plan.prologue else ()
+        made = {buffer for buffer in first if buffer.kind is not BufferKind.ARGUMENT}
+        self.prepared = {of for buffer, of, _ in self.plan.once_places if buffer in made}
+        self.prepared |= {item.memory for item in self.plan.constants}
+        self.results = {
+            place.of
             for part in self.plan.parts
-            for stage in part.stages
-            for reach in reaches(stage)
-            if reach.writes
-            for (kind, name, _), _ in self.at(_place(stage, reach.buffer), 0)
-        )
+            for place in part.places
+            if place.buffer.kind is BufferKind.RESULT and place.of not in self.memory
+        }
+
+    def of_caller(self, place: Place) -> bool:
+        """Whether a part finds there what the caller gives."""
+        arguments = (BufferKind.ARGUMENT, BufferKind.OPTIONAL)
+        inside = place.of in self.memory or place.of in self.results
+        return place.buffer.kind in arguments and not inside
 
     def at(self, place: Place, step: int) -> Iterator[tuple[Address, Tag]]:
         """Where a place is at a step, and what belongs there."""
@@ -143,52 +151,123 @@ def _place(stage: StagePlan, buffer: Buffer) -> Place:
 
 
 def faults_of(plan: TimePlan) -> Iterator[str]:
-    """Say what is read where it is not, and where a barrier is missing."""
+    """Say what is read where it is not, what is never written, and where a barrier is missing."""
     flow = PlanFlow(plan)
-    written = flow.written()
     for part in plan.parts:
-        numbers = [0] if part.name == "deferred" else list(range(STEPS))
-        if part.name == "reverse":
-            numbers.reverse()
-        yield from _unwritten(flow, part, numbers, written)
+        yield from _followed(flow, part)
         if part.can_split or part.name == "deferred":
-            yield from _races(flow, part, numbers)
+            yield from _races(flow, part, _steps(part))
+    yield from _sums(flow)
+    yield from _unwritten_results(flow)
 
 
-def _unwritten(
-    flow: PlanFlow, part: PartPlan, steps: list[int], written: frozenset[tuple[str, str]]
-) -> Iterator[str]:
-    """Reads of what is not there."""
-    for step in steps:
+def _steps(part: PartPlan) -> list[int]:
+    """The steps of a part in its order; of the deferred part one stands for all."""
+    numbers = [0] if part.name == "deferred" else list(range(STEPS))
+    return numbers[::-1] if part.name == "reverse" else numbers
+
+
+def _followed(flow: PlanFlow, part: PartPlan) -> Iterator[str]:
+    """Reads of what is not there, and writes over results."""
+    for step in _steps(part):
         for stage in part.stages:
             for reach in reaches(stage):
-                for address, tag in flow.at(_place(stage, reach.buffer), step):
+                place = _place(stage, reach.buffer)
+                for address, tag in flow.at(place, step):
                     if reach.writes:
+                        yield from _overwritten(flow, stage, address, tag)
                         flow.there[address] = tag
-                    elif address[:2] in written and not _came(flow, part, address, tag, steps[0]):
+                    elif not _came(flow, part, place, address, tag):
                         what = _lacks(flow, part, address, tag)
                         if what:
                             yield f"{stage.name} reads {reach.buffer.name}{what}"
 
 
+def _overwritten(flow: PlanFlow, stage: StagePlan, address: Address, tag: Tag) -> Iterator[str]:
+    """A result of another value that is lost."""
+    before = flow.there.get(address, tag)
+    if address[1] in flow.results and before[0] != tag[0]:
+        yield f"{stage.name} writes {tag[0]} over the result {before[0]}"
+
+
 def _lacks(flow: PlanFlow, part: PartPlan, address: Address, tag: Tag) -> str:
     """What is wrong with what lies at an address, or nothing."""
-    kind, name, number = address
-    across = part.name == "deferred"
-    found = flow.there.get((kind, name, number)) or (across and flow.there.get((kind, name, 0)))
-    if not found:
-        return " before it is written"
-    return "" if across or found == tag else f", which {found[0]} overwrote"
+    kind, name, _ = address
+    tags = [(address, tag)]
+    if part.name == "deferred" and (kind, name, ALL) not in flow.there:
+        tags = [((kind, name, step), (tag[0], step)) for step in range(STEPS)]
+    for where, belongs in tags:
+        lies = flow.there.get(where)
+        if lies is None:
+            return " before it is written"
+        if lies != belongs:
+            return f", which {lies[0]} overwrote"
+    return ""
 
 
-def _came(flow: PlanFlow, part: PartPlan, address: Address, tag: Tag, first: int) -> bool:
-    """Whether the caller gave it: a state before the first step, a gradient behind the last one."""
+def _came(flow: PlanFlow, part: PartPlan, place: Place, address: Address, tag: Tag) -> bool:
+    """Whether it is there from the start.
+
+    A state before the first step and a gradient behind the last one are, what the caller gives, and
+    what the prologue forms.
+    """
     kind, name, _ = address
     if kind == "state":
         return flow.plan.backward or tag[1] < 0
     if kind == "gradient of a state":
-        return part.name == "reverse" and tag[1] > first
-    return name in flow.given
+        return part.name == "reverse" and tag[1] > STEPS - 1
+    return name in flow.prepared or flow.of_caller(place)
+
+
+def _sums(flow: PlanFlow) -> Iterator[str]:
+    """Sums over rows and steps that nothing is added up for; the others are written then."""
+    plan = flow.plan
+    shares = [(total.of, total.in_memory, total.groups) for total in plan.sums]
+    shares += [(total.of, total.in_memory, total.summand) for total in plan.steps_totals]
+    for of, in_memory, share in shares:
+        if ("array", share, ALL) not in flow.there:
+            yield f"{of} is the sum of {share}, which is never written"
+        flow.there["array" if in_memory else "result", of, ALL] = (of, 0)
+    for total in plan.totals:
+        area = _area_begun(plan, total.name)
+        if total.begun and expand(area - total.count) != 0:
+            yield f"{area} of the {total.count} entries of {total.name} are written by products"
+        if ("array" if total.in_memory else "result", total.of, ALL) not in flow.there:
+            yield f"{total.of} is never written"
+    if plan.epilogue is not None:
+        places = {buffer: of for buffer, of, _ in plan.once_places}
+        for buffer in plan.epilogue.of_kind(BufferKind.RESULT):
+            flow.there["result", places[buffer], ALL] = (places[buffer], 0)
+
+
+def _area_begun(plan: TimePlan, name: str) -> Expr:
+    """Entries of a sum over all steps that products write whole: rectangles, each begun once."""
+    areas: dict[tuple[Expr | None, Expr], Expr] = {}
+    for stage in (stage for part in plan.parts for stage in part.stages):
+        if isinstance(stage, OutersPlan):
+            for outer in stage.outers:
+                if outer.begins and outer.target.name == name:
+                    area = stage.lefts[outer.left].length * stage.rights[outer.right].length
+                    areas[outer.offset, outer.stride] = area * (stage.heads or 1)
+    return Add(*areas.values())
+
+
+def _unwritten_results(flow: PlanFlow) -> Iterator[str]:
+    """Results that are not there after the last part: at one of the steps, or at all."""
+    for part in flow.plan.parts:
+        steps = _steps(part)
+        for place in part.places:
+            if place.buffer.kind is not BufferKind.RESULT:
+                continue
+            for step in steps:
+                for address, tag in flow.at(place, step):
+                    lies = flow.there.get(address)
+                    outside = address[1] not in flow.memory
+                    if outside and (lies is None or (step == steps[-1] and lies != tag)):
+                        yield f"{place.buffer.name} is never written"
+    for name, _ in flow.plan.summed:
+        if ("result", name, ALL) not in flow.there:
+            yield f"{name} is never written"
 
 
 def _races(flow: PlanFlow, part: PartPlan, steps: list[int]) -> Iterator[str]:

@@ -13,6 +13,16 @@ def verify(plan: TimePlan) -> None:
     Raises:
         DerivationError: naming the function, and the name or the stage.
     """
+    _verify_names(plan)
+    for once in (plan.prologue, plan.epilogue):
+        if once is not None:
+            once.verify()
+    for what in faults_of(plan):
+        raise _fault(plan, what)
+
+
+def _verify_names(plan: TimePlan) -> None:
+    """Check that names stand in the plan's tables."""
     memory = {item.name for item in plan.memory}
     series = {item.name for item in plan.series}
     states = {item.previous for item in plan.states}
@@ -29,8 +39,6 @@ def verify(plan: TimePlan) -> None:
             if not set(stage.uses) <= set(part.places):
                 raise _fault(plan, f"{stage.name} uses an array that has no place")
             _verify_stage(plan, stage, memory)
-    for what in faults_of(plan):
-        raise _fault(plan, what)
 
 
 def _verify_stage(plan: TimePlan, stage: StagePlan, memory: set[str]) -> None:
