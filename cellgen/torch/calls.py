@@ -55,20 +55,6 @@ def run_below(
         return run_forward(call, tables, theta, save=save)
 
 
-def run_back(
-    call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
-) -> Sequence[Tensor]:
-    """The backward pass where torch only runs it, as ``run_below``."""
-    lengths, mask, reset = tables
-    direct = call.direct
-    if direct is not None and lengths is None and mask is None and reset is None and is_quiet():
-        found = direct.back(theta, kept, upstream, call.wanted)
-        if found is not None:
-            return found
-    with torch._C._AutoDispatchBelowAutograd():
-        return run_backward(call, tables, theta, kept, upstream)
-
-
 def _present(tensors: Given) -> tuple[list[Tensor], int]:
     """The tensors that there are, and their places as bits."""
     given = [tensor for tensor in tensors if tensor is not None]

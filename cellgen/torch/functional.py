@@ -27,8 +27,8 @@ from cellgen.torch import (
     forms,
     operators,  # noqa: F401 - defines the operators
 )
-from cellgen.torch.calls import Tables, run_back, run_below, run_forward
-from cellgen.torch.derivatives import Call, Forward, backward, forward_along
+from cellgen.torch.calls import Tables, run_below, run_forward
+from cellgen.torch.derivatives import Call, Forward, backward, forward_along, run_back
 from cellgen.torch.devices import CPU, PLACES
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.modes import has_gradient, is_transforming

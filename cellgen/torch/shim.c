@@ -53,7 +53,9 @@ static void *make_result(Run *run, const Member *member, int saves, unsigned cha
     if (made == NULL)
         return NULL;
     aoti_torch_get_data_ptr(made, &word);
-    if (is_last && count > 0)
+    if (count == 0)
+        word = run; /* torch has no address of nothing, by which a kernel knows a result that is not formed */
+    else if (is_last)
         memset(word, 0, (size_t)count);
     if (!is_wanted)
         own(run, made);

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from cellgen.errors import ArgumentError
 from cellgen.torch import native
-from cellgen.torch.calls import run_back
-from cellgen.torch.derivatives import Call, backward
+from cellgen.torch.derivatives import Call, backward, run_back
 from cellgen.torch.direct import DETACHED, OF_LAYER, are_plain, is_quiet
 from cellgen.torch.errors import DeclinedError
 from cellgen.torch.functional import CellFunction

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cellgen.torch  # noqa: E402
 from cellgen.torch import direct, native  # noqa: E402
+from tests.torch.drawn import drawn  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(native.direct() is None, reason="operators here are Python"),
@@ -189,6 +190,43 @@ def test_a_gradient_of_a_layer_may_be_differentiated_again() -> None:
     state = torch.randn(1, 2, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x, state: layer(x, state)[0].sum(), (x, state))
     assert torch.autograd.gradgradcheck(lambda x: layer(x)[1].sum(), (x,))
+
+
+@pytest.mark.parametrize("kind", ["layer", "function"])
+def test_a_backward_pass_carries_tangents_of_upstream_gradients(kind: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, 4, dtype=torch.float64, requires_grad=True)
+    if kind == "layer":
+        output = cellgen.torch.GRU(4, 6, dtype=torch.float64)(x, torch.randn(1, 3, 6).double())[0]
+    else:
+        cell = cellgen.torch.function("gru")
+        output = cell(**drawn(cell, T=5, B=3, I=4, H=6, learns=False) | {"x": x}).h
+    upstream, along = torch.randn_like(output), torch.randn_like(output)
+    wanted = [torch.autograd.grad(output, x, u, retain_graph=True)[0] for u in (upstream, along)]
+    with torch.autograd.forward_ad.dual_level():
+        moving = torch.autograd.forward_ad.make_dual(upstream, along)
+        found = torch.autograd.forward_ad.unpack_dual(torch.autograd.grad(output, x, moving)[0])
+        assert found.tangent is not None
+        torch.testing.assert_close(found.primal, wanted[0])
+        torch.testing.assert_close(found.tangent, wanted[1])
+
+
+@pytest.mark.parametrize("every", [6, 9])
+def test_outputs_of_no_steps_are_empty(every: int) -> None:
+    cell = cellgen.torch.function("gru")
+    whole, shown = (drawn(cell, T=5, B=3, I=4, H=6, dtype=torch.float32) for _ in range(2))
+    expected = cell(**whole)
+    with torch.no_grad(), Seen():  # by operators
+        assert cell(**shown, every=every).h.shape == (0, 3, 6)
+    with torch.no_grad():
+        assert cell(**shown, every=every).h.shape == (0, 3, 6)
+    found = cell(**shown, every=every)
+    assert found.h.shape == (0, 3, 6)
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=0)
+    expected[1].sum().backward()
+    (found[1].sum() + found.h.sum()).backward()
+    for name, one in shown.items():
+        torch.testing.assert_close(one.grad, whole[name].grad, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
