@@ -113,6 +113,33 @@ def test_a_stage_that_is_left_out_or_comes_too_late_is_found() -> None:
     assert "is never written" in faults(replace(backward, deferred=backward.deferred[1:]))
 
 
+PACKED = (GRU, LSTM, MLSTM, SLSTMHeads, LRU, MinGRU)
+
+
+def test_weights_that_are_not_packed_are_found() -> None:
+    """One copy less, whatever else lies in the panel."""
+    dropped = 0
+    for plan in (plan for cell in PACKED for plan in plans(cell)):
+        for number, copy in enumerate(plan.packed):
+            rest = (*plan.packed[:number], *plan.packed[number + 1 :])
+            text = faults(replace(plan, packed=rest))
+            assert f"reads {copy.source.view} in {copy.panel}, which is not written before" in text
+            dropped += 1
+    assert dropped >= 40
+
+
+@pytest.mark.parametrize("cell", [LSTM, SLSTMHeads], ids=lambda c: c.definition.name)
+def test_weights_that_are_packed_elsewhere_are_found(cell: type[Cell]) -> None:
+    """In the place of those of another gate, or the weights of another gate in theirs."""
+    forward, _ = plans(cell)
+    first, second = forward.packed[-2:]
+    place = replace(second, above=first.above, beside=first.beside, slot=first.slot)
+    assert "share entries of" in faults(replace(forward, packed=(*forward.packed[:-1], place)))
+    wrong = replace(second, source=first.source)
+    text = faults(replace(forward, packed=(*forward.packed[:-1], wrong)))
+    assert f"reads {second.source.view} in" in text
+
+
 def moved(product: DeviceProduct, by: int) -> DeviceProduct:
     """The product with its sums so many slots further."""
     place = product.sums.place

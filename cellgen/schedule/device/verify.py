@@ -1,7 +1,8 @@
 """Check a plan of a device: what is read has been written, and is still there.
 
 Input: ``DeviceTimePlan``. Its launches are followed over a sequence of three steps, address by
-address: an array, a step, a range of columns. Four rules hold:
+address: an array, a step, a range of columns; packed weights rectangle by rectangle (``panels``).
+Four rules hold:
 
 - nothing is read before it is written, in memory of the workspace or in a result of the caller;
 - nothing is overwritten while it is live: what is read is the value that was written there last,
@@ -28,6 +29,7 @@ from cellgen.schedule.device.accesses import (
     at_least,
     rows_of,
 )
+from cellgen.schedule.device.panels import panel_faults
 from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.tiers import Tier, TierKind
@@ -44,6 +46,8 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     Raises:
         DerivationError: naming the function, the stage and the array.
     """
+    for what in panel_faults(plan):
+        raise _fault(plan, what)
     memory = _PlanMemory(plan)
     for stage in (*plan.prologue, *plan.packed, *plan.ahead):
         memory.follow(stage, 0)
