@@ -22,6 +22,7 @@ from cellgen.schedule.device.places import (
     Matrix,
     Moment,
     RowsOfArray,
+    row_width,
 )
 from cellgen.schedule.device.stages import (
     Cleared,
@@ -126,6 +127,9 @@ def _of_copy(stage: Cleared | PanelCopy | StepsShare) -> Iterator[MemoryAccess]:
     if isinstance(stage, StepsShare):
         for rows, later in rows_of(stage.shares.source):
             yield MemoryAccess(rows, stage.buffer.value, writes=False, later=later)
+        value = stage.buffer.value
+        result = RowsOfArray(str(value.name), row_width(value), of_caller=True)
+        yield MemoryAccess(result, value, writes=True)
         return
     if isinstance(stage, Cleared):
         rows, value = RowsOfArray(stage.array, stage.stride), stage.view.buffer.value

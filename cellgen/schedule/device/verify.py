@@ -201,19 +201,20 @@ def _meet(written: _Columns, start: Expr, end: Expr | None) -> bool:
 
 
 def _covers(there: list[_Columns], access: MemoryAccess) -> bool:
-    """Whether ranges cover what is read."""
+    """Whether ranges cover what is read; those that touch are one."""
     if access.width is None or any(w.end is None for w in there):
         return bool(there)
-    at, end = access.start, access.start + access.width
-    for _ in range(len(there) + 1):
-        if at_least(at, end):
-            return True
-        ends = [w.end for w in there if w.end is not None and at_least(at, w.start)]
-        further = [e for e in ends if at_least(e, at) and e != at and not at_least(at, e)]
-        if not further:
-            return False
-        at = further[0]
-    return False
+    start, end = access.start, access.start + access.width
+    joined = [(w.start, w.end) for w in there if w.end is not None]
+    for _ in there:
+        joined += [
+            (one, further)
+            for one, stop in joined
+            for other, further in joined
+            if at_least(stop, other) and at_least(other, one) and at_least(further, stop)
+        ]
+        joined = list(dict.fromkeys(joined))
+    return any(at_least(start, one) and at_least(stop, end) for one, stop in joined)
 
 
 def _name(stage: AnyStage) -> str:
