@@ -14,7 +14,7 @@ import jax
 from cellgen.errors import BuildError, CellgenError
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, CompilerInfo, link_flags, of_cache
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiled_by, link_flags, of_cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host.threads import team_size
@@ -91,7 +91,7 @@ def build() -> Path:
         steps.require_loadable(place / produced, NAME, step, *SYMBOLS)
         return produced
 
-    return cache.made(entry, sources.files, compiled)[0]
+    return compiled_by(found, entry, sources.files, compiled)[0]
 
 
 def _sources() -> tuple[SourceFiles, Path]:

@@ -21,7 +21,7 @@ from cellgen import accept
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, link_flags, of_cache
+from cellgen.runtime.build.compiler import TOOL, compiled_by, link_flags, of_cache
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.host.processors import usable_processors
 from cellgen.runtime.paths import include_folder
@@ -186,4 +186,4 @@ def _built() -> Path:
         steps.run(place, NAME, entry, ((step,),), TOOL)
         return produced
 
-    return cache.made(entry, sources.files, compiled)[0]
+    return compiled_by(found, entry, sources.files, compiled)[0]

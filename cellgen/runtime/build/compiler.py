@@ -16,8 +16,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from cellgen.errors import BuildError
@@ -140,9 +140,10 @@ def compiler() -> CompilerInfo:
 
 
 def of_cache() -> CompilerInfo:
-    """The C compiler; where there is none, the one that compiled last on a processor like this.
+    """The C compiler; where there is none, one that has compiled on a processor like this.
 
-    What the cache holds of it loads without a compiler: it is asked for keys, not to run.
+    That is the one of the last new entry. What the cache holds of it loads without a compiler: it
+    is asked for keys, not to run.
     Raises BuildError: no compiler, and none was remembered.
     """
     if not any(_words(name) for name in COMPILER_VARIABLES) and _found_command() is None:
@@ -150,6 +151,26 @@ def of_cache() -> CompilerInfo:
         if known is not None:
             return known
     return compiler()
+
+
+def compiled_by(
+    info: CompilerInfo,
+    entry: str,
+    files: Sequence[tuple[str, str]],
+    make: Callable[[Path], str],
+) -> tuple[Path, bool]:
+    """Find an entry of a compiler in the cache, or have it compiled; see ``cache.made``."""
+    path, is_cached = cache.made(entry, files, make)
+    remember(info, is_new=not is_cached)
+    return path, is_cached
+
+
+def remember(info: CompilerInfo, *, is_new: bool) -> None:
+    """Remember whose an entry of the cache is, for ``of_cache``: the last that is new decides."""
+    key = _last_key()
+    last = _read(cache.recall(key))
+    if last is None or (is_new and last != info):
+        cache.remember(key, _facts(info))
 
 
 def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
@@ -180,22 +201,17 @@ def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
             ("flags", repr((REQUIRED_FLAGS, OPTIONAL_FLAGS, WIDE_VECTORS))),
         ]
     )
-    known = _recalled(key)
-    if known is not None:
-        return known
-    info, used = _probe(command)
-    facts: dict[str, object] = {
-        "command": info.command,
-        "path": info.path,
-        "version": info.version,
-        "flags": info.flags,
-        "fingerprint": info.fingerprint,
-        "programs": used,
-        "witnesses": _witnesses(used),
-    }
-    cache.remember(key, facts)
-    cache.remember(_last_key(), facts)
+    info = _recalled(key)
+    if info is None:
+        info, used = _probe(command)
+        facts = {**_facts(info), "programs": used, "witnesses": _witnesses(used)}
+        cache.remember(key, facts)
     return info
+
+
+def _facts(info: CompilerInfo) -> dict[str, object]:
+    """What is remembered of a compiler; ``_read`` reads it."""
+    return {field.name: getattr(info, field.name) for field in fields(info)}
 
 
 def _last_key() -> str:

@@ -18,7 +18,14 @@ import numpy as np
 
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import SUFFIX, TOOL, link_flags, of_cache
+from cellgen.runtime.build.compiler import (
+    SUFFIX,
+    TOOL,
+    CompilerInfo,
+    compiled_by,
+    link_flags,
+    of_cache,
+)
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import include_folder
 
@@ -35,7 +42,7 @@ def find(source: Path) -> Path | None:
 
     Raises BuildError: no compiler, no headers.
     """
-    return cache.find(_described(source)[0])
+    return cache.find(_described(source)[1])
 
 
 def build(source: Path) -> Path:
@@ -43,7 +50,7 @@ def build(source: Path) -> Path:
 
     Nothing is drawn meanwhile. Raises BuildError: no compiler, no headers, what the compiler says.
     """
-    entry, files, call = _described(source)
+    info, entry, files, call = _described(source)
     name, produced = source.stem, f"{entry}{SUFFIX}"
 
     def compiled(place: Path) -> str:
@@ -52,7 +59,7 @@ def build(source: Path) -> Path:
         steps.require_loadable(place / produced, name, step, f"PyInit_{name}")
         return produced
 
-    return cache.made(entry, files.files, compiled)[0]
+    return compiled_by(info, entry, files.files, compiled)[0]
 
 
 def load(name: str, path: Path) -> ModuleType:
@@ -69,8 +76,8 @@ def load(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _described(source: Path) -> tuple[str, SourceFiles, tuple[str, ...]]:
-    """The entry of a source, its text and headers, and the command that compiles it.
+def _described(source: Path) -> tuple[CompilerInfo, str, SourceFiles, tuple[str, ...]]:
+    """The compiler of a source, its entry, its text and headers, and the command.
 
     Raises BuildError.
     """
@@ -86,7 +93,7 @@ def _described(source: Path) -> tuple[str, SourceFiles, tuple[str, ...]]:
         ("numpy", np.__version__),
         *files.files,
     ]
-    return f"{source.stem}-{cache.digest(facts)}", files, call
+    return found, f"{source.stem}-{cache.digest(facts)}", files, call
 
 
 def _headers() -> list[Path]:

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, driver, steps
-from cellgen.runtime.build.compiler import SUFFIX, TOOL, CompilerInfo, link_flags, of_cache
+from cellgen.runtime.build.compiler import (
+    SUFFIX,
+    TOOL,
+    CompilerInfo,
+    compiled_by,
+    link_flags,
+    of_cache,
+    remember,
+)
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 
@@ -42,10 +50,12 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
     entry = _entry(sources, interface, found)
     path = cache.find(entry)
     if path is not None:
+        remember(found, is_new=False)
         return Built(path, True, time.perf_counter() - start)
     shared = sources.driver()
     with driver.beside(shared, found) if shared else contextlib.nullcontext():
-        path, cached = cache.made(
+        path, cached = compiled_by(
+            found,
             entry,
             sources.files,
             lambda place: _compile(place, sources.name, entry, found, shared),

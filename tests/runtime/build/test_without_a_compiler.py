@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,49 @@ def test_a_cached_kernel_runs_without_a_compiler_in_folders_that_cannot_be_writt
             path.chmod(0o700)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == (folder / "h").read_bytes()
+
+
+def last() -> Path:
+    return cache.folder() / cache.COMPILERS / f"{compiler._last_key()}.json"
+
+
+def test_a_compiler_that_is_asked_alone_is_not_the_last_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = last().read_text()
+    with monkeypatch.context() as other:
+        other.setenv("CELLGEN_CC", "cc -fno-plt")
+        assert compiler.of_cache().command == ("cc", "-fno-plt")
+        assert last().read_text() == before
+    done = run(folder)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_the_last_compiler_is_that_of_the_last_new_entry(folder: Path) -> None:
+    own = compiler.of_cache()
+    other = replace(own, command=("another",))
+
+    def produced(place: Path) -> str:
+        (place / "one.so").write_bytes(b"one")
+        return "one.so"
+
+    entries = [f"one-{digit * cache.KEY_DIGITS}" for digit in "12"]
+    for info, entry, named in (
+        (other, entries[0], other),
+        (own, entries[1], own),
+        (other, entries[0], own),  # is there
+    ):
+        path, is_cached = compiler.compiled_by(info, entry, (), produced)
+        assert path.read_bytes() == b"one"
+        assert is_cached == (named != info)
+        assert compiler._read(cache.recall(compiler._last_key())) == named
+
+
+def test_a_kernel_that_is_there_has_its_compiler_remembered(folder: Path) -> None:
+    last().unlink()
+    cellgen.load("elman").sequence_forward(**ARGUMENTS)
+    done = run(folder)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_what_is_not_in_the_cache_says_so(folder: Path) -> None:
