@@ -23,6 +23,7 @@ from cellgen.frameworks.shown import OUTPUT_OPTIONS, is_in_bf16, is_last
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import BY_TYPE, Options
 from cellgen.torch.calls import Tables
+from cellgen.torch.chunks.rows import valid_steps
 from cellgen.torch.devices import ANYWHERE
 from cellgen.torch.launched import Launched, launch_of
 from cellgen.torch.modes import is_transforming
@@ -209,8 +210,9 @@ def run(
     assert cell is not None
     _check_outputs(cell, layout, how)
     tensors = dict(zip((item.name for item in layout.theta), theta, strict=True))
-    _look(cell, layout, tensors, tables[0], sizes["T"])
+    _look(cell, layout, tensors, tables, sizes)
     products = BY_TYPE if wanted is None else wanted.products
+    layout.check_products(products, theta[0])
     narrow = is_in_bf16(products, element_name(theta[0].dtype))
     scalars_by_name = dict(zip((item.name for item in layout.scalars), scalars, strict=True))
     every = 1 if wanted is None else wanted.every
@@ -218,8 +220,8 @@ def run(
     run_in = _how_run(how.chunk, narrow, own)
     learning = frozenset(layout.theta[place].name for place in layout.learns)
     found = None
-    if not (reverse or any(table is not None for table in tables)):
-        found = _launched(known, cell, theta, sizes, every)
+    if not (narrow or reverse or any(table is not None for table in tables)):
+        found = _launched(known, cell, theta, sizes, every, learning)
     if found is None:
         found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
     shown, last = found
@@ -233,7 +235,12 @@ def run(
 
 
 def _launched(
-    known: Known, cell: ChunkedCell, theta: Sequence[Tensor], sizes: Mapping[str, int], every: int
+    known: Known,
+    cell: ChunkedCell,
+    theta: Sequence[Tensor],
+    sizes: Mapping[str, int],
+    every: int,
+    learning: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
     """Outputs over time and final states by kernels of a device; None where there are none."""
     layout, names = known.layout, [item.name for item in known.layout.theta]
@@ -242,13 +249,14 @@ def _launched(
         named = dict(zip(names, tensors, strict=True))
         how = _how_run(STEPS_OF_CHUNK, False, Options())
         own = layout.sizes(tensors)
-        outputs, last = cell.run(named, {}, own, (None, None, None), how, frozenset(names))
+        outputs, last = cell.run(named, {}, own, (None, None, None), how, learning)
         return outputs | last
 
     launch = launch_of(known, sizes, theta, exact)
     if launch is None:
         return None
-    results = dict(zip(launch.results, Launched.apply(launch, *theta), strict=True))
+    read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]
+    results = dict(zip(launch.results, Launched.apply(launch, *read), strict=True))
     timed = {item.name for item in layout.outputs if item.over_time}
     outputs = {n: t if every == 1 else t[every - 1 :: every] for n, t in results.items()}
     return {n: outputs[n] for n in results if n in timed}, {
@@ -260,17 +268,22 @@ def _look(
     cell: ChunkedCell,
     layout: Layout,
     tensors: Mapping[str, Tensor],
-    lengths: Tensor | None,
-    steps: int,
+    tables: Tables,
+    sizes: Mapping[str, int],
 ) -> None:
     """Look at numbers, where that waits for no device and no transform. Raises TensorError."""
     if torch.compiler.is_compiling() or is_transforming():
         return
-    if next(iter(tensors.values())).device.type != "cpu":
+    like = next(iter(tensors.values()))
+    if like.device.type != "cpu":
         return
-    cell.check_positive(tensors)
+    lengths, mask, _ = tables
     if lengths is not None:
-        layout.check_lengths(lengths, steps)
+        layout.check_lengths(lengths, sizes["T"])
+    if cell.positive:
+        gaps = lengths is not None or mask is not None
+        valid = valid_steps(like, sizes["T"], sizes["B"], lengths, mask)[1] if gaps else None
+        cell.check_positive(tensors, valid)
 
 
 def _shown(

@@ -22,7 +22,7 @@ from cellgen.frameworks.layout import UntoldError
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
-from cellgen.runtime.options import BF16, Options
+from cellgen.runtime.options import Options
 from cellgen.torch import (
     forms,
     operators,  # noqa: F401 - defines the operators
@@ -303,11 +303,7 @@ class CellFunction:
         Raises TensorError, KindError.
         """
         sizes = self.layout.check(theta)
-        if call.options.products == BF16 and theta[0].dtype == torch.float64:
-            raise TensorError(
-                f"{self.layout.where}: products is 'bf16' and the tensors are float64, expected "
-                f"float32 tensors; pass those, or leave products out"
-            )
+        self.layout.check_products(call.options.products, theta[0])
         self.layout.check_steps(sizes, theta[0], *tables)
         self.layout.check_memory(dict(zip((*self.names, *TABLES), (*theta, *tables), strict=True)))
         reads = PLACES[theta[0].device.type].reads

@@ -1,4 +1,4 @@
-"""A form of scans by the kernels of Triton, where a device has them: both passes of a whole cell.
+"""Forms of scans and memories by the kernels of Triton, where a device has them: both passes.
 
 Input: tensors of a call without gaps. Output: outputs over time and final states, differentiable
 once by the module's own backward pass; further derivatives are those of torch's operators. Before
@@ -14,6 +14,7 @@ import importlib.metadata
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -69,36 +70,46 @@ class FormLaunch:
 
 
 class Launched(torch.autograd.Function):
-    """Both passes of a plan as one function of torch."""
+    """Both passes of a plan as one function of torch.
+
+    What the backward pass reads is saved by torch, which notices where it was changed in place,
+    hands it to hooks of saved tensors and drops it after the pass. A pass forms its own arrays.
+    """
 
     @staticmethod
     def forward(ctx: Any, launch: FormLaunch, *theta: Any) -> tuple[Tensor, ...]:
         """Run the forward pass."""
-        run = launch.run(theta)
-        formed = run.forward()
-        ctx.launch, ctx.run = launch, run
-        ctx.save_for_backward(*theta)
+        with on_device(theta[0].device):
+            run = launch.run(theta)
+            formed = run.forward()
+        kept = run.kept()
+        ctx.launch, ctx.kept = launch, tuple(kept)
+        ctx.save_for_backward(*theta, *kept.values())
         return tuple(formed[name] for name in launch.results)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return gradients; where they are differentiated, by torch's operators."""
         launch: FormLaunch = ctx.launch
-        theta = ctx.saved_tensors
+        saved, many = ctx.saved_tensors, len(launch.names)
+        theta, is_needed = saved[:many], ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             _say_once()
-            return None, *_differentiable(launch, theta, upstream, ctx.needs_input_grad[1:])
-        run: PlanRun = ctx.run
-        own = {f"d_{name}" for name in launch.names} - {*launch.names}
-        for name in own:
-            run.arrays.pop(name, None)
+            return None, *_differentiable(launch, theta, upstream, is_needed)
         above = {f"d_{name}": u for name, u in zip(launch.results, upstream, strict=True)}
-        gradients = run.backward(above)
-        needed = zip(launch.names, theta, ctx.needs_input_grad[1:], strict=True)
+        with on_device(theta[0].device):
+            run = launch.run(theta)
+            run.resume(dict(zip(ctx.kept, saved[many:], strict=True)))
+            gradients = run.backward(above)
         return None, *(
-            gradients[name].reshape(tensor.shape) if is_needed and name in gradients else None
-            for name, tensor, is_needed in needed
+            gradients[name].reshape(tensor.shape) if needs and name in gradients else None
+            for name, tensor, needs in zip(launch.names, theta, is_needed, strict=True)
         )
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device the one that kernels are launched on: Triton takes the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _differentiable(
@@ -117,8 +128,8 @@ def _differentiable(
 @functools.cache
 def _say_once() -> None:
     warnings.warn(
-        "the gradient of a form of scans is differentiated: that goes by torch's operators, which "
-        "take longer than kernels",
+        "the gradient of a cell in chunks or scans is differentiated: that goes by torch's "
+        "operators, which take longer than kernels",
         HigherDerivativeWarning,
         stacklevel=3,
     )

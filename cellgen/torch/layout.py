@@ -18,6 +18,7 @@ from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.call.stored import element_name
+from cellgen.runtime.options import BF16
 from cellgen.torch.devices import PLACES, TensorPlace
 from cellgen.torch.errors import KindError, TensorError
 
@@ -125,6 +126,14 @@ class Layout(frameworks.TensorLayout):
             f"{self.where}: {item.name} is on {found.device}, but {self.theta[0].name} is on "
             f"{first.device}; pass {item.name}.to({str(first.device)!r})"
         )
+
+    def check_products(self, products: str, first: Tensor) -> None:
+        """Look at whether operands of a type can be rounded. Raises TensorError."""
+        if products == BF16 and first.dtype == torch.float64:
+            raise TensorError(
+                f"{self.where}: products is 'bf16' and the tensors are float64, expected "
+                f"float32 tensors; pass those, or leave products out"
+            )
 
     def check_lengths(self, lengths: Tensor, steps: int) -> None:
         """Look at the numbers in lengths. Raises TensorError, which is a ValueError, too."""

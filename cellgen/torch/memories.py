@@ -25,6 +25,7 @@ LEAST_CHUNK = 32
 FEW_PROGRAMS = 100
 """Programs that a device should have at once: with fewer, chunks run beside each other."""
 FORWARD, BACKWARD = ("read", "last", "saved", "marks"), ("gradient",)
+UPSTREAM = ("upstream", "upstream_last")
 
 
 @dataclass
@@ -64,7 +65,7 @@ class MemoryLaunches:
         """What is read and the last states, and what the backward pass needs of this one."""
         self.launch(self.plan[self._which(trains)])
         results = self._of_roles(FORWARD)
-        self._drop_scratch()
+        self._drop(("scratch",))
         return results
 
     def backward(self) -> dict[str, Tensor]:
@@ -75,12 +76,16 @@ class MemoryLaunches:
             buffer = self.plan["buffers"][name]
             total = array.sum(0) if buffer["shares"] else array
             gradients[name] = total
-        self._drop_scratch()
+        self._drop(("scratch", *BACKWARD, *UPSTREAM))  # another pass must not write into these
         return gradients
 
-    def _drop_scratch(self) -> None:
-        """Keep of a pass what the other one reads."""
-        for name in self._of_roles(("scratch",)):
+    def kept(self) -> dict[str, Tensor]:
+        """What the forward pass formed that the backward one reads."""
+        read = {name for row in self.plan["backward"] for name in row["buffers"].values()}
+        return {name: a for name, a in self._of_roles(FORWARD).items() if name in read}
+
+    def _drop(self, roles: Sequence[str]) -> None:
+        for name in self._of_roles(roles):
             del self.arrays[name]
 
     def launch(self, launches: Sequence[Row]) -> None:

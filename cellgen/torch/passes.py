@@ -29,6 +29,8 @@ ON_THE_WAY = 64
 """Numbers that a lane has on the way to it: registers, beside those that it computes in."""
 MOST_AHEAD = 16
 """Steps that are loaded ahead at most."""
+NO_MEMORY = -1
+"""In place of the number of a memory: an array of the whole plan."""
 
 
 WARP = 32
@@ -68,6 +70,7 @@ class PlanRun:
 
     def __post_init__(self) -> None:
         self.plan = self.module.PLAN
+        self.arguments = frozenset(self.arrays)
         self.like = next(iter(self.arrays.values()))
         is_double = self.like.dtype == torch.float64
         self.sums = torch.float64 if is_double else torch.float32
@@ -78,13 +81,47 @@ class PlanRun:
         return {name: self.arrays[name] for name in (*self.plan["outputs"], *self.plan["last"])}
 
     def backward(self, upstream: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients by argument, of ``d_h``, ``d_h_last``, ...; those that are left out are 0."""
-        for name in (*self.plan["outputs"], *self.plan["last"]):
-            above = upstream.get(f"d_{name}")
-            place = self._new(f"d_{name}").zero_() if above is None else above.clone()
-            self.arrays[f"d_{name}"] = place.contiguous()
-        self._run(self.plan["backward"])
-        return {name: self.arrays[f"d_{name}"] for name in self.plan["gradients"]}
+        """Gradients by argument, of ``d_h``, ``d_h_last``, ...; those that are left out are 0.
+
+        What this pass forms is new each time: gradients that it returned stay what they are.
+        """
+        formed = self.arrays
+        self.arrays = dict(formed)
+        try:
+            for name in (*self.plan["outputs"], *self.plan["last"]):
+                above = upstream.get(f"d_{name}")
+                place = self._new(f"d_{name}").zero_() if above is None else above.clone()
+                self.arrays[f"d_{name}"] = place.contiguous()
+            self._run(self.plan["backward"])
+            return {name: self.arrays[f"d_{name}"] for name in self.plan["gradients"]}
+        finally:
+            self.arrays = formed
+
+    # --- what the backward pass reads of the forward one ---
+
+    def kept(self) -> dict[tuple[int, str], Tensor]:
+        """What the forward pass formed that the backward one reads, by memory and name.
+
+        Arguments are not among it. Arrays that are of no memory are under -1.
+        """
+        read = {name for one in self.plan["backward"] for name in _named_by(one)}
+        read |= {
+            buffer["of"]
+            for layer in self.memories
+            for buffer in self.plan["memories"][layer]["buffers"].values()
+            if buffer["role"] in ("stream", "first")
+        }
+        kept = {(NO_MEMORY, n): a for n, a in self.arrays.items() if n in read - self.arguments}
+        for layer, memory in self.memories.items():
+            kept |= {(layer, name): array for name, array in memory.kept().items()}
+        return kept
+
+    def resume(self, kept: Mapping[tuple[int, str], Tensor]) -> None:
+        """Go on to the backward pass from what another run kept; its arguments are there."""
+        self.arrays.update({name: a for (layer, name), a in kept.items() if layer == NO_MEMORY})
+        for layer, plan in enumerate(self.plan.get("memories", ())):
+            self.memories[layer] = run = self._memory(plan, plan["buffers"])
+            run.arrays |= {name: a for (of, name), a in kept.items() if of == layer}
 
     def _run(self, operations: tuple[Operation, ...]) -> None:
         for operation in operations:
@@ -157,8 +194,12 @@ class PlanRun:
         buffers = self.plan["memories"][layer]["buffers"]
         if not one["is_back"]:
             self.memories[layer] = run = self._memory(self.plan["memories"][layer], buffers)
-            for name, array in run.forward(self.trains).items():
-                if buffers[name]["role"] in ("read", "last"):
+            for name, buffer in buffers.items():
+                if buffer["role"] in ("read", "last"):
+                    self._lend(run, name)
+            formed = run.forward(self.trains)
+            for name, array in formed.items():
+                if buffers[name]["role"] in ("read", "last") and name not in self.arrays:
                     self.arrays[name] = array.view(self._shape(name))
             return
         run = self.memories[layer]
@@ -177,6 +218,15 @@ class PlanRun:
             if buffer["role"] in ("stream", "first"):
                 run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])
         return run
+
+    def _lend(self, run: MemoryLaunches, name: str) -> None:
+        """Let a memory form a result where the plan has it, if both are of one type.
+
+        A result that were a view of another tensor could not be changed in place by a caller.
+        """
+        own, theirs = self._new(name), run.new(name)
+        if own.dtype == theirs.dtype:
+            self.arrays[name], run.arrays[name] = own, own.view(theirs.shape)
 
     def _laid(self, run: MemoryLaunches, name: str, array: Tensor) -> Tensor:
         """An array as a memory takes it: fewer axes of 1, wider numbers."""
@@ -224,6 +274,13 @@ class PlanRun:
             into.add_(of)
         else:
             into.copy_(of.expand(into.shape))
+
+
+def _named_by(one: Operation) -> set[str]:
+    """The arrays of an operation that is of no memory."""
+    if one["op"] == "launch":
+        return {*one["arrays"].values(), *one["whole_arrays"].values()}
+    return {one[place] for place in ("left", "right", "into", "of") if place in one}
 
 
 def _ahead(streams: int, lanes: int) -> int:

@@ -13,7 +13,18 @@ from torch import Tensor  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
 
 import cellgen.torch  # noqa: E402
-from cellgen import Cell, I, Input, State, Weight, activation, sigmoid  # noqa: E402
+from cellgen import (  # noqa: E402
+    Cell,
+    Dim,
+    I,
+    Input,
+    State,
+    Weight,
+    activation,
+    expand_dims,
+    outer,
+    sigmoid,
+)
 from cellgen.errors import ArgumentError, DerivationError  # noqa: E402
 from cellgen.torch.functional import CellFunction  # noqa: E402
 from tests.program.test_chunk_programs import OWN  # noqa: E402
@@ -208,6 +219,34 @@ def test_a_negative_decay_is_refused() -> None:
 
 
 HALVED = activation("halved", numpy=lambda x: x / 2, derivative=lambda y, x: 0.5, c="({0} / 2)")
+
+
+VALUE, KEY = Dim("P"), Dim("K")
+
+
+class DecayedByInput(Cell):
+    """A memory that an input decays."""
+
+    x, f, s_prev = Input(I), Input(1), State(KEY, VALUE)
+    w_k, w_v = Weight(I, KEY), Weight(I, VALUE)
+    s = expand_dims(f, -1) * s_prev + outer(x @ w_k, x @ w_v)
+    h = (x @ w_k) @ s
+    outputs = h, s
+
+
+@pytest.mark.parametrize("table", ["lengths", "mask"])
+def test_a_decay_may_be_negative_at_steps_that_are_left_out(table: str) -> None:
+    cell = cellgen.torch.function(DecayedByInput, form="chunk")
+    tensors = drawn(cell, T=4, B=2, I=2, K=2, P=2, learns=False)
+    tensors["f"] = tensors["f"].abs()
+    tensors["f"][2:, 1] = -1.0
+    lengths = torch.tensor([4, 2])
+    mask = torch.arange(4).unsqueeze(1) < lengths
+    options = {"lengths": lengths} if table == "lengths" else {"mask": mask}
+    apart = cell(**tensors, **options).h - cell(**tensors, **options, form="step").h
+    assert float(apart.abs().max()) < BAR
+    with pytest.raises(ArgumentError, match="f is -1 somewhere, expected numbers"):
+        cell(**tensors)
 
 
 class Halved(Cell):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,12 +15,16 @@ pytest.importorskip("triton")
 import cellgen.torch  # noqa: E402
 from cellgen.runtime.build import cache  # noqa: E402
 from cellgen.torch import launched  # noqa: E402
-from cellgen.torch.errors import DeviceRunError  # noqa: E402
+from cellgen.torch.errors import DeviceRunError, TensorError  # noqa: E402
 from cellgen.torch.launched import HigherDerivativeWarning  # noqa: E402
+from cellgen.torch.passes import PlanRun  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
 BAR = 1e-12
 SIZES = {"T": 6, "B": 2, "H": 3, "I": 2}
+SMALL = SIZES | {"N": 1, "K": 2, "D": 2}
+NAMES = ("min_gru", "gated_delta_net")
+"""A cell of scans, and one with a memory."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +64,7 @@ def test_a_gradient_that_is_differentiated_goes_by_torch_and_says_so() -> None:
         first = torch.autograd.grad((result**2).sum(), [*tensors.values()], create_graph=True)
         return list(torch.autograd.grad(sum((g**2).sum() for g in first), [*tensors.values()]))
 
-    with pytest.warns(HigherDerivativeWarning, match="the gradient of a form of scans is diff"):
+    with pytest.warns(HigherDerivativeWarning, match="the gradient of a cell in chunks or sc"):
         found = second("scan")
     pairs = zip(found, second("step"), strict=True)
     assert max(float((a - b).abs().max()) for a, b in pairs) <= BAR
@@ -104,3 +111,128 @@ def test_wrong_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         cell(**tensors)
     monkeypatch.setenv("CELLGEN_PROVE", "0")
     assert cell(**tensors).form == "scan"
+
+
+# --- what a run keeps ----------------------------------------------------------------------------
+
+
+def leaves_of(tensors: dict[str, object]) -> list[object]:
+    return [tensor for tensor in tensors.values() if tensor.requires_grad]
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_that_is_dropped_is_freed_at_once(name: str, is_trained: bool) -> None:
+    cell = cellgen.torch.function(name, form="auto")
+    tensors = drawn(cell, **SMALL)
+    gc.collect()
+    gc.disable()
+    try:
+        result = cell(**tensors)
+        assert "Launched" in str(result.h.grad_fn)
+        if is_trained:
+            result.h.sum().backward()
+        gone = weakref.ref(result.h)
+        del result
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_an_output_that_is_changed_in_place_stops_the_backward_pass() -> None:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **SIZES)
+    changed = cell(**tensors).h.mul_(0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed.sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_last_states_can_be_changed_in_place(name: str) -> None:
+    """Nothing of the backward pass reads them."""
+    cell = cellgen.torch.function(name, form="auto")
+    tensors = drawn(cell, **SMALL)
+    expected = torch.autograd.grad(cell(**tensors).h.sum(), leaves_of(tensors))
+    result = cell(**tensors)
+    getattr(result, result._fields[-1]).zero_()
+    found = torch.autograd.grad(result.h.sum(), leaves_of(tensors))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_backward_pass_leaves_the_gradients_of_the_first_alone(name: str) -> None:
+    cell = cellgen.torch.function(name, form="auto")
+    tensors = drawn(cell, **SMALL)
+    result, leaves = cell(**tensors), leaves_of(tensors)
+    total = sum(getattr(result, n).sum() for n in ("h", result._fields[-1]))
+    first = torch.autograd.grad(total, leaves, retain_graph=True)
+    kept = [gradient.clone() for gradient in first]
+    second = torch.autograd.grad((3 * result.h).sum(), leaves)
+    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))
+    again = torch.autograd.grad((3 * cell(**tensors).h).sum(), leaves)
+    assert all(torch.equal(a, b) for a, b in zip(second, again, strict=True))
+
+
+def test_a_run_of_a_plan_goes_back_twice() -> None:
+    """Gradients of a memory are new arrays, and an upstream gradient is that of its pass."""
+    cell = cellgen.torch.function("gated_delta_net", form="chunk")
+    arrays = {n: t.detach() for n, t in drawn(cell, **SMALL).items()}
+    sizes = cell.layout.sizes([*arrays.values()])
+    run = PlanRun(launched.module_of(cell.known), dict(sizes), arrays)
+    above = {f"d_{name}": torch.ones_like(a) for name, a in run.forward().items()}
+    first = run.backward(above)
+    kept = {name: gradient.clone() for name, gradient in first.items()}
+    only = run.backward({"d_h": above["d_h"]})
+    last = run.backward({"d_s_last": above["d_s_last"]})
+    for name, gradient in first.items():
+        assert torch.equal(gradient, kept[name])
+        assert torch.allclose(only[name] + last[name], gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_hooks_of_saved_tensors_see_what_a_run_keeps() -> None:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **SIZES)
+    packed: list[object] = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: packed.append(t.shape) or t.clone(), lambda t: t
+    ):
+        result = cell(**tensors)
+    assert (6, 2, 3) in packed
+    assert len(packed) > len(tensors)
+    found = torch.autograd.grad(result.h.sum(), leaves_of(tensors))
+    expected = torch.autograd.grad(cell(**tensors).h.sum(), leaves_of(tensors))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+# --- what a call asks for ------------------------------------------------------------------------
+
+
+def test_a_weight_that_does_not_learn_gets_no_gradient() -> None:
+    cell = cellgen.torch.function("retnet", form="chunk")
+    tensors = drawn(cell, **SMALL)
+    tensors["gamma"] = tensors["gamma"].detach().abs().requires_grad_()
+
+    def gradients(form: str) -> list[object]:
+        h = cell(**tensors, form=form).h
+        gamma, x = torch.autograd.grad(
+            (h**2).sum(), [tensors["gamma"], tensors["x"]], allow_unused=True, create_graph=True
+        )
+        (second,) = torch.autograd.grad((x**2).sum(), [tensors["gamma"]], allow_unused=True)
+        return [gamma, second]
+
+    # the interpreter takes logarithms of lanes that are masked, too
+    with pytest.warns(HigherDerivativeWarning), np.errstate(divide="ignore"):
+        assert gradients("chunk") == [None, None]
+    assert gradients("step") == [None, None]
+
+
+def test_products_in_bf16_are_not_launched_and_refused_of_float64() -> None:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, dtype=torch.float32, **SIZES)
+    assert "Launched" in str(cell(**tensors).h_last.grad_fn)
+    rounded = cell(**tensors, products="bf16")
+    assert "Launched" not in str(rounded.h_last.grad_fn)
+    assert not torch.equal(rounded.h, cell(**tensors).h)
+    for form in ("scan", "step"):
+        with pytest.raises(TensorError, match="products is 'bf16' and the tensors are float64"):
+            cell(**drawn(cell, **SIZES), products="bf16", form=form)

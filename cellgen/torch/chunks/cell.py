@@ -140,13 +140,15 @@ class ChunkedCell:
             outputs, last = over_time.run(read, rows, sizes, how)
         return _as_type(outputs, like.dtype), _as_type(last, like.dtype)
 
-    def check_positive(self, tensors: Mapping[str, Tensor]) -> None:
-        """Look at decays that are weights or inputs. Raises TensorError."""
+    def check_positive(self, tensors: Mapping[str, Tensor], valid: Tensor | None) -> None:
+        """Look at decays that are weights or inputs, at ``valid`` steps. Raises TensorError."""
+        inputs = {str(value) for value in self.definition.with_role(Role.INPUT)}
         for name, state in self.positive:
-            tensor = tensors[name]
-            if tensor.numel() and float(tensor.min()) < 0:
+            tensor = tensors[name].detach()
+            numbers = tensor[valid] if valid is not None and name in inputs else tensor
+            if numbers.numel() and float(numbers.min()) < 0:
                 raise TensorError(
-                    f"{self.definition.name}: {name} is {float(tensor.min()):g} somewhere, "
+                    f"{self.definition.name}: {name} is {float(numbers.min()):g} somewhere, "
                     f"expected numbers that are not negative: {state} decays by it, and in chunks "
                     f"its logarithm is taken; run the cell step by step, form='step'"
                 )

@@ -70,6 +70,16 @@ def _as(table: Tensor, array: Tensor) -> Tensor:
     return table.reshape(*table.shape, *(1,) * (array.dim() - 2))
 
 
+def valid_steps(
+    like: Tensor, steps: int, batch: int, lengths: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Steps (T, B) that are within the lengths, and those of them that no mask leaves out."""
+    inside = torch.ones(steps, batch, dtype=torch.bool, device=like.device)
+    if lengths is not None:
+        inside = torch.arange(steps, device=like.device).unsqueeze(1) < lengths
+    return inside, inside if mask is None else inside & mask
+
+
 def step_rows(
     like: Tensor,
     steps: int,
@@ -85,10 +95,7 @@ def step_rows(
     if lengths is None and mask is None and reset is None:
         return StepRows(steps, batch, reverse)
     place = torch.arange(steps, device=like.device).unsqueeze(1)
-    inside = torch.ones(steps, batch, dtype=torch.bool, device=like.device)
-    if lengths is not None:
-        inside = place < lengths
-    valid = inside if mask is None else inside & mask
+    inside, valid = valid_steps(like, steps, batch, lengths, mask)
     restart = torch.zeros_like(valid) if reset is None else valid & reset
     if reverse:
         inside, valid, restart = inside.flip(0), valid.flip(0), restart.flip(0)
