@@ -120,6 +120,14 @@ FOUND = {
             s0 = tanh(s0_prev)
             outputs = s0, p, q
     """,
+    "a part of a concatenation that is copied before the other, a product, has its place": """
+        class RandomCell(Cell):
+            s0_prev, s1_prev, i2 = State(H), State(H + K), Input(H + K)
+            w, u = Weight(H, H), Weight(H + K, K)
+            s0 = where(tanh(s0_prev) > 0.25, s0_prev, sigmoid(matmul(s0_prev, tanh(w))))
+            v = sigmoid(concat(s0_prev, matmul(s1_prev, u)))
+            s1 = where(tanh(minimum(s1_prev, i2)) > 0.25, s1_prev, v)
+    """,
     "parts of a concatenation along other cuts": """
         class RandomCell(Cell):
             i0, i1, s0_prev = Input(H), Input(K), State(H)

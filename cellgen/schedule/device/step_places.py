@@ -160,10 +160,11 @@ class StepPlaces:
     def put_side_by_side(self, stem: str, group: Group, over_time: bool) -> None:
         """Let the sums of a group lie side by side, where nothing fixes their place.
 
+        What an earlier stage has begun to write, a part of a concatenation, stays where it is.
         Sums that the backward pass wants lie there too: the loop that reads them stores them.
         """
         chosen = list(dict.fromkeys(slot.view.buffer for slot in group.slots))
-        chosen = [buffer for buffer in chosen if buffer not in self.columns]
+        chosen = [b for b in chosen if b not in self.columns and b not in self.own]
         free = [b for b in chosen if self._is_scratch(b)]
         kept = [b for b in chosen if self._is_kept(b, group)] if free or over_time else []
         chosen = [buffer for buffer in chosen if buffer in (*free, *kept)]
