@@ -12,7 +12,17 @@ import pytest
 from sympy import Basic, Integer
 
 from cellgen import Cell
-from cellgen.cells import GRU, LRU, LSTM, MLSTM, GRUResetBefore, LayerNormLSTM, MinGRU, SLSTMHeads
+from cellgen.cells import (
+    GRU,
+    LRU,
+    LSTM,
+    MLSTM,
+    GRUBlockCell,
+    GRUResetBefore,
+    LayerNormLSTM,
+    MinGRU,
+    SLSTMHeads,
+)
 from cellgen.errors import DerivationError
 from cellgen.language.cell import Definition
 from cellgen.pipeline import planned
@@ -21,7 +31,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.places import Moment, RowsOfArray
 from cellgen.schedule.device.plan import DeviceTimePlan
-from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
 from cellgen.schedule.device.tiers import TierLoop
 from cellgen.schedule.device.verify import verify_for_device
 
@@ -96,21 +106,63 @@ def test_a_barrier_that_is_dropped_is_found(cell: type[Cell]) -> None:
     assert dropped >= 3
 
 
-def test_a_stage_that_is_left_out_or_comes_too_late_is_found() -> None:
+STAGES = ("prologue", "ahead", "steps", "deferred", "epilogue")
+
+
+@pytest.mark.parametrize("cell", [*CELLS, GRUBlockCell], ids=lambda c: c.definition.name)
+def test_any_stage_that_is_left_out_is_found(cell: type[Cell]) -> None:
+    """What it alone writes, a product of a sum, a block of a weight gradient."""
+    lack = "not written before|never written|the sum of .* products|are written by products"
+    for plan in plans(cell):
+        for part in STAGES:
+            stages = getattr(plan, part)
+            for at in range(len(stages)):
+                rest = (*stages[:at], *stages[at + 1 :])
+                assert re.search(lack, faults(replace(plan, **{part: rest})))
+
+
+def test_a_stage_that_comes_too_late_is_found() -> None:
     """What it writes is then read before it is written, in the first step."""
     for plan in plans(GRUResetBefore):
         assert len(plan.steps) >= 3
-        for number in range(len(plan.steps) - 1):
-            rest = (*plan.steps[:number], *plan.steps[number + 1 :])
-            stage = plan.steps[number]
-            if not isinstance(stage, DeviceProduct) or not stage.onto:
-                assert "which is not written before" in faults(replace(plan, steps=rest))
         turned = replace(plan, steps=(*plan.steps[1:], plan.steps[0]))
-        assert re.search("which is not written before|as it was before", faults(turned))
-    forward, backward = plans(LSTM)
+        assert re.search("which is not written before|the sum of", faults(turned))
+    forward, _ = plans(LSTM)
     assert "not written before" in faults(replace(forward, ahead=()))
     assert "not written before" in faults(replace(forward, packed=()))
-    assert "is never written" in faults(replace(backward, deferred=backward.deferred[1:]))
+
+
+def test_a_sum_that_is_read_before_all_of_its_products_is_found() -> None:
+    """The recurrent product of a step, where that of the inputs serves all steps; one of d_x."""
+    forward, _ = plans(LSTM)
+    (product,) = (stage for stage in forward.steps if isinstance(stage, DeviceProduct))
+    assert product.onto
+    rest = tuple(stage for stage in forward.steps if stage is not product)
+    assert "is the sum of 1 of 2 products" in faults(replace(forward, steps=rest))
+    _, backward = plans(GRU)
+    assert isinstance(backward.deferred[-1], DeviceProduct)
+    text = faults(replace(backward, deferred=backward.deferred[:-1]))
+    assert "d_x, a result, is the sum of 1 of 3 products" in text
+
+
+def test_a_result_of_one_step_alone_is_found() -> None:
+    """An output over time that every step writes to the rows of the last one."""
+    forward, _ = plans(MLSTM)
+
+    def at_last(stage: StepStage) -> StepStage:
+        if not isinstance(stage, DeviceLoop):
+            return stage
+        places = {
+            buffer: replace(place, source=replace(place.source, at=Moment.LAST))
+            if buffer.name == "h" and isinstance(place.source, RowsOfArray)
+            else place
+            for buffer, place in stage.places.items()
+        }
+        return replace(stage, places=places)
+
+    steps = tuple(map(at_last, forward.steps))
+    assert steps != forward.steps
+    assert "h, a result, is never written" in faults(replace(forward, steps=steps))
 
 
 PACKED = (GRU, LSTM, MLSTM, SLSTMHeads, LRU, MinGRU)

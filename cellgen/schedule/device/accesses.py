@@ -50,7 +50,7 @@ class MemoryAccess:
     ``by_unit``: a thread touches those of its own row and unit alone. ``later``: not at the first
     step. ``product`` names the group of a product, ``group`` that of the products whose sums a
     loop reads: there alone a thread of either has the same units. ``adds``: of a sum that is added
-    to.
+    to; ``products``: so many of them are written, or added.
     """
 
     rows: RowsOfArray
@@ -63,6 +63,7 @@ class MemoryAccess:
     product: str | None = None
     group: str = ""
     adds: bool = False
+    products: int | None = None
 
     def meets(self, other: MemoryAccess) -> bool:
         """Whether two accesses of one array may share a column."""
@@ -133,7 +134,7 @@ def _of_copy(stage: Cleared | PanelCopy | StepsShare) -> Iterator[MemoryAccess]:
         return
     if isinstance(stage, Cleared):
         rows, value = RowsOfArray(stage.array, stage.stride), stage.view.buffer.value
-        yield MemoryAccess(rows, value, True, stage.column, stage.width)
+        yield MemoryAccess(rows, value, True, stage.column, stage.width, products=0)
         return
     yield from _of_view(stage.source.view, stage.source.place, writes=False, whole=True)
     yield MemoryAccess(RowsOfArray(stage.panel, stage.stride), stage.panel, writes=True)
@@ -162,7 +163,8 @@ def _of_product(stage: DeviceProduct, operand: Matrix) -> Iterator[MemoryAccess]
             for target in stage.targets:
                 value = target.buffer.value
                 access = MemoryAccess(rows, value, writes, start, stage.width, True, later)
-                yield replace(access, product=stage.group, adds=stage.onto)
+                products = len(stage.terms)
+                yield replace(access, product=stage.group, adds=stage.onto, products=products)
                 start = expand(start + stage.width)
 
 

@@ -106,6 +106,7 @@ class DeferredPlanner:
             for slot in group.slots
         ]
         runs = stack(group, columns, self.kept.neighbours(self.part))
+        self.host.count_products(group)
         for number, run in enumerate(runs, start=1):
             panel = self.host.packing.panel(f"{stem}_weights_{number}", run, self.place)
             operand, target = run.terms[0].operand, group.slots[run.slots[0]].view

@@ -19,7 +19,8 @@ from cellgen.schedule.device.places import (
     row_stride,
 )
 from cellgen.schedule.device.stacked import WeightPanels
-from cellgen.schedule.device.stages import OnceStage
+from cellgen.schedule.device.stages import OnceStage, SumOfProducts
+from cellgen.schedule.groups import Group
 from cellgen.schedule.over_time import SequenceSchedule
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 
@@ -36,6 +37,7 @@ class FunctionPlanner:
     options: OverTimeLayout
     names: set[str] = field(default_factory=set)
     """Workspace arrays and strides that the loop over steps and what surrounds it name."""
+    sums: list[SumOfProducts] = field(default_factory=list)
 
     @staticmethod
     def begin(schedule: SequenceSchedule, signature: Signature) -> FunctionPlanner:
@@ -59,6 +61,12 @@ class FunctionPlanner:
     def cell(self) -> str:
         """Name of the cell."""
         return self.schedule.programs.definition.name
+
+    def count_products(self, group: Group, *, begun: bool = False) -> None:
+        """Note how many products each slot of a group adds up."""
+        for number, slot in enumerate(group.slots):
+            reached = [term for term in group.terms if number in {w.slot for w in term.weights}]
+            self.sums.append(SumOfProducts(slot.view.buffer.value, len(reached), begun))
 
     def once(self, function: PlannedFunction | None) -> tuple[OnceStage, ...]:
         """What runs once a sequence, on weights alone."""

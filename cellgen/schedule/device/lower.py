@@ -126,4 +126,5 @@ def _plan(host: FunctionPlanner, part: StepsPlanner, choice: TierChoice) -> Devi
         steps=tuple(part.stages),
         states=(),
         tier=choice,
+        sums=tuple(host.sums),
     )

@@ -19,6 +19,7 @@ from cellgen.schedule.device.stages import (
     OnceStage,
     PanelCopy,
     StepStage,
+    SumOfProducts,
 )
 from cellgen.schedule.device.states import KeptOverTime
 from cellgen.schedule.device.steps import AheadStage
@@ -51,7 +52,7 @@ class DeviceTimePlan:
     ``strides`` are the strides of arrays over time that steps read. ``prologue`` and ``packed``
     run once, ``ahead`` serves every step at once, ``steps`` run in each; of a backward pass,
     ``deferred`` follows over the rows of all steps, then ``epilogue``. ``tier`` is the kernel over
-    all steps, or why there is none.
+    all steps, or why there is none. ``sums`` are those of products.
     """
 
     cell: str
@@ -69,6 +70,7 @@ class DeviceTimePlan:
     kept: KeptOverTime | None = None
     deferred: tuple[DeferredStage, ...] = ()
     epilogue: tuple[OnceStage, ...] = ()
+    sums: tuple[SumOfProducts, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -211,6 +211,15 @@ class DeviceProduct:
 
 
 @dataclass(frozen=True)
+class SumOfProducts:
+    """A sum of so many products; ``begun`` by a loop, which stores the term before them."""
+
+    value: Value
+    products: int
+    begun: bool
+
+
+@dataclass(frozen=True)
 class Cleared:
     """Columns of sums over all steps that begin at zero: those of a view."""
 

@@ -106,6 +106,7 @@ class StepsPlanner:
 
     def _group(self, stem: str, group: Group) -> None:
         """The products of a group: those for all steps at once, those of a step."""
+        self.host.count_products(group, begun=group in self.begun)
         over_time = self.name == "forward" and any(self._is_input(t.operand) for t in group.terms)
         begun = set(range(len(group.slots))) if group in self.begun else set[int]()
         inputs = [t for t in group.terms if over_time and self._is_input(t.operand)]

@@ -6,18 +6,19 @@ Four rules hold:
 
 - nothing is read before it is written, in memory of the workspace or in a result of the caller;
 - nothing is overwritten while it is live: what is read is the value that was written there last,
-  and no sum is added to once it has been read;
-- every result is written;
+  and a sum is read when all of its products have been added up, and never added to after that;
+- every result is written whole: at all steps, in all columns;
 - in a kernel over all steps, a barrier stands between a write and what another thread reads or
   writes there, and between a read and what another thread writes there.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sympy import Expr
+from sympy import Add, Expr, Mul, expand
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import T, Value
@@ -30,12 +31,15 @@ from cellgen.schedule.device.accesses import (
     rows_of,
 )
 from cellgen.schedule.device.panels import panel_faults
-from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
+from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.device.stages import WeightGradients
 from cellgen.schedule.device.tiers import Tier, TierKind
+from cellgen.schedule.schedule import Buffer, BufferKind, View
 
 STEPS = 3
 """Of the sequence that is followed: a first, a middle and a last one."""
+UNWRITTEN = "not written before"
 StepOfArray = tuple[str, bool, int]
 """An array, whether it is the caller's, and a step of it."""
 
@@ -52,7 +56,8 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     for stage in (*plan.prologue, *plan.packed, *plan.ahead):
         memory.follow(stage, 0)
     for state in plan.states if plan.is_backward else ():
-        memory.write(_carried(state, Moment.END, writes=True), 0)
+        whole = memory.whole[state.link.passed]
+        memory.write(replace(_carried(state, Moment.END, writes=True), products=whole), 0)
     for step in _steps(plan):
         for work in plan.steps:
             memory.follow(work, step)
@@ -60,19 +65,42 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
         memory.read(access, 0, "what follows the last step")
     for later in (*plan.deferred, *plan.epilogue):
         memory.follow(later, 0)
-    _verify_results(plan, memory.results)
+    _verify_results(plan, memory)
+    _verify_blocks(plan)
     if plan.tier.tier is not None:
         _verify_barriers(plan, plan.tier.tier, memory)
 
 
-def _verify_results(plan: DeviceTimePlan, written: set[str]) -> None:
-    """Check that every output, or every gradient, is written."""
+def _verify_results(plan: DeviceTimePlan, memory: _PlanMemory) -> None:
+    """Check that every output and what is saved, or every gradient, is written whole."""
     programs = plan.options.programs
-    handed_out = {str(link.passed.name) for link in programs.links}
-    wanted = programs.gradients if plan.is_backward else programs.outputs
-    missing = [name for v in wanted if (name := str(v.name)) not in written | handed_out]
-    if missing:
-        raise _fault(plan, f"{', '.join(missing)} is never written")
+    handed_out = {link.passed for link in programs.links}
+    wanted = (*programs.outputs, *programs.saved)
+    if plan.is_backward:
+        wanted = tuple(value for value in programs.gradients if value not in handed_out)
+    for value in wanted:
+        shape = Buffer(value, BufferKind.RESULT).shape
+        width = shape[-1] if shape else None
+        rows = RowsOfArray(str(value.name), width or ZERO, of_caller=True)
+        access = MemoryAccess(rows, value, writes=False, width=width)
+        what = memory.lack(access, 0)
+        if what:
+            what = "never written" if what == UNWRITTEN else what
+            raise _fault(plan, f"{value}, a result, is {what}")
+
+
+def _verify_blocks(plan: DeviceTimePlan) -> None:
+    """Check that the products of a weight gradient fill all of it, block by block."""
+    blocks: dict[Buffer, dict[View, Expr]] = {}
+    for stage in plan.deferred:
+        for product in stage.products if isinstance(stage, WeightGradients) else ():
+            view = product.target
+            blocks.setdefault(view.buffer, {})[view] = Mul(*view.shape)
+    for buffer, areas in blocks.items():
+        area, whole = Add(*areas.values()), Mul(*buffer.shape)
+        if expand(area - whole) != 0:
+            what = f"{area} of the {whole} entries of {buffer.name} are written by products"
+            raise _fault(plan, what)
 
 
 def _carried(state: DeviceState, at: Moment | None, *, writes: bool) -> MemoryAccess:
@@ -103,6 +131,7 @@ class _Columns:
     start: Expr
     end: Expr | None
     value: Value | str
+    products: int = 0
     is_read: bool = False
 
 
@@ -117,6 +146,12 @@ class _PlanMemory:
         links = self.plan.options.programs.links
         self.same: dict[Value | str, Value] = {k.previous: k.next for k in links}
         self.same |= {k.carry: k.passed for k in links}
+        self.whole = defaultdict[Value | str, int](int)
+        self.products = defaultdict[Value | str, int](int)
+        for total in self.plan.sums:
+            value = self.same.get(total.value, total.value)
+            self.whole[value] = total.products
+            self.products[value] = 0 if total.begun else total.products
         self.over_time = {a.name for a in self.plan.memory if a.extent.lengths[:1] == (T,)}
         stages = (
             *self.plan.prologue,
@@ -171,9 +206,13 @@ class _PlanMemory:
         """Put a value into its place; what lay there is no more."""
         end = None if access.width is None else access.start + access.width
         for cell in self.cells(access, step):
-            kept = [w for w in self.written.get(cell, []) if not _meet(w, access.start, end)]
-            own = _Columns(access.start, end, self.same.get(access.value, access.value))
-            self.written[cell] = [*kept, own]
+            there = [w for w in self.written.get(cell, []) if _meet(w, access.start, end)]
+            kept = [w for w in self.written.get(cell, []) if w not in there]
+            value = self.same.get(access.value, access.value)
+            products = self.products[value] if access.products is None else access.products
+            if access.adds:
+                products += min((w.products for w in there), default=0)
+            self.written[cell] = [*kept, _Columns(access.start, end, value, products)]
 
     def read(self, access: MemoryAccess, step: int, stage: str) -> None:
         """Check that what is read is there."""
@@ -181,6 +220,13 @@ class _PlanMemory:
         given = rows.of_caller and rows.array not in self.results
         if given or (access.later and rows.at is Moment.BEFORE and step == 0):
             return
+        what = self.lack(access, step)
+        if what:
+            value = self.same.get(access.value, access.value)
+            raise _fault(self.plan, f"{stage} reads {value} in {rows.array}, which is {what}")
+
+    def lack(self, access: MemoryAccess, step: int) -> str:
+        """What is wrong with what lies where an access reads, or nothing; it counts as read."""
         value = self.same.get(access.value, access.value)
         end = None if access.width is None else access.start + access.width
         for cell in self.cells(access, step):
@@ -188,10 +234,15 @@ class _PlanMemory:
             own = [w for w in there if w.value == value]
             if not _covers(own, access):
                 others = sorted({str(w.value) for w in there if w.value != value})
-                what = f"overwritten by {', '.join(others)}" if others else "not written before"
-                raise _fault(self.plan, f"{stage} reads {value} in {rows.array}, which is {what}")
-            for written in own if not access.adds else ():
+                return f"overwritten by {', '.join(others)}" if others else UNWRITTEN
+            if access.adds:
+                continue
+            products, whole = min(w.products for w in own), self.whole[value]
+            if products < whole:
+                return f"the sum of {products} of {whole} products"
+            for written in own:
                 written.is_read = True
+        return ""
 
 
 def _meet(written: _Columns, start: Expr, end: Expr | None) -> bool:
