@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from sympy import Basic, Integer
 
-from cellgen import Cell
+from cellgen import Cell, H, Input, State, Static, tanh
 from cellgen.cells import (
     GRU,
     LRU,
@@ -31,7 +31,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.schedule.device.lower import lower_for_device
 from cellgen.schedule.device.places import Moment, RowsOfArray
 from cellgen.schedule.device.plan import DeviceTimePlan
-from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepsShare, StepStage
 from cellgen.schedule.device.tiers import TierLoop
 from cellgen.schedule.device.verify import verify_for_device
 
@@ -143,6 +143,22 @@ def test_a_sum_that_is_read_before_all_of_its_products_is_found() -> None:
     assert isinstance(backward.deferred[-1], DeviceProduct)
     text = faults(replace(backward, deferred=backward.deferred[:-1]))
     assert "d_x, a result, is the sum of 1 of 3 products" in text
+
+
+class WithConstant(Cell, name="with_constant"):
+    """What is constant over time has a gradient: the shares of all steps, added up."""
+
+    x, a = Input(H), Static(H, gradient=True)
+    h_prev = State(H)
+    h = tanh(a * h_prev + x)
+    outputs = (h,)
+
+
+def test_a_constant_without_its_gradient_is_found() -> None:
+    _, backward = plans(WithConstant)
+    assert isinstance(backward.deferred[-1], StepsShare)
+    text = faults(replace(backward, deferred=backward.deferred[:-1]))
+    assert "d_a, a result, is never written" in text
 
 
 def test_a_result_of_one_step_alone_is_found() -> None:
