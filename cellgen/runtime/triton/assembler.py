@@ -29,8 +29,8 @@ def require_assembler(cell: str, arch: int) -> None:
 
 def _bundled() -> str:
     """The one that comes with Triton."""
-    found = importlib.util.find_spec("triton")
-    folder = Path(found.origin).parent if found and found.origin else Path()
+    spec = importlib.util.find_spec("triton")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
     return str(folder / "backends" / "nvidia" / "bin" / "ptxas")
 
 
