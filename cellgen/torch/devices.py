@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -66,3 +67,8 @@ def known_dtype(where: str, dtype: torch.dtype | None) -> torch.dtype | None:
             f"out for torch's default"
         )
     return dtype
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device the one that kernels are launched on: Triton takes the current one."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -252,7 +252,7 @@ def _launched(
         outputs, last = cell.run(named, {}, own, (None, None, None), how, learning)
         return outputs | last
 
-    launch = launch_of(known, sizes, theta, exact)
+    launch = launch_of(known, sizes, theta, exact, learning)
     if launch is None:
         return None
     read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]

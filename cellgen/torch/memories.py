@@ -35,7 +35,7 @@ class MemoryLaunches:
     ``sizes`` are those of the call, ``T``, ``B`` and the cell's dimensions. ``chosen`` are blocks,
     warps and stages by kernel, beside ``{"": {"BT": 64}}``, the steps of a chunk; what it leaves
     out is the first configuration of the plan. ``gaps``: that ``restart`` says where steps begin
-    with initial states.
+    with initial states. ``call``: launches whose configuration is taken, of other sizes.
     """
 
     module: ModuleType
@@ -46,6 +46,7 @@ class MemoryLaunches:
     gaps: bool = False
     chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     arrays: dict[str, Tensor] = field(default_factory=dict)
+    call: MemoryLaunches | None = None
 
     def __post_init__(self) -> None:
         counted = {
@@ -54,6 +55,7 @@ class MemoryLaunches:
         }
         self.known = {**self.sizes, **counted}
         length = self.chosen.get("", {}).get("BT") or self._length()
+        length = length if self.call is None else self.call.known["BT"]
         self.known |= {"BT": length, "chunks_and_last": -(-self.sizes["T"] // length) + 1}
         is_wide = self.dtype in (torch.float32, torch.float64)
         self.constants = {"GAPS": self.gaps, "PRECISION": "ieee" if is_wide else "tf32"}
@@ -63,7 +65,7 @@ class MemoryLaunches:
 
     def forward(self, trains: bool = True) -> dict[str, Tensor]:
         """What is read and the last states, and what the backward pass needs of this one."""
-        self.launch(self.plan[self._which(trains)])
+        self.launch(self.plan[self.which(trains)])
         results = self._of_roles(FORWARD)
         self._drop(("scratch",))
         return results
@@ -125,7 +127,10 @@ class MemoryLaunches:
         own = {"warps": 4, "stages": 1, "BT": self.known["BT"], "BK": 32, "BV": 32}
         return {**own, **self.chosen.get("", {}), **self.chosen.get(kernel, {})}
 
-    def _which(self, trains: bool) -> str:
+    def which(self, trains: bool) -> str:
+        """The launches of the forward pass."""
+        if self.call is not None:
+            return self.call.which(trains)
         scan = self.plan["forward"][-1]
         blocks = self.blocks[scan["kernel"]]
         programs = math.prod(self._count(axis, blocks) for axis in scan["grid"])

@@ -29,6 +29,9 @@ ON_THE_WAY = 64
 """Numbers that a lane has on the way to it: registers, beside those that it computes in."""
 MOST_AHEAD = 16
 """Steps that are loaded ahead at most."""
+FEW_SEGMENTS = 3
+"""Segments of a run that is configured as a call that has several."""
+CPU = torch.device("cpu")
 NO_MEMORY = -1
 """In place of the number of a memory: an array of the whole plan."""
 
@@ -56,6 +59,7 @@ class PlanRun:
     ``arrays`` holds inputs (T, B, ...), states (B, ...) and weights by name, contiguous, of one
     type; then what the passes form. ``segments`` of the steps run beside each other, ``ahead`` are
     the steps that are loaded ahead; 0 chooses. ``chosen`` are blocks of memories.
+    ``call`` are the sizes by which the configuration is chosen, where these are not the run's.
     """
 
     module: ModuleType
@@ -65,6 +69,7 @@ class PlanRun:
     ahead: int = 0
     trains: bool = True
     chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    call: Mapping[str, int] = field(default_factory=dict)
     plan: Operation = field(init=False)
     memories: dict[int, MemoryLaunches] = field(init=False, default_factory=dict)
 
@@ -144,18 +149,8 @@ class PlanRun:
 
     def launch(self, launch: Operation) -> None:
         """Launch a kernel; that of whole segments first, where steps are cut."""
-        units = size_of(launch["units"], self.sizes)
-        lanes = WARP * max(1, min(WIDEST, units // WARP))
-        steps, rows = self.sizes["T"], self.sizes["B"]
-        segments = 1
-        if launch["is_flat"]:
-            steps, rows = steps * rows, 1
-            segments = -(-steps // FLAT_ROWS)
-        elif launch["whole"]:
-            segments = self._segments(-(-units // lanes) * rows, steps)
-        length = -(-steps // max(1, segments))
-        grid = (-(-units // lanes), rows, -(-steps // length))
-        cut = Cut(steps, length, grid, lanes, self.ahead or _ahead(launch["streams"], lanes))
+        cut = self._cut(launch)
+        rows = 1 if launch["is_flat"] else self.sizes["B"]
         self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows}
         for name in launch["arrays"].values():
             if name.endswith("_shares"):
@@ -166,10 +161,40 @@ class PlanRun:
                 self._launch(launch["whole"], launch["whole_arrays"], launch["whole_dims"], (), cut)
         self._launch(launch["kernel"], launch["arrays"], launch["dims"], launch["flags"], cut)
 
-    def _segments(self, programs: int, steps: int) -> int:
+    def _cut(self, launch: Operation) -> Cut:
+        call = self.call or self.sizes
+        lanes = WARP * max(1, min(WIDEST, size_of(launch["units"], call) // WARP))
+        programs = -(-size_of(launch["units"], self.sizes) // lanes)
+        steps, rows = self.sizes["T"], self.sizes["B"]
+        segments = 1
+        if launch["is_flat"]:
+            steps, rows = steps * rows, 1
+            segments = -(-steps // FLAT_ROWS)
+        elif launch["whole"]:
+            segments = self._segments(-(-size_of(launch["units"], call) // lanes), call)
+        length = -(-steps // max(1, segments))
+        grid = (programs, rows, -(-steps // length))
+        return Cut(steps, length, grid, lanes, self.ahead or _ahead(launch["streams"], lanes))
+
+    def _segments(self, programs: int, call: Mapping[str, int]) -> int:
+        steps = self.sizes["T"]
         if self.segments:
             return min(self.segments, steps)
-        return max(1, min(PROGRAMS // programs, steps // LEAST_STEPS))
+        segments = max(1, min(PROGRAMS // (programs * call["B"]), call["T"] // LEAST_STEPS))
+        return min(segments, steps if call is self.sizes else FEW_SEGMENTS)
+
+    def configuration(self) -> tuple[object, ...]:
+        """What is compiled for the sizes of the run, beside these: a row for each launch."""
+        rows: list[object] = []
+        for one in (*self.plan["forward"], *self.plan["backward"]):
+            if one["op"] == "launch":
+                cut = self._cut(one)
+                is_split = bool(one["whole"]) and cut.grid[2] > 1
+                rows.append((one["kernel"], cut.lanes, cut.ahead, is_split))
+        for plan in self.plan.get("memories", ()):
+            memory = MemoryLaunches(self.module, plan, self.sizes, self.like.dtype, CPU)
+            rows.append((memory.which(self.trains), sorted(memory.blocks.items())))
+        return tuple(map(str, rows))
 
     def _launch(
         self,
@@ -213,7 +238,9 @@ class PlanRun:
 
     def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
         kind = (self.like.dtype, self.like.device)
-        run = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=self.chosen)
+        of = [MemoryLaunches(self.module, plan, self.call, *kind)] if self.call else [None]
+        chosen = self.chosen
+        run = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=chosen, call=of[0])
         for name, buffer in buffers.items():
             if buffer["role"] in ("stream", "first"):
                 run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])

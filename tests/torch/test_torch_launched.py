@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import cellgen.torch  # noqa: E402
-from cellgen.runtime.build import cache  # noqa: E402
-from cellgen.torch import launched  # noqa: E402
-from cellgen.torch.errors import DeviceRunError, TensorError  # noqa: E402
+from cellgen.torch import first_use, launched  # noqa: E402
+from cellgen.torch.errors import TensorError  # noqa: E402
 from cellgen.torch.launched import HigherDerivativeWarning  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
@@ -30,10 +28,9 @@ NAMES = ("min_gru", "gated_delta_net")
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launched, "DEVICES", {"cpu"})
-    monkeypatch.setattr(launched, "PROVED_STEPS", 5)
-    monkeypatch.setattr(launched, "PROVED_LENGTH", 3)
+    monkeypatch.setattr(first_use, "STEPS", 5)
     monkeypatch.setenv("CELLGEN_PROVE", "0")
-    launched._proved.cache_clear()
+    first_use._proved.cache_clear()
     launched._say_once.cache_clear()
 
 
@@ -77,40 +74,6 @@ def test_what_kernels_do_not_have_goes_by_torch() -> None:
         assert "Launched" not in str(cell(**tensors, **how).h_last.grad_fn)
     narrow = {name: tensor.bfloat16() for name, tensor in tensors.items()}
     assert "Launched" not in str(cell(**narrow).h_last.grad_fn)
-
-
-def test_kernels_are_proved_once_and_wrong_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[str, object] = {}
-    monkeypatch.setenv("CELLGEN_PROVE", "1")
-    monkeypatch.setattr(cache, "recall", kept.get)
-    monkeypatch.setattr(cache, "remember", kept.__setitem__)
-    cell = cellgen.torch.function("min_gru", form="scan")
-    tensors = drawn(cell, **SIZES)
-    cell(**tensors)
-    assert len(kept) == 1
-    launched._proved.cache_clear()
-    monkeypatch.setattr(launched, "_farthest", lambda *given: pytest.fail("proved again"))
-    cell(**tensors)
-
-
-def test_wrong_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module whose product is another one's: the first result that is off is named."""
-    monkeypatch.setenv("CELLGEN_PROVE", "1")
-    monkeypatch.setattr(cache, "recall", lambda key: None)
-    cell = cellgen.torch.function("min_gru", form="scan")
-    tensors = drawn(cell, **SIZES)
-    own = launched.module_of(cell.known)
-    plan = dict(own.PLAN)
-    first, second, *rest = plan["forward"]
-    plan["forward"] = (dict(first, right=second["right"]), second, *rest)
-    kernels = {name: getattr(own, name) for name in dir(own) if not name.startswith("__")}
-    wrong = SimpleNamespace(**{**kernels, "PLAN": plan, "__file__": own.__file__})
-    monkeypatch.setattr(launched, "module_of", lambda known: wrong)
-    message = r"min_gru: \w+ by kernels of Triton .* on cpu is .* from the equations, at most 1e-11"
-    with pytest.raises(DeviceRunError, match=message):
-        cell(**tensors)
-    monkeypatch.setenv("CELLGEN_PROVE", "0")
-    assert cell(**tensors).form == "scan"
 
 
 # --- what a run keeps ----------------------------------------------------------------------------

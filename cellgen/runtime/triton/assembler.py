@@ -20,11 +20,20 @@ def require_assembler(cell: str, arch: int) -> None:
 
     Raises DeviceError for one that is known to be wrong for the device, or that does not run.
     """
-    path = os.environ.get(VARIABLE) or _bundled()
+    path = _path()
     try:
         refuse_assembler(_release(path), arch)
     except DeviceError as error:
         raise DeviceError(f"{cell}: {path}: {error.args[0]}", code="device.assembler") from None
+
+
+def assembler_in_use() -> str:
+    """What the ``ptxas`` of this process says of itself. Raises DeviceError."""
+    return _release(_path())
+
+
+def _path() -> str:
+    return os.environ.get(VARIABLE) or _bundled()
 
 
 def _bundled() -> str:

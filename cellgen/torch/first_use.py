@@ -1,0 +1,262 @@
+"""Compare the kernels of a launch with the equations before they are first used on a device.
+
+Input: the launch of a call. Output: nothing, or DeviceRunError. What is compared is the
+configuration that the call launches: its own units, keys and values, blocks and warps; steps, rows
+and heads alone are fewer. The bar of a result is ten times what torch's operators lose in float32
+on the same numbers, in the type of the kernels. A gradient that these can hardly tell from 0 is
+left out, by name. The cache remembers; ``CELLGEN_PROVE=0`` leaves the comparison out.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import cellgen
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.build import cache
+from cellgen.runtime.triton.assembler import assembler_in_use
+from cellgen.torch.devices import on_device
+from cellgen.torch.errors import DeviceRunError
+from cellgen.torch.passes import PlanRun
+
+if TYPE_CHECKING:
+    from cellgen.torch.launched import FormLaunch
+
+STEPS, ROWS, WHOLE = 150, 2, 16
+"""Steps and rows, and heads as rows. A size of a call that is a multiple of ``WHOLE`` is one here,
+too, and one of 1 is 1: Triton compiles these by themselves."""
+FLOORS = {torch.float32: 5e-5, torch.float64: 1e-11}
+"""The types of kernels, and bars at least, by the largest number of a result: exponentials of
+devices, and sums over some hundred steps in another order."""
+TIMES = 10.0
+"""How much more than torch's operators kernels may lose."""
+LOST = 1e-3
+"""What torch's operators may lose of a result that is compared, by its largest number."""
+SHIFTS = (2.0, -2.0, 0.5, -0.5)
+"""What is added to biases, by draw: gates are wide open in one of the first two draws, and decays
+near 1 in the other."""
+ALWAYS = 2
+"""Draws that are always compared; further ones where a result was left out."""
+
+Results = dict[str, Tensor]
+
+
+def prove_once(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
+    """Compare once for each device, configuration, type and version. Raises DeviceRunError."""
+    sizes = tuple(sorted(launch.sizes.items()))
+    call = (launch.cell, launch.module.__file__, device, dtype, sizes, launch.learning)
+    if call in _proved():
+        return
+    with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices, hooks of a caller
+        apart_from_modes.submit(_prove, launch, device, dtype).result()
+    _proved()[call] = True
+
+
+@functools.cache
+def _proved() -> dict[object, bool]:
+    """The calls of this process that need no look into the cache."""
+    return {}
+
+
+def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    stated = _stated(launch, device, device_name, dtype)
+    key = "proved-" + hashlib.sha256("\n".join(stated).encode()).hexdigest()[:32]
+    if cache.recall(key) is not None:
+        return
+    compared, left_out = _compared(launch, device, dtype)
+    name = max(compared, key=lambda n: compared[n][0] / compared[n][1], default="")
+    version = importlib.metadata.version("triton")
+    if not name:
+        raise DeviceRunError(
+            f"{launch.cell}: kernels of Triton {version} on {device_name} cannot be compared with "
+            f"the equations, whose results are no numbers, or are lost in float32, where arguments "
+            f"are drawn; pass form='step', or set CELLGEN_PROVE=0 to use what is not compared",
+            code="device.proof",
+        )
+    apart, bar = compared[name]
+    if not apart <= bar:
+        raise DeviceRunError(
+            f"{launch.cell}: {name} by kernels of Triton {version} on {device_name} is "
+            f"{apart:.1e} from the equations, at most {bar:.0e} was expected: the compiler of the "
+            f"device is wrong there; take another Triton or an assembler of your own "
+            f"(TRITON_PTXAS_PATH), or pass form='step'",
+            code="device.proof",
+        )
+    facts = {"stated": list(stated), "farthest": name, "apart": apart, "bar": bar}
+    cache.remember(key, facts | {"left_out": list(left_out)})
+
+
+def _stated(
+    launch: FormLaunch, device: torch.device, device_name: str, dtype: torch.dtype
+) -> tuple[str, ...]:
+    """All that a comparison holds for."""
+    file = Path(str(launch.module.__file__))
+    text = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    call = PlanRun(launch.module, dict(launch.sizes), {"": torch.empty(0, dtype=dtype)})
+    return (
+        launch.cell,
+        text,
+        device_name,
+        str(dtype),
+        str(sorted(_fewer(launch).items())),
+        str(call.configuration()),
+        str(sorted(launch.learning)),
+        f"cellgen {cellgen.__version__}, torch {torch.__version__}",
+        f"triton {importlib.metadata.version('triton')}",
+        assembler_in_use() if device.type == "cuda" and torch.version.hip is None else "",
+    )
+
+
+# --- what is compared ----------------------------------------------------------------------------
+
+
+def _compared(
+    launch: FormLaunch, device: torch.device, dtype: torch.dtype
+) -> tuple[dict[str, tuple[float, float]], tuple[str, ...]]:
+    """Of each result how far it is and its bar, where that is farthest; and what is left out."""
+    sizes, compared, left_out = _fewer(launch), dict[str, tuple[float, float]](), set[str]()
+    small = replace(launch, sizes=sizes, call=launch.sizes)
+    for draw, shift in enumerate(SHIFTS):
+        if draw >= ALWAYS and not left_out - compared.keys():
+            break
+        generator = torch.Generator().manual_seed(draw)
+        is_positive = draw % 2 == 1
+        theta = [
+            _drawn(item, launch.shape_of(item, sizes), generator, shift, is_positive)
+            if item.name not in launch.decays
+            else _decays(launch.shape_of(item, sizes), generator)
+            for item in launch.arguments
+        ]
+        true, above = _by_torch(launch, theta, torch.float64, generator)
+        single, _ = _by_torch(launch, theta, torch.float32, generator, above)
+        formed = _by_kernels(small, theta, above, device, dtype)
+        scale = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
+        for name in true:
+            lost = apart(single[name], true[name])
+            if not lost <= LOST or not bool(true[name].any()):
+                left_out.add(name)
+                continue
+            bar = max(FLOORS[dtype], TIMES * lost * scale)
+            here = (apart(formed[name], true[name]), bar)
+            before = compared.get(name, (0.0, bar))
+            compared[name] = max(here, before, key=lambda one: one[0] / one[1])
+    return compared, tuple(sorted(left_out - compared.keys()))
+
+
+def _fewer(launch: FormLaunch) -> dict[str, int]:
+    """The sizes of a comparison: those of the call, but for steps, rows and heads."""
+    memories = launch.module.PLAN.get("memories", ())
+    heads = {dim for memory in memories for dim in memory["sizes"]["N"]}
+    heads -= {dim for memory in memories for axis in "KV" for dim in memory["sizes"][axis]}
+    fewer = {"T": STEPS, **dict.fromkeys(("B", *heads), ROWS)}
+    return {name: _like(size, fewer.get(name, size)) for name, size in launch.sizes.items()}
+
+
+def _like(size: int, fewer: int) -> int:
+    """A smaller size that Triton compiles alike."""
+    if size in (1, fewer):
+        return size
+    if size % WHOLE == 0:
+        return -(-fewer // WHOLE) * WHOLE
+    return fewer if fewer % WHOLE else fewer + 1
+
+
+def _drawn(
+    item: Argument,
+    shape: Sequence[int],
+    generator: torch.Generator,
+    shift: float,
+    is_positive: bool,
+) -> Tensor:
+    """Numbers that float32 holds: products of the size of 1; states and inputs of one sign, too."""
+    numbers = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    if item.over_time:
+        numbers = numbers.abs() if is_positive else numbers
+    elif item.role == "state":
+        numbers = 0.5 * (numbers.abs() + 0.5 if is_positive else numbers)
+    elif item.role == "bias":
+        numbers = 0.5 * numbers + shift
+    elif len(shape) > 1:
+        numbers = numbers / max(shape[0], 1) ** 0.5
+    else:
+        numbers = 0.5 * numbers
+    return numbers.float().double()
+
+
+def _decays(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    numbers = torch.rand(*shape, generator=generator, dtype=torch.float64)
+    return (0.9 + 0.09 * numbers).float().double()
+
+
+def _by_torch(
+    launch: FormLaunch,
+    theta: Sequence[Tensor],
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    above: Mapping[str, Tensor] | None = None,
+) -> tuple[Results, Results]:
+    """Results and gradients by torch's operators, and the upstream gradients, which are drawn."""
+    leaves = [tensor.to(dtype).requires_grad_() for tensor in theta]
+    named = launch.exact(leaves)
+    results = {name: named[name] for name in launch.results}
+    drawn = above or {
+        name: torch.randn(r.shape, generator=generator, dtype=torch.float64).float().double()
+        for name, r in results.items()
+    }
+    gradients = torch.autograd.grad(
+        [*results.values()],
+        leaves,
+        [drawn[name].to(dtype) for name in results],
+        materialize_grads=True,
+    )
+    named_gradients = zip(launch.names, gradients, strict=True)
+    wanted = launch.learning & {*launch.module.PLAN["gradients"]}
+    own = {f"d_{name}": g for name, g in named_gradients if name in wanted}
+    return {name: r.detach() for name, r in results.items()} | own, dict(drawn)
+
+
+def _by_kernels(
+    small: FormLaunch,
+    theta: Sequence[Tensor],
+    above: Mapping[str, Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Results:
+    with on_device(device), _full_products(), torch.no_grad():
+        run = small.run([tensor.to(device, dtype) for tensor in theta])
+        formed = run.forward()
+        gradients = run.backward({f"d_{n}": a.to(device, dtype) for n, a in above.items()})
+    return {n: formed[n] for n in small.results} | {f"d_{n}": g for n, g in gradients.items()}
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """Products of float32 in float32: what a caller allows is no fault of kernels."""
+    matmul = torch.backends.cuda.matmul
+    is_new = hasattr(matmul, "fp32_precision")
+    setting = "fp32_precision" if is_new else "allow_tf32"
+    before, full = getattr(matmul, setting), "ieee" if is_new else False
+    setattr(matmul, setting, full)
+    try:
+        yield
+    finally:
+        setattr(matmul, setting, before)
+
+
+def apart(formed: Tensor, true: Tensor) -> float:
+    """How far by the largest number of the true one; infinite where one is no number."""
+    error = (formed.detach().double().cpu().reshape(true.shape) - true).abs().amax()
+    by_largest = float(error / true.abs().amax())
+    return by_largest if by_largest == by_largest else float("inf")  # noqa: PLR0124 - NaN is not

@@ -1,0 +1,232 @@
+"""Kernels of Triton at first use, by its interpreter: what is compared, refused, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import cellgen.torch  # noqa: E402
+from cellgen.runtime.build import cache  # noqa: E402
+from cellgen.torch import first_use, launched, passes  # noqa: E402
+from cellgen.torch.errors import DeviceRunError  # noqa: E402
+from tests.torch.drawn import drawn  # noqa: E402
+
+SIZES = {"T": 3, "B": 2, "H": 3, "I": 2}
+MEMORY = SIZES | {"N": 2, "K": 16, "D": 16, "I": 8}
+
+
+@pytest.fixture(autouse=True)
+def facts(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, object]]:
+    """What is remembered in place of the cache's files."""
+    kept: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(launched, "DEVICES", {"cpu"})
+    monkeypatch.setattr(first_use, "STEPS", 5)
+    monkeypatch.setenv("CELLGEN_PROVE", "1")
+    for name in ("min_gru", "gated_delta_net", "qrnn"):  # their kernels in C keep facts, too
+        cellgen.torch.function(name)
+    monkeypatch.setattr(cache, "recall", kept.get)
+    monkeypatch.setattr(cache, "remember", kept.__setitem__)
+    first_use._proved.cache_clear()
+    with np.errstate(all="ignore"):  # the interpreter computes lanes that are masked, too
+        yield kept
+
+
+def called(name: str, dtype: torch.dtype = torch.float64, **sizes: int) -> object:
+    cell = cellgen.torch.function(name, form="auto")
+    return cell(**drawn(cell, dtype=dtype, **(SIZES | sizes)))
+
+
+def test_kernels_are_compared_once(
+    facts: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called("min_gru")
+    assert len(facts) == 1
+    (fact,) = facts.values()
+    assert fact["left_out"] == []
+    first_use._proved.cache_clear()
+    monkeypatch.setattr(first_use, "_compared", lambda *_: pytest.fail("compared again"))
+    called("min_gru")
+    called("min_gru", T=5, B=3)  # the same kernels: sizes of no configuration
+
+
+def test_what_a_comparison_holds_for_is_in_its_key(
+    facts: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_use, "_compared", lambda *_: ({"h": (0.0, 1.0)}, ()))
+    calls: list[Callable[[], object]] = [
+        lambda: launch_of("min_gru"),
+        lambda: launch_of("min_gru", H=4),
+        lambda: launch_of("min_gru", I=4),
+        lambda: launch_of("min_gru", T=129),  # steps are cut
+        lambda: launch_of("min_gru", B=16),  # Triton compiles a multiple of 16 by itself
+        lambda: launch_of("min_gru", torch.float32),
+        lambda: launch_of("gated_delta_net", K=16, D=16),
+        lambda: launch_of("gated_delta_net", K=16, D=32),
+        lambda: launch_of("gated_delta_net", K=16, D=16, T=201),  # other chunks
+    ]
+    for many, call in enumerate(calls, start=1):
+        call()
+        assert len(facts) == many
+    first_use._proved.cache_clear()
+    monkeypatch.setattr(torch, "__version__", "0")
+    launch_of("min_gru")
+    assert len(facts) == len(calls) + 1
+
+
+def launch_of(name: str, dtype: torch.dtype = torch.float64, **own: int) -> launched.FormLaunch:
+    """The launch of tensors without memory: nothing runs."""
+    launched.DEVICES.add("meta")
+    cell = cellgen.torch.function(name, form="auto")
+    every = MEMORY | own
+    sizes = {dim: every[dim] for dim in (*map(str, cell.layout.dims), "T", "B")}
+    theta = [
+        torch.empty(cell.layout.shape(item.name, sizes), device="meta", dtype=dtype)
+        for item in cell.layout.theta
+    ]
+    launch = launched.launch_of(cell.known, sizes, theta, lambda _: {}, frozenset())
+    assert launch is not None
+    return launch
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"T": 3}, {"T": 200, "B": 1}, {"T": 200, "B": 64}, {"T": 512, "B": 64, "N": 4}]
+)
+@pytest.mark.parametrize("name", ["min_gru", "gated_delta_net"])
+def test_what_is_compared_is_the_configuration_of_the_call(
+    name: str, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_PROVE", "0")
+    launch = launch_of(name, torch.float32, **({"H": 200} | sizes))
+    cell, own = launch.known, launch.sizes
+    monkeypatch.setattr(passes.PlanRun, "_launch", recorded(compiled := []))
+    monkeypatch.setattr(passes.MemoryLaunches, "launch", recorded_memory(compiled))
+
+    def configurations(sizes: dict[str, int], call: dict[str, int]) -> list[object]:
+        compiled.clear()
+        shapes = {item.name: cell.layout.shape(item.name, sizes) for item in cell.layout.theta}
+        arrays = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        run = passes.PlanRun(launch.module, dict(sizes), arrays, call=call)
+        run.forward()
+        run.backward({})
+        return list(compiled)
+
+    fewer = first_use._fewer(launch)
+    assert fewer["T"] <= 16
+    assert configurations(fewer, own) == configurations(own, {})
+
+
+def recorded(compiled: list[object]) -> Callable[..., None]:
+    def launch(run: passes.PlanRun, kernel: str, arrays: dict[str, str], *how: object) -> None:
+        cut = how[-1]
+        is_flat = kernel.startswith("rows") and "_whole" not in kernel and not how[1]
+        is_split = not is_flat and cut.grid[2] > 1
+        compiled.append((kernel, cut.lanes, cut.ahead, is_split))
+        for name in arrays.values():
+            run.at(name)
+
+    return launch
+
+
+def recorded_memory(compiled: list[object]) -> Callable[..., None]:
+    def launch(memory: passes.MemoryLaunches, rows: list[dict[str, object]]) -> None:
+        for row in rows:
+            blocks = memory.blocks[row["kernel"]]
+            own = {n: memory._constant(of, blocks) for n, of in row["constants"].items()}
+            compiled.append((row["kernel"], dict(blocks), own))
+            for name in row["buffers"].values():
+                memory._at(name)
+
+    return launch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["gated_delta_net", "rwkv4", "min_lstm"])
+def test_right_kernels_pass(
+    name: str, dtype: torch.dtype, facts: dict[str, dict[str, object]]
+) -> None:
+    """Their draws saturate no gate."""
+    cellgen.torch.function(name)
+    facts.clear()
+    called(name, dtype, **(MEMORY | {"H": 8}))
+    (fact,) = [fact for key, fact in facts.items() if key.startswith("proved-")]
+    assert fact["left_out"] == []
+    assert fact["apart"] <= fact["bar"]
+
+
+def refused(message: str) -> object:
+    return pytest.raises(DeviceRunError, match=message)
+
+
+def test_a_wrong_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module whose product is another one's: the first result that is off is named."""
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **SIZES)
+    own = launched.module_of(cell.known)
+    plan = dict(own.PLAN)
+    first, second, *rest = plan["forward"]
+    plan["forward"] = (dict(first, right=second["right"]), second, *rest)
+    kernels = {name: getattr(own, name) for name in dir(own) if not name.startswith("__")}
+    wrong = SimpleNamespace(**{**kernels, "PLAN": plan, "__file__": own.__file__})
+    monkeypatch.setattr(launched, "module_of", lambda known: wrong)
+    with refused(r"min_gru: \w+ by kernels of Triton .* on cpu is .* from the equations, at most"):
+        cell(**tensors)
+    monkeypatch.setenv("CELLGEN_PROVE", "0")
+    assert cell(**tensors).form == "scan"
+
+
+@pytest.mark.parametrize(("name", "weight"), [("qrnn", "w_z"), ("gated_delta_net", "w_b")])
+def test_a_small_gradient_that_is_off_by_little_is_refused(
+    name: str, weight: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gradient is compared by its own largest number."""
+    right = passes.PlanRun.backward
+
+    def wrong(run: passes.PlanRun, upstream: dict[str, object]) -> dict[str, object]:
+        gradients = right(run, upstream)
+        return gradients | {weight: gradients[weight] * 1.001}
+
+    monkeypatch.setattr(passes.PlanRun, "backward", wrong)
+    with refused(f"{name}: d_{weight} by kernels of Triton .* is 1.0e-03 from the equations"):
+        called(name, torch.float32, **(MEMORY | {"H": 8}))
+
+
+def test_modes_of_the_caller_do_not_reach_the_comparison(
+    facts: dict[str, dict[str, object]],
+) -> None:
+    with torch.inference_mode():
+        called("min_gru", H=3)
+    with torch.device("meta"):
+        inside = drawn_on_cpu("min_gru", H=4)
+        cellgen.torch.function("min_gru", form="scan")(**inside)
+    with torch.autocast("cpu", torch.bfloat16):
+        called("min_gru", H=5)
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **(SIZES | {"H": 6}))
+    h = checkpoint(lambda x: cell(**{**tensors, "x": x}).h, tensors["x"], use_reentrant=False)
+    h.sum().backward()
+    assert len(facts) == 4
+
+
+def drawn_on_cpu(name: str, **sizes: int) -> dict[str, object]:
+    with torch.device("cpu"):
+        return drawn(cellgen.torch.function(name, form="auto"), **(SIZES | sizes))
+
+
+def test_a_caller_who_allows_short_products_changes_no_comparison() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        with first_use._full_products():
+            assert matmul.fp32_precision == "ieee"
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
