@@ -36,7 +36,7 @@ def are_plain(values: Sequence[object]) -> bool:
 def is_quiet() -> bool:
     """Whether torch only runs what it is given: no mode, transform, trace or profile is at work."""
     own = torch._C
-    return not (
+    return not torch.compiler.is_compiling() and not (
         own._len_torch_dispatch_stack()
         or own._len_torch_function_stack()
         or own._is_any_autocast_enabled()
