@@ -7,7 +7,7 @@ a unit needs lies side by side when its pointwise equations run on the tile.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
@@ -339,6 +339,13 @@ def _with_memory(
             for slot in stage.slots
         )
         yield replace(stage, slots=slots)
+
+
+def loops_of(stages: Iterable[GroupedStage]) -> Iterator[Loop]:
+    """The loops of some stages, those of groups too."""
+    for stage in stages:
+        loops = stage.loops if isinstance(stage, Group) else (stage,)
+        yield from (loop for loop in loops if isinstance(loop, Loop))
 
 
 def views_read(stage: GroupedStage) -> Iterable[View]:

@@ -18,7 +18,7 @@ from cellgen.language.value import B, Role, Value, format_shape
 from cellgen.program.over_time import SequencePrograms
 from cellgen.program.ssa import Program, digest
 from cellgen.runtime.notebook import ShownInNotebooks
-from cellgen.schedule.groups import Group, GroupedStage, group_products, views_read
+from cellgen.schedule.groups import Group, GroupedStage, group_products, loops_of, views_read
 from cellgen.schedule.schedule import (
     Access,
     Buffer,
@@ -244,10 +244,9 @@ def _whole_rows(stage: GroupedStage) -> set[Value]:
     """What a stage reads beyond its own units."""
     if isinstance(stage, Product | Routine):
         return read_by(stage)
-    loops = stage.loops if isinstance(stage, Group) else (stage,)
     values = {
         load.view.buffer.value
-        for loop in loops
+        for loop in loops_of([stage])
         for load in loop.loads
         if load.access is not Access.ELEMENT or load.view.shape[-1] != load.view.buffer.shape[-1]
     }

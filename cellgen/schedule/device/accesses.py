@@ -16,12 +16,12 @@ from cellgen.language.value import Value
 from cellgen.schedule.device.places import (
     ZERO,
     BeforeStep,
-    BeforeSteps,
     DevicePlace,
     IfGiven,
     Matrix,
     Moment,
     RowsOfArray,
+    Source,
     row_width,
 )
 from cellgen.schedule.device.stages import (
@@ -219,9 +219,7 @@ def _of_view(
         yield MemoryAccess(rows, view.buffer.value, writes, start, width, by_unit, later)
 
 
-def rows_of(
-    source: RowsOfArray | IfGiven | BeforeStep | BeforeSteps,
-) -> Iterator[tuple[RowsOfArray, bool]]:
+def rows_of(source: Source) -> Iterator[tuple[RowsOfArray, bool]]:
     """The rows that a place may be, and which of them it is not at the first step."""
     if isinstance(source, RowsOfArray):
         yield source, False

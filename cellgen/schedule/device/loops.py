@@ -6,7 +6,7 @@ Input: a ``Loop`` or a ``PlannedFunction``, where operands lie, the workspace. O
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sympy import Expr, Integer
@@ -157,9 +157,7 @@ def _with_needed(loop: Loop, chosen: Sequence[Line]) -> tuple[Line, ...]:
 
 def plan_routine(stage: Routine, rows: tuple[Expr, ...], places: Places) -> DeviceRoutine:
     """Plan a routine over so many rows."""
-    return DeviceRoutine(
-        stage, rows, placed((v.buffer for v in (*stage.operands, stage.target)), places)
-    )
+    return DeviceRoutine(stage, rows, placed((view.buffer for view in views(stage)), places))
 
 
 def plan_function(
@@ -201,13 +199,6 @@ def operands_of(stages: Sequence[GroupedStage]) -> set[Buffer]:
         elif isinstance(stage, Product):
             found |= {stage.a.buffer, stage.b.buffer}
     return found
-
-
-def loops_of(stages: Sequence[GroupedStage]) -> Iterator[Loop]:
-    """The loops of some stages, those of groups too."""
-    for stage in stages:
-        loops = stage.loops if isinstance(stage, Group) else (stage,)
-        yield from (loop for loop in loops if isinstance(loop, Loop))
 
 
 def named_loops(stem: str, loops: Sequence[Loop]) -> list[tuple[str, Loop]]:

@@ -77,8 +77,7 @@ class LoopKernel:
 
     def loads(self, loop: Loop) -> tuple[Load, ...]:
         """What of the loop's operands its lines read."""
-        read = {v for line in self.lines for v in line.statement.expression.atoms(Value)}
-        return tuple(load for load in loop.loads if load.value in read)
+        return loads_for(self.lines, loop)
 
 
 @dataclass(frozen=True)
@@ -267,6 +266,12 @@ StepStage: TypeAlias = DeviceProduct | DeviceLoop | DeviceRoutine
 """A stage that runs in every step."""
 OnceStage: TypeAlias = WholeProduct | DeviceLoop | DeviceRoutine
 DeferredStage: TypeAlias = DeviceProduct | DeviceLoop | DeviceRoutine | WeightGradients | StepsShare
+
+
+def loads_for(lines: Iterable[Line], loop: Loop) -> tuple[Load, ...]:
+    """What of a loop's operands some lines of it read."""
+    read = {value for line in lines for value in line.statement.expression.atoms(Value)}
+    return tuple(load for load in loop.loads if load.value in read)
 
 
 def names_of(places: Iterable[DevicePlace]) -> frozenset[str]:

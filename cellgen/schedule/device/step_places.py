@@ -6,7 +6,7 @@ launches of one step and in a kernel over all steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sympy import Expr, Integer
@@ -14,7 +14,7 @@ from sympy import Expr, Integer
 from cellgen.language.value import B, T, Value
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.function import FunctionPlanner
-from cellgen.schedule.device.loops import loops_of, operands_of
+from cellgen.schedule.device.loops import operands_of
 from cellgen.schedule.device.places import (
     BeforeStep,
     DevicePlace,
@@ -28,7 +28,7 @@ from cellgen.schedule.device.places import (
 )
 from cellgen.schedule.device.stacked import Column
 from cellgen.schedule.device.states import KeptOverTime, StateOverTime, saved_or
-from cellgen.schedule.groups import Group, GroupedStage
+from cellgen.schedule.groups import Group, loops_of, views_read
 from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.schedule import (
     Access,
@@ -36,7 +36,6 @@ from cellgen.schedule.schedule import (
     BufferKind,
     Load,
     Loop,
-    Routine,
     Store,
     View,
 )
@@ -56,7 +55,7 @@ class StepPlaces:
         self.host, self.name, self.part, self.states = host, name, part, states
         self.kept = kept
         self.operands = operands_of(part.stages)
-        self.read = _read_by_stages(part.stages)
+        self.read = {view.buffer for stage in part.stages for view in views_read(stage)}
         self.carries: dict[Value, str] = {}
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[Expr, bool]] = {}
@@ -218,13 +217,3 @@ def _nullable(rows: RowsOfArray) -> DevicePlace:
 
 def _loads_of(loop: Loop, buffer: Buffer) -> list[Load]:
     return [load for load in loop.loads if load.view.buffer == buffer]
-
-
-def _read_by_stages(stages: Sequence[GroupedStage]) -> set[Buffer]:
-    """Buffers that some stage reads from memory."""
-    found = operands_of(stages)
-    found |= {load.view.buffer for loop in loops_of(stages) for load in loop.loads}
-    for stage in stages:
-        if isinstance(stage, Routine):
-            found |= {view.buffer for view in stage.operands}
-    return found

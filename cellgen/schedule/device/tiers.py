@@ -23,15 +23,16 @@ from enum import Enum
 from sympy import Expr, expand
 
 from cellgen.language.value import B, Value
-from cellgen.schedule.device.places import DevicePlace, Over, Places, RowsOfArray
+from cellgen.schedule.device.places import DevicePlace, Over, Places, RowsOfArray, placed
 from cellgen.schedule.device.stages import (
     DeviceLoop,
     DeviceProduct,
     DeviceRoutine,
     StepStage,
+    loads_for,
     names_of,
 )
-from cellgen.schedule.schedule import Buffer, BufferKind, Line, Load, Loop, Store
+from cellgen.schedule.schedule import Buffer, BufferKind, Line, Load, Loop, Store, views
 
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
@@ -97,8 +98,7 @@ class TierLoop:
     @property
     def loads(self) -> tuple[Load, ...]:
         """What it reads from memory, numbers of the call too."""
-        read = {v for line in self.loop.lines for v in line.statement.expression.atoms(Value)}
-        loads = (load for load in self.loop.loads if load.value in read)
+        loads = loads_for(self.loop.lines, self.loop)
         return tuple(load for load in loads if load.value not in self.in_registers)
 
     @property
@@ -125,9 +125,9 @@ class TierLoop:
     @property
     def names(self) -> frozenset[str]:
         """Arrays of the workspace and strides that it names."""
-        views = [load.view for load in self.loads]
-        views += [line.view for line in self.written if line.view is not None]
-        return names_of([self.places[view.buffer] for view in views])
+        touched = [load.view for load in self.loads]
+        touched += [line.view for line in self.written if line.view is not None]
+        return names_of(self.places[view.buffer] for view in touched)
 
 
 @dataclass(frozen=True)
@@ -255,9 +255,7 @@ def _stream(stage: DeviceLoop, places: Places, carried: Sequence[Carried]) -> Ti
 
 
 def _places_of(stage: DeviceLoop, places: Places) -> Mapping[Buffer, DevicePlace]:
-    views = [load.view for load in stage.loop.loads]
-    views += [line.view for line in stage.loop.lines if line.view is not None]
-    return {view.buffer: places(view.buffer) for view in views}
+    return placed((view.buffer for view in views(stage.loop)), places)
 
 
 def _same_thread(stage: StepStage, following: StepStage | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
-from cellgen.schedule.groups import Group, GroupedStage, views_read
+from cellgen.schedule.groups import Group, GroupedStage, loops_of, views_read
 from cellgen.schedule.over_time import Part
 from cellgen.schedule.schedule import Buffer, Loop, Product, Routine, Store, View
 
@@ -69,12 +69,9 @@ def read_from_memory(stages: Iterable[GroupedStage]) -> set[Buffer]:
 
 def written_beside_sums(stages: Iterable[GroupedStage]) -> set[Buffer]:
     """The buffers that a loop writes unit by unit while it adds units up."""
-    found: set[Buffer] = set()
-    for stage in stages:
-        loops = stage.loops if isinstance(stage, Group) else [stage]
-        for loop in loops:
-            if isinstance(loop, Loop) and not _SUMS_OVER_UNITS.isdisjoint(
-                line.store for line in loop.lines
-            ):
-                found.update(stored(loop))
-    return found
+    adding = (loop for loop in loops_of(stages) if _adds_units(loop))
+    return {buffer for loop in adding for buffer in stored(loop)}
+
+
+def _adds_units(loop: Loop) -> bool:
+    return not _SUMS_OVER_UNITS.isdisjoint(line.store for line in loop.lines)
