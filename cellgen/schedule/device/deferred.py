@@ -18,10 +18,9 @@ from cellgen.schedule.device.places import (
     Over,
     row_stride,
 )
-from cellgen.schedule.device.stacked import Column, outer_products, stack
+from cellgen.schedule.device.stacked import Column, outer_products, planned_product, stack
 from cellgen.schedule.device.stages import (
     DeferredStage,
-    DeviceProduct,
     StepsShare,
     WeightGradients,
     not_rendered,
@@ -117,23 +116,7 @@ class DeferredPlanner:
                     f"yet, because {operand} lies in {a.over.value}",
                     code="cuda.stage",
                 )
-            heads = run.heads(group)
-            self.stages.append(
-                DeviceProduct(
-                    terms=tuple(zip(run.terms, run.weights, strict=True)),
-                    slots=len(run.slots),
-                    units=group.units if heads is None else group.units / heads,
-                    inner=sum((t.inner for t in run.terms[1:]), start=run.terms[0].inner),
-                    heads=heads,
-                    operand=Matrix(operand, a),
-                    panel=panel,
-                    sums=Matrix(target, c),
-                    targets=tuple(group.slots[slot].view for slot in run.slots),
-                    onto=run.onto,
-                    all_steps=True,
-                    width=group.units,
-                )
-            )
+            self.stages.append(planned_product(group, run, panel, a, c))
 
     def place(self, buffer: Buffer) -> DevicePlace:
         """Where a buffer lies, from its first step on."""

@@ -1,8 +1,8 @@
 """Stack the matrix products of a group, and the weights that they need side by side.
 
-Input: a ``Group`` or ``Product`` stages, and where operands and results lie. Output: runs, panels
-of weights. Neighbouring columns of one memory are one product: gates that lie side by side, and
-operands that lie side by side with their weights stacked.
+Input: a ``Group`` or ``Product`` stages, and where operands and results lie. Output: runs,
+products, panels of weights. Neighbouring columns of one memory are one product: gates that lie side
+by side, and operands that lie side by side with their weights stacked.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from itertools import pairwise
 
 from sympy import Add, Expr, Integer
 
-from cellgen.schedule.device.places import AddMemory, Element, Extent, Matrix, Places
-from cellgen.schedule.device.stages import Panel, PanelCopy
+from cellgen.schedule.device.places import (
+    AddMemory,
+    DevicePlace,
+    Element,
+    Extent,
+    Matrix,
+    Places,
+)
+from cellgen.schedule.device.stages import DeviceProduct, Panel, PanelCopy
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.schedule import Product, View
 
@@ -46,9 +53,34 @@ class StackedProduct:
         """Whether each head has weights of its own."""
         return self.terms[0].by_head
 
-    def heads(self, group: Group) -> Expr | None:
-        """How many heads have weights of their own, or None."""
-        return group.heads if self.by_head else None
+
+def planned_product(
+    group: Group,
+    run: StackedProduct,
+    panel: Panel,
+    operand: DevicePlace,
+    sums: DevicePlace,
+    *,
+    in_tier: DevicePlace | None = None,
+    name: str = "",
+) -> DeviceProduct:
+    """Plan a run of a group, from where its operand lies to where its sums do.
+
+    ``in_tier`` is where a kernel over all steps finds the operand of a step, ``name`` the group's.
+    """
+    view, targets = run.terms[0].operand, tuple(group.slots[slot].view for slot in run.slots)
+    return DeviceProduct(
+        terms=tuple(zip(run.terms, run.weights, strict=True)),
+        width=group.units,
+        heads=group.heads if run.by_head else None,
+        operand=Matrix(view, operand),
+        panel=panel,
+        sums=Matrix(targets[0], sums),
+        targets=targets,
+        onto=run.onto,
+        in_tier=None if in_tier is None else Matrix(view, in_tier),
+        group=name,
+    )
 
 
 @dataclass

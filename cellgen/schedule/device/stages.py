@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from sympy import Expr
+from sympy import Add, Expr
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import Value
@@ -173,26 +173,42 @@ class PanelCopy:
 class DeviceProduct:
     """An operand times weights of neighbouring slots, of a step or of all steps.
 
-    ``units`` are those of a slot, ``inner`` the contracted length; with ``heads``, of one head.
+    ``width`` are the units of a slot, all ``heads`` that have weights of their own side by side.
     ``targets`` are what its slots form, side by side from ``sums`` on; ``onto`` adds to what is
-    there. ``in_tier`` is the operand in a kernel over all steps, ``group`` names products whose
-    sums one loop reads.
+    there. ``in_tier`` is the operand of a step in a kernel over all steps, ``group`` names products
+    whose sums one loop reads.
     """
 
     terms: tuple[tuple[Term, tuple[Weight, ...]], ...]
-    slots: int
-    units: Expr
-    inner: Expr
+    width: Expr
     heads: Expr | None
     operand: Matrix
     panel: Panel
     sums: Matrix
     targets: tuple[View, ...]
     onto: bool
-    all_steps: bool
-    width: Expr
     in_tier: Matrix | None = None
     group: str = ""
+
+    @property
+    def slots(self) -> int:
+        """How many slots it forms."""
+        return len(self.targets)
+
+    @property
+    def units(self) -> Expr:
+        """Units of a slot; with heads, of one head."""
+        return self.width if self.heads is None else self.width / self.heads
+
+    @property
+    def inner(self) -> Expr:
+        """The contracted length; with heads, of one head."""
+        return Add(*(term.inner for term, _ in self.terms))
+
+    @property
+    def all_steps(self) -> bool:
+        """Whether it is of all steps at once."""
+        return self.in_tier is None
 
     @property
     def names(self) -> frozenset[str]:

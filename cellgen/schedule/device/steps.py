@@ -14,7 +14,6 @@ from cellgen.schedule.device.function import FunctionPlanner
 from cellgen.schedule.device.loops import named_loops, plan_loop, plan_routine
 from cellgen.schedule.device.places import (
     IfGiven,
-    Matrix,
     Moment,
     RowsOfArray,
     row_stride,
@@ -25,6 +24,7 @@ from cellgen.schedule.device.stacked import (
     Neighbours,
     StackedProduct,
     ordered_slots,
+    planned_product,
     stack,
 )
 from cellgen.schedule.device.stages import Cleared, DeviceProduct, StepStage, not_rendered
@@ -165,26 +165,8 @@ class StepsPlanner:
         if hoisted:
             self.host.options.whole |= {operand.buffer.name, target.buffer.name}
             a, c = a.at_all_steps(self._in_order(operand)), c.at_all_steps(self._in_order(target))
-        heads = run.heads(group)
-        in_tier = None
-        if not hoisted:
-            in_tier = Matrix(operand, self.places.place_in_tier(operand.buffer))
-        return DeviceProduct(
-            terms=tuple(zip(run.terms, run.weights, strict=True)),
-            slots=len(run.slots),
-            units=group.units if heads is None else group.units / heads,
-            inner=sum((t.inner for t in run.terms[1:]), start=run.terms[0].inner),
-            heads=heads,
-            operand=Matrix(operand, a),
-            panel=panel,
-            sums=Matrix(target, c),
-            targets=tuple(group.slots[slot].view for slot in run.slots),
-            onto=run.onto,
-            all_steps=hoisted,
-            width=group.units,
-            in_tier=in_tier,
-            group=stem,
-        )
+        in_tier = None if hoisted else self.places.place_in_tier(operand.buffer)
+        return planned_product(group, run, panel, a, c, in_tier=in_tier, name=stem)
 
     def _in_order(self, view: View) -> Expr | None:
         """The row stride of an array over time whose rows follow each other; None for others."""
