@@ -18,13 +18,13 @@ from cellgen.schedule.device.begun import begin_sums
 from cellgen.schedule.device.deferred import DeferredPlanner
 from cellgen.schedule.device.function import FunctionPlanner
 from cellgen.schedule.device.loops import operands_of, place_in_step, plan_function
-from cellgen.schedule.device.places import DeviceWorkspace, Moment, row_width
+from cellgen.schedule.device.places import DeviceWorkspace, Moment
 from cellgen.schedule.device.plan import DeviceState, DeviceStepPlan, DeviceTimePlan
 from cellgen.schedule.device.stacked import Neighbours
 from cellgen.schedule.device.states import (
     KeptOverTime,
-    StateOverTime,
     saved_or,
+    state_of_caller,
     state_over_time,
 )
 from cellgen.schedule.device.step_places import StepPlaces
@@ -81,14 +81,7 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan
 def _backward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan:
     host = FunctionPlanner.begin(schedule, signature)
     links = schedule.programs.links
-    states = {
-        link.next: StateOverTime(
-            str(link.next.name),
-            row_width(link.next),
-            strides=host.options.strides_of(str(link.next.name)),
-        )
-        for link in links
-    }
+    states = {link.next: state_of_caller(host, link) for link in links}
     prologue = host.once(schedule.prologue)
     kept = KeptOverTime.plan(host)
     reverse, begun = begin_sums(schedule.reverse)
@@ -116,7 +109,6 @@ def _plan(host: FunctionPlanner, part: StepsPlanner, choice: TierChoice) -> Devi
     return DeviceTimePlan(
         cell=host.cell,
         function=host.signature.name,
-        is_backward=host.options.fixed.is_backward,
         memory=tuple(host.memory.arrays),
         strides=tuple(name for name in strides if name in host.names),
         options=replace(host.options.fixed, whole=whole),

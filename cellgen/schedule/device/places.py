@@ -138,7 +138,6 @@ class RowsOfArray:
 class IfGiven:
     """Rows of an array that the caller may leave out; in its place other rows, or nothing."""
 
-    array: str
     rows: RowsOfArray
     other: RowsOfArray | None = None
 

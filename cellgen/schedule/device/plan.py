@@ -7,11 +7,11 @@ Output of ``lower_for_device``, input of a target, which spells it and decides n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.over_time import ArraysOverTime
-from cellgen.schedule.device.places import DeviceMemory, IfGiven, RowsOfArray
+from cellgen.schedule.device.places import DeviceMemory, IfGiven, Moment, RowsOfArray
 from cellgen.schedule.device.stages import (
     DeferredStage,
     DeviceLoop,
@@ -31,13 +31,18 @@ from cellgen.schedule.schedule import PlannedFunction
 class DeviceState:
     """A state on a device: where a step leaves it, where it lies after the last step.
 
-    ``carries`` is the memory of the gradients between two steps, in a backward pass.
+    ``carries`` are the rows of the gradients between two steps, in a backward pass.
     """
 
     link: StateLink
     left: RowsOfArray | IfGiven | None = None
     last: RowsOfArray | IfGiven | None = None
-    carries: str = ""
+    carries: RowsOfArray | None = None
+
+    def carried(self, at: Moment | None) -> RowsOfArray:
+        """Rows of the gradient that reaches a step, in a backward pass."""
+        assert self.carries is not None
+        return replace(self.carries, at=at)
 
     @property
     def over_time(self) -> bool:
@@ -57,7 +62,6 @@ class DeviceTimePlan:
 
     cell: str
     function: str
-    is_backward: bool
     memory: tuple[DeviceMemory, ...]
     strides: tuple[str, ...]
     options: ArraysOverTime
@@ -71,6 +75,11 @@ class DeviceTimePlan:
     deferred: tuple[DeferredStage, ...] = ()
     epilogue: tuple[OnceStage, ...] = ()
     sums: tuple[SumOfProducts, ...] = ()
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it gives gradients."""
+        return self.options.is_backward
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
@@ -24,48 +24,36 @@ from cellgen.schedule.over_time import Part
 from cellgen.schedule.schedule import View
 
 
-@dataclass(frozen=True)
-class StateOverTime:
-    """Where a state lies after each step: over time, or in two places of the workspace by turns.
-
-    ``strides`` name the strides of an array of the caller.
-    """
-
-    array: str
-    width: Expr
-    is_pair: bool = False
-    strides: tuple[str, str] | None = None
-
-    def after(self, step: Moment) -> RowsOfArray:
-        """Its rows after a step."""
-        return RowsOfArray(
-            self.array,
-            self.width,
-            of_caller=not self.is_pair,
-            at=step,
-            by_turns=self.is_pair,
-            strides=self.strides,
-        )
+def state_of_caller(host: FunctionPlanner, link: StateLink) -> RowsOfArray:
+    """Rows of a state in the caller's array of it over time."""
+    name = str(link.next.name)
+    strides = host.options.strides_of(name)
+    return RowsOfArray(name, row_width(link.next), of_caller=True, strides=strides)
 
 
-def state_over_time(host: FunctionPlanner, link: StateLink) -> StateOverTime:
-    """Where a state of the forward loop lies."""
-    name, width = str(link.next.name), row_width(link.next)
+def state_over_time(host: FunctionPlanner, link: StateLink) -> RowsOfArray:
+    """Rows of a state in the forward loop; one that is no output has two places by turns."""
     if link.next in host.schedule.programs.outputs:
-        return StateOverTime(name, width, strides=host.options.strides_of(name))
-    pair = host.memory.add(f"{name}_pair", Element.STORE, Extent((Integer(2), B, width)))
-    return StateOverTime(pair, width, is_pair=True)
+        return state_of_caller(host, link)
+    return pair_of(host, link.next, Element.STORE)
+
+
+def pair_of(host: FunctionPlanner, value: Value, element: Element) -> RowsOfArray:
+    """Rows of a value in the workspace, of two steps by turns."""
+    width = row_width(value)
+    pair = host.memory.add(f"{value.name}_pair", element, Extent((Integer(2), B, width)))
+    return RowsOfArray(pair, width, by_turns=True)
 
 
 def saved_or(
-    host: FunctionPlanner, value: Value, state: StateOverTime, step: Moment
+    host: FunctionPlanner, value: Value, state: RowsOfArray, step: Moment
 ) -> RowsOfArray | IfGiven:
     """A state that is no output lies where it is saved, if it is."""
-    own = state.after(step)
-    if not state.is_pair or value not in host.schedule.programs.saved:
+    own = replace(state, at=step)
+    if not state.by_turns or value not in host.schedule.programs.saved:
         return own
-    name = str(value.name)
-    return IfGiven(name, StateOverTime(name, state.width).after(step), own)
+    saved = RowsOfArray(str(value.name), state.stride, of_caller=True, at=step)
+    return IfGiven(saved, own)
 
 
 @dataclass(frozen=True)

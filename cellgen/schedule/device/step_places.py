@@ -24,10 +24,9 @@ from cellgen.schedule.device.places import (
     Moment,
     RowsOfArray,
     row_stride,
-    row_width,
 )
 from cellgen.schedule.device.stacked import Column
-from cellgen.schedule.device.states import KeptOverTime, StateOverTime, saved_or
+from cellgen.schedule.device.states import KeptOverTime, pair_of, saved_or
 from cellgen.schedule.groups import Group, loops_of, views_read
 from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.schedule import (
@@ -49,23 +48,20 @@ class StepPlaces:
         host: FunctionPlanner,
         name: str,
         part: Part,
-        states: Mapping[Value, StateOverTime],
+        states: Mapping[Value, RowsOfArray],
         kept: KeptOverTime | None,
     ) -> None:
         self.host, self.name, self.part, self.states = host, name, part, states
         self.kept = kept
         self.operands = operands_of(part.stages)
         self.read = {view.buffer for stage in part.stages for view in views_read(stage)}
-        self.carries: dict[Value, str] = {}
+        self.carries: dict[Value, RowsOfArray] = {}
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[Expr, bool]] = {}
         self.own: dict[Buffer, DevicePlace] = {}
         self.kept_sums: dict[Buffer, DevicePlace] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
-            pair = Extent((Integer(2), B, row_width(link.passed)))
-            self.carries[link.passed] = host.memory.add(
-                f"{link.passed.name}_pair", Element.REAL, pair
-            )
+            self.carries[link.passed] = pair_of(host, link.passed, Element.REAL)
 
     def place(self, buffer: Buffer) -> DevicePlace:  # noqa: PLR0911 - one case a return
         """Where a buffer lies in the current step."""
@@ -114,8 +110,7 @@ class StepPlaces:
 
     def carried(self, link: StateLink, at: Moment) -> RowsOfArray:
         """Where the gradient that reaches a step, or the step before it, lies."""
-        pair = self.carries[link.passed]
-        return RowsOfArray(pair, row_width(link.passed), at=at, by_turns=True)
+        return replace(self.carries[link.passed], at=at)
 
     def _time(self, buffer: Buffer, stride: Expr) -> DevicePlace:  # noqa: PLR0911 - one case a return
         value, programs = buffer.value, self.host.schedule.programs
@@ -136,12 +131,12 @@ class StepPlaces:
             return _nullable(rows)
         own = self._scratch(buffer).source
         assert isinstance(own, RowsOfArray)
-        return DevicePlace(IfGiven(buffer.name, rows, own), Element.STORE)
+        return DevicePlace(IfGiven(rows, own), Element.STORE)
 
     def state_rows(self, value: Value, step: Moment) -> RowsOfArray | IfGiven:
         """Where a state lies after a step."""
         if self.name == "reverse":
-            return self.states[value].after(step)
+            return replace(self.states[value], at=step)
         return saved_or(self.host, value, self.states[value], step)
 
     def _scratch(self, buffer: Buffer) -> DevicePlace:
@@ -212,7 +207,7 @@ class StepPlaces:
 
 def _nullable(rows: RowsOfArray) -> DevicePlace:
     """An array of the caller that may be left out."""
-    return DevicePlace(IfGiven(rows.array, rows), Element.STORE, optional=True)
+    return DevicePlace(IfGiven(rows), Element.STORE, optional=True)
 
 
 def _loads_of(loop: Loop, buffer: Buffer) -> list[Load]:

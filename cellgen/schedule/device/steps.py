@@ -91,7 +91,7 @@ class StepsPlanner:
             previous = link.previous
             first = RowsOfArray(str(previous.name), row_width(previous), of_caller=True)
             return Carried(previous, link.next, first, None, rounded=True)
-        last = RowsOfArray(self.places.carries[link.passed], row_width(link.passed))
+        last = self.places.carries[link.passed]
         first = self.places.carried(link, Moment.END)
         return Carried(link.carry, link.passed, first, last, rounded=False)
 

@@ -106,8 +106,7 @@ def _verify_blocks(plan: DeviceTimePlan) -> None:
 def _carried(state: DeviceState, at: Moment | None, *, writes: bool) -> MemoryAccess:
     """The gradient between two steps."""
     passed = state.link.passed
-    rows = RowsOfArray(state.carries, row_width(passed), at=at, by_turns=True)
-    return MemoryAccess(rows, passed, writes, width=row_width(passed))
+    return MemoryAccess(state.carried(at), passed, writes, width=row_width(passed))
 
 
 def _left(state: DeviceState) -> Iterator[MemoryAccess]:

@@ -49,7 +49,7 @@ def pointer_of(source: Source) -> str:
         return rows_at(source)
     if isinstance(source, IfGiven):
         other = rows_at(source.other) if source.other is not None else "nullptr"
-        return f"(args->{c_member(source.array)} ? {rows_at(source.rows)} : {other})"
+        return f"(args->{c_member(source.rows.array)} ? {rows_at(source.rows)} : {other})"
     if isinstance(source, BeforeStep):
         text = f"step ? {pointer_of(source.rows)} : args->{c_member(source.initial)}"
         masked = f"guarded ? {rows_at(source.copy)} : " if source.copy is not None else ""

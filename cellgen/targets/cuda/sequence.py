@@ -8,7 +8,7 @@ from __future__ import annotations
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
 from cellgen.runtime.names import c_member
-from cellgen.schedule.device.places import Moment, RowsOfArray, row_width
+from cellgen.schedule.device.places import Moment, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.dialect import DeviceDialect
@@ -94,8 +94,7 @@ def _where(condition: str, lines: list[str]) -> list[str]:
 
 def _carried(state: DeviceState, at: Moment | None) -> str:
     """The gradient that reaches a step from the one after it, or is handed to the one before."""
-    width = row_width(state.link.passed)
-    return rows_at(RowsOfArray(state.carries, width, at=at, by_turns=True))
+    return rows_at(state.carried(at))
 
 
 def _selected(state: DeviceState, options: OptionLines) -> str:
