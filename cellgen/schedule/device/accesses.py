@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from sympy import Expr, expand
 
@@ -65,12 +65,10 @@ class MemoryAccess:
     adds: bool = False
     products: int | None = None
 
-    def meets(self, other: MemoryAccess) -> bool:
-        """Whether two accesses of one array may share a column."""
-        if self.width is None or other.width is None:
-            return True
-        ends = self.start + self.width, other.start + other.width
-        return not (at_least(self.start, ends[1]) or at_least(other.start, ends[0]))
+    @property
+    def end(self) -> Expr | None:
+        """The column behind the last one; None where there is no width."""
+        return None if self.width is None else self.start + self.width
 
     def is_of_same_thread(self, other: MemoryAccess) -> bool:
         """Whether the thread of a row and unit touches the same columns in both."""
@@ -82,6 +80,25 @@ class MemoryAccess:
         if None not in (self.product, other.product) and self.product != other.product:
             return False
         return (self.start, self.width) == (other.start, other.width)
+
+
+class Columns(Protocol):
+    """A range of columns; all where there is no ``end``."""
+
+    @property
+    def start(self) -> Expr:
+        """The first of them."""
+
+    @property
+    def end(self) -> Expr | None:
+        """The one behind the last of them."""
+
+
+def meet(one: Columns, two: Columns) -> bool:
+    """Whether two ranges of columns of one array may share one."""
+    if one.end is None or two.end is None:
+        return True
+    return not (at_least(one.start, two.end) or at_least(two.start, one.end))
 
 
 def at_least(length: Expr, other: Expr) -> bool:

@@ -28,6 +28,7 @@ from cellgen.schedule.device.accesses import (
     accesses,
     accesses_in_tier,
     at_least,
+    meet,
     rows_of,
 )
 from cellgen.schedule.device.panels import panel_faults
@@ -192,26 +193,31 @@ class _PlanMemory:
                 self.add_to(access, step, name)
                 self.write(access, step)
 
+    def there(self, cell: StepOfArray, access: MemoryAccess) -> list[_Columns]:
+        """What lies in the columns of an access."""
+        return [written for written in self.written.get(cell, []) if meet(written, access)]
+
+    def value_of(self, access: MemoryAccess) -> Value | str:
+        """Its value, by the name that the step which writes it has for it."""
+        return self.same.get(access.value, access.value)
+
     def add_to(self, access: MemoryAccess, step: int, stage: str) -> None:
         """Check that nobody has read a sum before all of it is there."""
-        end = None if access.width is None else access.start + access.width
         for cell in self.cells(access, step) if access.adds else ():
-            there = (w for w in self.written.get(cell, []) if _meet(w, access.start, end))
-            if any(w.is_read for w in there):
+            if any(written.is_read for written in self.there(cell, access)):
                 what = f"{stage} adds to {access.value} in {access.rows.array}"
                 raise _fault(self.plan, f"{what}, which has been read as it was before")
 
     def write(self, access: MemoryAccess, step: int) -> None:
         """Put a value into its place; what lay there is no more."""
-        end = None if access.width is None else access.start + access.width
+        value = self.value_of(access)
         for cell in self.cells(access, step):
-            there = [w for w in self.written.get(cell, []) if _meet(w, access.start, end)]
+            there = self.there(cell, access)
             kept = [w for w in self.written.get(cell, []) if w not in there]
-            value = self.same.get(access.value, access.value)
             products = self.products[value] if access.products is None else access.products
             if access.adds:
                 products += min((w.products for w in there), default=0)
-            self.written[cell] = [*kept, _Columns(access.start, end, value, products)]
+            self.written[cell] = [*kept, _Columns(access.start, access.end, value, products)]
 
     def read(self, access: MemoryAccess, step: int, stage: str) -> None:
         """Check that what is read is there."""
@@ -221,15 +227,14 @@ class _PlanMemory:
             return
         what = self.lack(access, step)
         if what:
-            value = self.same.get(access.value, access.value)
+            value = self.value_of(access)
             raise _fault(self.plan, f"{stage} reads {value} in {rows.array}, which is {what}")
 
     def lack(self, access: MemoryAccess, step: int) -> str:
         """What is wrong with what lies where an access reads, or nothing; it counts as read."""
-        value = self.same.get(access.value, access.value)
-        end = None if access.width is None else access.start + access.width
+        value = self.value_of(access)
         for cell in self.cells(access, step):
-            there = [w for w in self.written.get(cell, []) if _meet(w, access.start, end)]
+            there = self.there(cell, access)
             own = [w for w in there if w.value == value]
             if not _covers(own, access):
                 others = sorted({str(w.value) for w in there if w.value != value})
@@ -244,17 +249,11 @@ class _PlanMemory:
         return ""
 
 
-def _meet(written: _Columns, start: Expr, end: Expr | None) -> bool:
-    if written.end is None or end is None:
-        return True
-    return not (at_least(start, written.end) or at_least(written.start, end))
-
-
 def _covers(there: list[_Columns], access: MemoryAccess) -> bool:
     """Whether ranges cover what is read; those that touch are one."""
-    if access.width is None or any(w.end is None for w in there):
+    start, end = access.start, access.end
+    if end is None or any(w.end is None for w in there):
         return bool(there)
-    start, end = access.start, access.start + access.width
     joined = [(w.start, w.end) for w in there if w.end is not None]
     for _ in there:
         joined += [
@@ -298,7 +297,7 @@ def _verify_barriers(plan: DeviceTimePlan, tier: Tier, memory: _PlanMemory) -> N
 def _races(before: MemoryAccess, after: MemoryAccess) -> bool:
     if not (before.writes or after.writes) or before.is_of_same_thread(after):
         return False
-    return before.meets(after)
+    return meet(before, after)
 
 
 def _fault(plan: DeviceTimePlan, what: str) -> DerivationError:
