@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TypeAlias
 
 from sympy import Add, Expr, expand
@@ -90,6 +91,17 @@ def _slots(stage: StagePlan) -> frozenset[View]:
     return frozenset(slot.view for slot in slots)
 
 
+@dataclass(frozen=True)
+class Reached:
+    """An address that a stage reads or writes, and what belongs there."""
+
+    stage: StagePlan
+    use: BufferUse
+    place: Place
+    address: Address
+    tag: Tag
+
+
 @dataclass
 class PlanFlow:
     """What lies where, while a plan is followed."""
@@ -119,6 +131,18 @@ class PlanFlow:
         inside = place.of in self.memory or place.of in self.results
         return place.buffer.kind in arguments and not inside
 
+    def followed(self, part: PartPlan, step: int) -> Iterator[Reached]:
+        """What the stages of a part read and write at a step, in their order."""
+        for stage in part.stages:
+            yield from self.reached(stage, step)
+
+    def reached(self, stage: StagePlan, step: int) -> Iterator[Reached]:
+        """What a stage reads and writes at a step, and where."""
+        for use in reaches(stage):
+            place = next(place for place in stage.uses if place.buffer == use.buffer)
+            for address, tag in self.at(place, step):
+                yield Reached(stage, use, place, address, tag)
+
     def at(self, place: Place, step: int) -> Iterator[tuple[Address, Tag]]:
         """Where a place is at a step, and what belongs there."""
         of, how = place.of, place.how
@@ -146,10 +170,6 @@ class PlanFlow:
         return ("state", state.previous, number), (state.previous, step)
 
 
-def _place(stage: StagePlan, buffer: Buffer) -> Place:
-    return next(place for place in stage.uses if place.buffer == buffer)
-
-
 def faults_of(plan: TimePlan) -> Iterator[str]:
     """Say what is read where it is not, what is never written, and where a barrier is missing."""
     flow = PlanFlow(plan)
@@ -170,28 +190,27 @@ def _steps(part: PartPlan) -> list[int]:
 def _followed(flow: PlanFlow, part: PartPlan) -> Iterator[str]:
     """Reads of what is not there, and writes over results."""
     for step in _steps(part):
-        for stage in part.stages:
-            for reach in reaches(stage):
-                place = _place(stage, reach.buffer)
-                for address, tag in flow.at(place, step):
-                    if reach.writes:
-                        yield from _overwritten(flow, stage, address, tag)
-                        flow.there[address] = tag
-                    elif not _came(flow, part, place, address, tag):
-                        what = _lacks(flow, part, address, tag)
-                        if what:
-                            yield f"{stage.name} reads {reach.buffer.name}{what}"
+        for reached in flow.followed(part, step):
+            if reached.use.writes:
+                yield from _overwritten(flow, reached)
+                flow.there[reached.address] = reached.tag
+            elif what := _lacks(flow, part, reached):
+                yield f"{reached.stage.name} reads {reached.use.buffer.name}{what}"
 
 
-def _overwritten(flow: PlanFlow, stage: StagePlan, address: Address, tag: Tag) -> Iterator[str]:
+def _overwritten(flow: PlanFlow, reached: Reached) -> Iterator[str]:
     """A result of another value that is lost."""
-    before = flow.there.get(address, tag)
-    if address[1] in flow.results and before[0] != tag[0]:
-        yield f"{stage.name} writes {tag[0]} over the result {before[0]}"
+    value = reached.tag[0]
+    before, _ = flow.there.get(reached.address, reached.tag)
+    if reached.address[1] in flow.results and before != value:
+        yield f"{reached.stage.name} writes {value} over the result {before}"
 
 
-def _lacks(flow: PlanFlow, part: PartPlan, address: Address, tag: Tag) -> str:
+def _lacks(flow: PlanFlow, part: PartPlan, reached: Reached) -> str:
     """What is wrong with what lies at an address, or nothing."""
+    address, tag = reached.address, reached.tag
+    if _came(flow, part, reached):
+        return ""
     kind, name, _ = address
     tags = [(address, tag)]
     if part.name == "deferred" and (kind, name, ALL) not in flow.there:
@@ -205,18 +224,19 @@ def _lacks(flow: PlanFlow, part: PartPlan, address: Address, tag: Tag) -> str:
     return ""
 
 
-def _came(flow: PlanFlow, part: PartPlan, place: Place, address: Address, tag: Tag) -> bool:
+def _came(flow: PlanFlow, part: PartPlan, reached: Reached) -> bool:
     """Whether it is there from the start.
 
     A state before the first step and a gradient behind the last one are, what the caller gives, and
     what the prologue forms.
     """
-    kind, name, _ = address
+    kind, name, _ = reached.address
+    _, step = reached.tag
     if kind == "state":
-        return flow.plan.backward or tag[1] < 0
+        return flow.plan.backward or step < 0
     if kind == "gradient of a state":
-        return part.name == "reverse" and tag[1] > STEPS - 1
-    return name in flow.prepared or flow.of_caller(place)
+        return part.name == "reverse" and step > STEPS - 1
+    return name in flow.prepared or flow.of_caller(reached.place)
 
 
 def _sums(flow: PlanFlow) -> Iterator[str]:
@@ -255,55 +275,61 @@ def _area_begun(plan: TimePlan, name: str) -> Expr:
 def _unwritten_results(flow: PlanFlow) -> Iterator[str]:
     """Results that are not there after the last part: at one of the steps, or at all."""
     for part in flow.plan.parts:
-        steps = _steps(part)
         for place in part.places:
-            if place.buffer.kind is not BufferKind.RESULT:
-                continue
-            for step in steps:
-                for address, tag in flow.at(place, step):
-                    lies = flow.there.get(address)
-                    outside = address[1] not in flow.memory
-                    if outside and (lies is None or (step == steps[-1] and lies != tag)):
-                        yield f"{place.buffer.name} is never written"
+            if place.buffer.kind is BufferKind.RESULT and _is_unwritten(flow, place, _steps(part)):
+                yield f"{place.buffer.name} is never written"
     for name, _ in flow.plan.summed:
         if ("result", name, ALL) not in flow.there:
             yield f"{name} is never written"
 
 
+def _is_unwritten(flow: PlanFlow, place: Place, steps: list[int]) -> bool:
+    """Whether a result of the caller is missing at a step, or is of another value at the last."""
+    for step in steps:
+        for address, tag in flow.at(place, step):
+            lies = flow.there.get(address)
+            is_lost = lies is None or (step == steps[-1] and lies != tag)
+            if is_lost and address[1] not in flow.memory:
+                return True
+    return False
+
+
 def _races(flow: PlanFlow, part: PartPlan, steps: list[int]) -> Iterator[str]:
     """What another thread may touch at the same time."""
-    since: list[tuple[Address, BufferUse, StagePlan]] = []
+    since: list[Reached] = []
     for step in steps:
         for stage in part.stages:
-            touched = [
-                (address, reach, stage)
-                for reach in reaches(stage)
-                for address, _ in flow.at(_place(stage, reach.buffer), step)
-            ]
-            for address, reach, _ in touched:
-                for other, before, earlier in since:
-                    if address != other or not (reach.writes or before.writes):
-                        continue
-                    if not _same_thread(part, (before, earlier), (reach, stage)):
-                        verb = "writes" if reach.writes else "reads"
-                        yield (
-                            f"{stage.name} {verb} {reach.buffer.name}, which another thread may "
-                            f"touch in {earlier.name}: no barrier stands between"
-                        )
+            touched = list(flow.reached(stage, step))
+            for before, after in product(since, touched):
+                if _race(part, before, after):
+                    yield _no_barrier(before, after)
             since += touched
             if stage.barrier:
                 since = []
 
 
-def _same_thread(
-    part: PartPlan, before: tuple[BufferUse, StagePlan], after: tuple[BufferUse, StagePlan]
-) -> bool:
+def _race(part: PartPlan, before: Reached, after: Reached) -> bool:
+    """Whether two threads may be at one address, of which one writes."""
+    if before.address != after.address or not (before.use.writes or after.use.writes):
+        return False
+    return not _same_thread(part, before, after)
+
+
+def _no_barrier(before: Reached, after: Reached) -> str:
+    verb = "writes" if after.use.writes else "reads"
+    return (
+        f"{after.stage.name} {verb} {after.use.buffer.name}, which another thread may touch in "
+        f"{before.stage.name}: no barrier stands between"
+    )
+
+
+def _same_thread(part: PartPlan, before: Reached, after: Reached) -> bool:
     """Whether the thread that touched an entry is the one that touches it again."""
-    (first, earlier), (second, later) = before, after
+    earlier, later = before.stage, after.stage
     if part.name == "deferred":
         by_products = [s for s in (earlier, later) if isinstance(s, GroupPlan | OutersPlan)]
         return not by_products or earlier is later
     if isinstance(earlier, OutersPlan) or isinstance(later, OutersPlan):
         return False
     units = [s.group.units if isinstance(s, GroupPlan) else s.units for s in (earlier, later)]
-    return first.own and second.own and units[0] == units[1]
+    return before.use.own and after.use.own and units[0] == units[1]
