@@ -38,7 +38,6 @@ class DeviceDialect:
     my_entry: str
     shared: str
     unroll: str
-    null: str
     named: str
     api: str
     bytes: str
@@ -68,7 +67,6 @@ CUDA = DeviceDialect(
     my_entry="CELLGEN_MY_ENTRY",
     shared="CELLGEN_DYNAMIC_SHARED",
     unroll="CELLGEN_UNROLL",
-    null="nullptr",
     named="CELLGEN_CUDA_NAME",
     api="CELLGEN_CUDA_API",
     bytes="CELLGEN_CUDA_BYTES",
