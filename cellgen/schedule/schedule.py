@@ -286,11 +286,7 @@ class PlannedFunction:
             raise self._fault(f"{', '.join(missing)} is never written")
 
     def _fault(self, what: str) -> DerivationError:
-        return DerivationError(
-            f"{self.program.cell}.{self.name}: {what}; this is a fault of cellgen: please report "
-            f"it with the declaration",
-            code="schedule.verify",
-        )
+        return fault_of_plan(f"{self.program.cell}.{self.name}", what)
 
     def __str__(self) -> str:
         lines = [f"  {self.name}"]
@@ -300,6 +296,14 @@ class PlannedFunction:
 
 
 _GIVEN = (BufferKind.ARGUMENT, BufferKind.OPTIONAL, BufferKind.SCALAR)
+
+
+def fault_of_plan(function: str, what: str) -> DerivationError:
+    """The error of a plan that a verifier refuses: the fault is the compiler's."""
+    return DerivationError(
+        f"{function}: {what}; this is a fault of cellgen: please report it with the declaration",
+        code="schedule.verify",
+    )
 
 
 def reads(stage: Stage) -> Iterator[View]:

@@ -36,7 +36,7 @@ from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.stages import WeightGradients
 from cellgen.schedule.device.tiers import Tier, TierKind
-from cellgen.schedule.schedule import Buffer, BufferKind, View
+from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
 
 STEPS = 3
 """Of the sequence that is followed: a first, a middle and a last one."""
@@ -301,8 +301,4 @@ def _races(before: MemoryAccess, after: MemoryAccess) -> bool:
 
 
 def _fault(plan: DeviceTimePlan, what: str) -> DerivationError:
-    return DerivationError(
-        f"{plan.cell}.{plan.function} on a device: {what}; this is a fault of cellgen: please "
-        f"report it with the declaration",
-        code="schedule.verify",
-    )
+    return fault_of_plan(f"{plan.cell}.{plan.function} on a device", what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cellgen.errors import DerivationError
 from cellgen.schedule.lower.flow import faults_of
 from cellgen.schedule.lower.plan import GroupPlan, How, StagePlan, TimePlan
+from cellgen.schedule.schedule import fault_of_plan
 
 
 def verify(plan: TimePlan) -> None:
@@ -55,8 +56,4 @@ def _verify_stage(plan: TimePlan, stage: StagePlan, memory: set[str]) -> None:
 
 
 def _fault(plan: TimePlan, what: str) -> DerivationError:
-    return DerivationError(
-        f"{plan.cell}.{plan.function}: {what}; this is a fault of cellgen: please report it "
-        f"with the declaration",
-        code="schedule.verify",
-    )
+    return fault_of_plan(f"{plan.cell}.{plan.function}", what)
