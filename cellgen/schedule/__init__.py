@@ -8,7 +8,8 @@ What decides what, in this order:
 - ``over_time``: what runs at each step, forward and in reverse, what waits for many steps, and how
   many steps of each value are kept; ``streamed``: the same for targets with a loop of their own;
 - ``on_request`` and ``operands``: what a caller may leave out, or give in another type;
-- ``lower``: every choice that is left, with the place of each array at every step.
+- ``lower``: every choice that is left, with the place of each array at every step; ``device``: the
+  same for what launches kernels.
 
 ``schedule`` is the data that these make. This package is the only place that knows about layout,
 order, buffers and loops; no mathematics is left to decide after it.

@@ -1,8 +1,8 @@
 """The data of a schedule: buffers, views of them, and the stages of each function.
 
-A stage is a ``Product`` (one matrix product into memory, possibly added onto what is there) or a
-``Loop`` (pointwise statements and sums over one index space). Renderers place these; they decide
-nothing. A time loop is a stage that holds stages.
+A stage is a ``Product`` (one matrix product into memory, possibly added onto what is there), a
+``Loop`` (pointwise statements and sums over one index space) or a ``Routine`` (what is neither).
+Targets spell these; they decide nothing.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ArrayOverTime:
 
     ``is_result``: the function writes it. ``is_shown``: it has the steps that ``every`` shows
     alone: an output, or its gradient. ``stateless``: an output that is no state, or the gradient of
-    one. ``may_lack``: the caller may leave it out.
+    one.
     """
 
     item: Argument

@@ -1,11 +1,8 @@
 """Spell options over time for a host function: layout and order of steps, masked steps.
 
 Input: ``ArraysOverTime``. Output: lines of host code around the steps, which call
-``cellgen_cuda_options.cuh``. Steps read and write arrays over time where they are, at strides
-(``<name>_step``, ``<name>_row``) that are negative where steps are taken backwards. An array that
-products or loops over all steps touch is redirected to a copy in the workspace (``own``) unless one
-row follows the other, any array where steps may be masked; a state before a step is read from a
-copy where ``guarded``.
+``cellgen_cuda_options.cuh``. ``own`` are the arguments with copies in the place of arrays that
+``schedule/device/over_time`` redirects; ``guarded`` says that steps may be masked.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 Input: ``Tier``. Output: ``TierContext`` for ``kernels.j2``. A stream reads what the next steps need
 while the steps before them run. The products of a block run thread by thread, or, of bfloat16, on
-matrix units: one kernel, instantiated for both ways of ``cellgen_cuda_blocks.cuh``.
-
-Which tier runs is chosen by the host at run time, by capacity and the cost model of
-``cellgen_cuda_tiers.cuh``; a part that has no tier says why.
+matrix units: one kernel, instantiated for both ways of ``cellgen_cuda_blocks.cuh``. The host's cost
+model is that of ``cellgen_cuda_tiers.cuh``.
 """
 
 from __future__ import annotations
@@ -81,11 +79,7 @@ class PassedLines:
 
 @dataclass(frozen=True)
 class TierContext:
-    """A kernel over time, as C texts.
-
-    With ``heads``, a block has one of them, whose units are ``head_units``. ``passed`` is cleared
-    in a backward pass where a window of steps begins.
-    """
+    """A ``Tier``, as C texts."""
 
     name: str
     kind: str
