@@ -143,9 +143,7 @@ class DeferredPlanner:
 
     def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
-            stored = buffer in operands_of(self.part.stages)
-            element = Element.STORE if stored else Element.REAL
-            name = f"deferred_{buffer.name}"
-            name = self.host.memory.add(name, element, Extent((T, *buffer.shape)))
-            self.own[buffer] = DevicePlace.in_memory(name, row_stride(buffer), element)
+            name, is_stored = f"deferred_{buffer.name}", buffer in operands_of(self.part.stages)
+            memory = self.host.memory
+            self.own[buffer] = memory.place(name, buffer, is_stored=is_stored, steps=(T,))
         return self.own[buffer]

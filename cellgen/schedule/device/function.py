@@ -14,8 +14,6 @@ from cellgen.schedule.device.over_time import OverTimeLayout, lay_out
 from cellgen.schedule.device.places import (
     DevicePlace,
     DeviceWorkspace,
-    Element,
-    Extent,
     row_stride,
 )
 from cellgen.schedule.device.stacked import WeightPanels
@@ -48,13 +46,12 @@ class FunctionPlanner:
         own, is_backward = {}, signature.name != "sequence_forward"
         for value in (*programs.fixed, *(programs.totals if is_backward else ())):
             buffer = Buffer(value, BufferKind.RESULT)
-            name = memory.add(f"{value.name}_once", Element.STORE, Extent(buffer.shape))
-            own[value] = DevicePlace.in_memory(name, row_stride(buffer), Element.STORE)
+            own[value] = memory.place(f"{value.name}_once", buffer, is_stored=True)
         links = programs.links
         if is_backward:
             read = {*programs.reverse.arguments, *programs.deferred.arguments}
             links = tuple(link for link in links if link.previous in read)
-        options = lay_out(programs, signature, memory, links)
+        options = lay_out(programs, signature, memory, links, is_backward=is_backward)
         return FunctionPlanner(schedule, signature, memory, WeightPanels(memory.add), own, options)
 
     @property
@@ -74,15 +71,12 @@ class FunctionPlanner:
             return ()
         operands, places = operands_of(function.stages), {}
         for buffer in function.buffers:
-            stride = row_stride(buffer)
             if buffer.value in self.own:
                 places[buffer] = self.own[buffer.value]
             elif buffer.kind is BufferKind.WORKSPACE:
-                element = Element.STORE if buffer in operands else Element.REAL
-                name = f"{function.name}_{buffer.name}"
-                name = self.memory.add(name, element, Extent(buffer.shape))
-                places[buffer] = DevicePlace.in_memory(name, stride, element)
+                name, is_stored = f"{function.name}_{buffer.name}", buffer in operands
+                places[buffer] = self.memory.place(name, buffer, is_stored=is_stored)
             else:
-                places[buffer] = DevicePlace.of_caller(buffer.name, stride)
+                places[buffer] = DevicePlace.of_caller(buffer.name, row_stride(buffer))
         stem = f"{self.cell}_{self.signature.name}_{function.name}"
         return plan_function(function, stem, places, self.memory)

@@ -183,9 +183,7 @@ def plan_function(
 def place_in_step(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> DevicePlace:
     """Arrays of the caller hold ``STORE``; so do operands of products, sums are ``REAL``."""
     if buffer.kind is BufferKind.WORKSPACE:
-        element = Element.STORE if is_operand else Element.REAL
-        name = memory.add(buffer.name, element, Extent(buffer.shape))
-        return DevicePlace.in_memory(name, row_stride(buffer), element)
+        return memory.place(buffer.name, buffer, is_stored=is_operand)
     is_optional = buffer.kind is BufferKind.OPTIONAL
     return DevicePlace.of_caller(buffer.name, row_stride(buffer), optional=is_optional)
 

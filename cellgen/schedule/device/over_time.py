@@ -93,9 +93,10 @@ def lay_out(
     signature: Signature,
     memory: DeviceWorkspace,
     links: Sequence[StateLink],
+    *,
+    is_backward: bool,
 ) -> OverTimeLayout:
     """Reserve what options over time need."""
-    is_backward = signature.name != "sequence_forward"
     flags = Extent((T, B), NeededWhen.GUARDED)
     validity = memory.add("step_validity", Element.FLAG, flags)
     resets = memory.add("step_resets", Element.FLAG, flags)

@@ -87,6 +87,14 @@ class DeviceWorkspace:
         self.arrays.append(DeviceMemory(own, element, extent))
         return own
 
+    def place(
+        self, name: str, buffer: Buffer, *, is_stored: bool, steps: tuple[Expr, ...] = ()
+    ) -> DevicePlace:
+        """Reserve an array for a buffer, of so many steps; ``is_stored``: in the type of arrays."""
+        element = Element.STORE if is_stored else Element.REAL
+        own = self.add(name, element, Extent((*steps, *buffer.shape)))
+        return DevicePlace.in_memory(own, row_stride(buffer), element)
+
 
 class Moment(Enum):
     """A step of the loop over time."""

@@ -142,10 +142,9 @@ class StepPlaces:
     def _scratch(self, buffer: Buffer) -> DevicePlace:
         if buffer not in self.own:
             is_result = buffer.kind is BufferKind.RESULT
-            stored = buffer in self.operands or is_result
-            element = Element.STORE if stored else Element.REAL
-            name = self.host.memory.add(f"{self.name}_{buffer.name}", element, Extent(buffer.shape))
-            self.own[buffer] = DevicePlace.in_memory(name, row_stride(buffer), element)
+            is_stored = buffer in self.operands or is_result
+            name = f"{self.name}_{buffer.name}"
+            self.own[buffer] = self.host.memory.place(name, buffer, is_stored=is_stored)
         return self.own[buffer]
 
     def _link_of(self, state: Value) -> StateLink:
