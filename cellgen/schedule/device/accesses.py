@@ -247,4 +247,4 @@ def rows_of(source: Source) -> Iterator[tuple[RowsOfArray, bool]]:
     elif isinstance(source, BeforeStep):
         yield from ((rows, True) for rows, _ in rows_of(source.rows))
     else:
-        yield RowsOfArray(source.made, source.stride, of_caller=True, at=Moment.BEFORE), True
+        yield RowsOfArray(source.left, source.stride, of_caller=True, at=Moment.BEFORE), True

@@ -50,9 +50,9 @@ def _begin(
     loop = group.loops[0]
     slots = {slot.view: number for number, slot in enumerate(group.slots)}
     sums = {load.value: slots[load.view] for load in loop.loads if load.view in slots}
-    found = [_first_term(line, sums, storage) for line in loop.lines]
-    terms = [term for term in found if term is not None]
-    if len(terms) != len(found) or {sums[added] for added, _, _ in terms} != {*slots.values()}:
+    of_lines = [_first_term(line, sums, storage) for line in loop.lines]
+    terms = [term for term in of_lines if term is not None]
+    if len(terms) != len(of_lines) or {sums[added] for added, _, _ in terms} != {*slots.values()}:
         return None
     targets = {sums[added]: view for added, _, view in terms}
     lines = _first_lines(loop.lines, [rest for _, rest, _ in terms])

@@ -114,17 +114,17 @@ def _kernels(loop: Loop) -> list[LoopKernel]:
     """Split a loop by what becomes of its values."""
     writes = [line for line in loop.lines if line.store is Store.WRITE]
     unit_sums = [line for line in loop.lines if line.store is Store.ADD_UNITS]
-    found = []
+    kernels = []
     if unit_sums:
         lines = _with_needed(loop, [*writes, *unit_sums])
-        found.append(LoopKernel(LaunchedOver.EACH_ROW, lines, Store.ADD_UNITS))
+        kernels.append(LoopKernel(LaunchedOver.EACH_ROW, lines, Store.ADD_UNITS))
     elif writes:
-        found.append(LoopKernel(LaunchedOver.ELEMENTS, _with_needed(loop, writes)))
+        kernels.append(LoopKernel(LaunchedOver.ELEMENTS, _with_needed(loop, writes)))
     for store in (Store.ADD_ROWS, Store.ADD_ALL):
         chosen = [line for line in loop.lines if line.store is store]
         if chosen:
-            found.append(LoopKernel(LaunchedOver.EACH_CHUNK, _with_needed(loop, chosen), store))
-    return found
+            kernels.append(LoopKernel(LaunchedOver.EACH_CHUNK, _with_needed(loop, chosen), store))
+    return kernels
 
 
 def _kernels_of_nest(loop: Loop) -> list[LoopKernel]:
@@ -133,14 +133,14 @@ def _kernels_of_nest(loop: Loop) -> list[LoopKernel]:
     A kernel for what it writes, and one for sums along the same axes.
     """
     writes = [line for line in loop.lines if line.store is Store.WRITE]
-    found = [LoopKernel(LaunchedOver.ELEMENTS, _with_needed(loop, writes))] if writes else []
+    kernels = [LoopKernel(LaunchedOver.ELEMENTS, _with_needed(loop, writes))] if writes else []
     sums = [line for line in loop.lines if line.store not in (Store.LOCAL, Store.WRITE)]
     alike = dict.fromkeys((line.store, line.walk) for line in sums)
     for number, (store, walk) in enumerate(alike, start=1):
         chosen = [line for line in sums if (line.store, line.walk) == (store, walk)]
         lines = _with_needed(loop, chosen)
-        found.append(LoopKernel(LaunchedOver.ENTRIES, lines, store, walk, number))
-    return found
+        kernels.append(LoopKernel(LaunchedOver.ENTRIES, lines, store, walk, number))
+    return kernels
 
 
 def _with_needed(loop: Loop, chosen: Sequence[Line]) -> tuple[Line, ...]:
@@ -190,13 +190,13 @@ def place_in_step(buffer: Buffer, is_operand: bool, memory: DeviceWorkspace) -> 
 
 def operands_of(stages: Sequence[GroupedStage]) -> set[Buffer]:
     """Buffers that products read: they hold what the arrays' type holds."""
-    found = set[Buffer]()
+    operands = set[Buffer]()
     for stage in stages:
         if isinstance(stage, Group):
-            found |= {term.operand.buffer for term in stage.terms}
+            operands |= {term.operand.buffer for term in stage.terms}
         elif isinstance(stage, Product):
-            found |= {stage.a.buffer, stage.b.buffer}
-    return found
+            operands |= {stage.a.buffer, stage.b.buffer}
+    return operands
 
 
 def named_loops(stem: str, loops: Sequence[Loop]) -> list[tuple[str, Loop]]:

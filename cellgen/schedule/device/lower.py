@@ -69,13 +69,13 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan
     part = StepsPlanner(host, "forward", schedule.forward, places, Neighbours())
     part.plan()
     choice = part.choice()
-    found = []
+    on_device = []
     for link in links:
         left = part.left_by_step(link)
         last = saved_or(host, link.next, states[link.next], Moment.LAST)
         host.names |= last.names
-        found.append(DeviceState(link, left, last))
-    return replace(_plan(host, part, choice), prologue=prologue, states=tuple(found))
+        on_device.append(DeviceState(link, left, last))
+    return replace(_plan(host, part, choice), prologue=prologue, states=tuple(on_device))
 
 
 def _backward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan:

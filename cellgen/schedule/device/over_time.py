@@ -84,8 +84,8 @@ class OverTimeLayout:
 
     def strides_of(self, name: str) -> tuple[str, str] | None:
         """Names of an array's strides, if it is one over time."""
-        found = self.fixed.find(name)
-        return found.strides if found else None
+        array = self.fixed.find(name)
+        return array.strides if array else None
 
 
 def lay_out(
@@ -108,9 +108,9 @@ def lay_out(
         if name not in states
     }
     source = memory.add("step_before", Element.NUMBER, flags) if is_backward or stateless else ""
-    given = [a for a in signature.struct_members if a.over_time]
+    arguments = [a for a in signature.struct_members if a.over_time]
     results = [a for a in signature.results if a.over_time]
-    items = list(enumerate((*given, *results)))
+    items = list(enumerate((*arguments, *results)))
     ordered = [memory.add(f"{a.name}_ordered", Element.STORE, _copied(a, n)) for n, a in items]
     strides = [
         (memory.names.fresh(f"{a.name}_step"), memory.names.fresh(f"{a.name}_row"))
@@ -135,7 +135,7 @@ def lay_out(
             ordered[n],
             strides[n],
             is_result=a in results,
-            is_shown=a in given and a.optional if is_backward else a in results,
+            is_shown=a in arguments and a.optional if is_backward else a in results,
             stateless=a.name in stateless,
         )
         for n, a in items

@@ -70,8 +70,8 @@ class DeviceMemory:
 
     def __str__(self) -> str:
         need = self.extent.need
-        where = "" if need is NeededWhen.ALWAYS else f", where {need.value}"
-        return f"{self.name}: {self.extent} {self.element.value}{where}"
+        condition = "" if need is NeededWhen.ALWAYS else f", where {need.value}"
+        return f"{self.name}: {self.extent} {self.element.value}{condition}"
 
 
 @dataclass
@@ -184,7 +184,7 @@ class BeforeStep:
 class BeforeSteps:
     """The states before all steps: those that steps leave, and the first; or a ``copy`` of all."""
 
-    made: str
+    left: str
     initial: str
     stride: Expr
     copy: str
@@ -195,7 +195,7 @@ class BeforeSteps:
         return frozenset({self.copy})
 
     def __str__(self) -> str:
-        return f"{self.made} one step earlier, first {self.initial}, or {self.copy}"
+        return f"{self.left} one step earlier, first {self.initial}, or {self.copy}"
 
 
 Source: TypeAlias = RowsOfArray | IfGiven | BeforeStep | BeforeSteps

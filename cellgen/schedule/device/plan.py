@@ -125,8 +125,8 @@ class DeviceTimePlan:
         """The strides that the kernel over all steps reads."""
         tier = self.tier.tier
         names = tier.names if tier else frozenset[str]()
-        found = (name for array in self.options.arrays for name in array.strides)
-        return tuple(name for name in found if name in names)
+        strides = (name for array in self.options.arrays for name in array.strides)
+        return tuple(name for name in strides if name in names)
 
 
 @dataclass(frozen=True)

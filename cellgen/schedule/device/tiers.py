@@ -50,14 +50,14 @@ class TierKind(Enum):
 
 @dataclass(frozen=True)
 class Carried:
-    """A state, or the gradient of one, in a register: read as ``read``, renewed from ``made``.
+    """A state, or the gradient of one, in a register: read as ``read``, then set to ``new``.
 
     ``first`` is where it lies before the first step, ``last`` where it goes after the last one, if
     anywhere. ``rounded`` says that the next step reads what memory would hold.
     """
 
     read: Value
-    made: Value
+    new: Value
     first: RowsOfArray
     last: RowsOfArray | None
     rounded: bool
@@ -192,10 +192,10 @@ class Tier:
     @property
     def names(self) -> frozenset[str]:
         """Arrays of the workspace and strides that it reads and writes."""
-        found = [stage.names for stage in self.stages]
-        found += [state.names for state in self.carried]
-        found += [one.rows.names for one in self.passed]
-        return frozenset[str]().union(*found)
+        names = [stage.names for stage in self.stages]
+        names += [state.names for state in self.carried]
+        names += [one.rows.names for one in self.passed]
+        return frozenset[str]().union(*names)
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,12 @@ def choose(
     heads = first.heads if first else None
     units = first.units if first and heads is not None else None
     followers = (*stages[1:], None)
-    found = tuple(
+    in_blocks = tuple(
         TierStage(_in_block(stage, places, units), not _same_thread(stage, following))
         for stage, following in zip(stages, followers, strict=True)
     )
     cuts = tuple(Passed(p.rows, p.units if units is None else units) for p in passed)
-    return TierChoice(Tier(TierKind.BLOCK, found, (), cuts, heads, units))
+    return TierChoice(Tier(TierKind.BLOCK, in_blocks, (), cuts, heads, units))
 
 
 def _in_block(stage: StepStage, places: Places, units: Expr | None) -> DeviceProduct | TierLoop:
@@ -247,7 +247,7 @@ def _stream(stage: DeviceLoop, places: Places, carried: Sequence[Carried]) -> Ti
         _places_of(stage, places),
         stage.loop.space[-1],
         in_registers=frozenset(c.read for c in carried),
-        unwritten=frozenset(c.made for c in carried if not c.rounded),
+        unwritten=frozenset(c.new for c in carried if not c.rounded),
     )
     read = {load.value for load in stage.loop.loads}
     held = tuple(c for c in carried if c.read in read or c.last is not None)
@@ -294,4 +294,4 @@ def _refusal(stages: Sequence[StepStage]) -> str:  # noqa: PLR0911 - one case a 
 def _all_formed(loop: Loop, carried: Sequence[Carried]) -> bool:
     """Whether one loop makes every new state, unit by unit of the old one."""
     formed = {line.statement.target for line in loop.lines}
-    return all(c.made in formed and c.made.shape == loop.space for c in carried)
+    return all(c.new in formed and c.new.shape == loop.space for c in carried)

@@ -222,8 +222,8 @@ class _PlanMemory:
     def read(self, access: MemoryAccess, step: int, stage: str) -> None:
         """Check that what is read is there."""
         rows = access.rows
-        given = rows.of_caller and rows.array not in self.results
-        if given or (access.later and rows.at is Moment.BEFORE and step == 0):
+        of_call = rows.of_caller and rows.array not in self.results
+        if of_call or (access.later and rows.at is Moment.BEFORE and step == 0):
             return
         what = self.lack(access, step)
         if what:

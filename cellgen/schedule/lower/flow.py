@@ -115,8 +115,8 @@ class PlanFlow:
         self.by_previous = {state.previous: state for state in states}
         self.memory = {item.name for item in self.plan.memory}
         first = self.plan.prologue.buffers if self.plan.prologue else ()
-        made = {buffer for buffer in first if buffer.kind is not BufferKind.ARGUMENT}
-        self.prepared = {of for buffer, of, _ in self.plan.once_places if buffer in made}
+        formed = {buffer for buffer in first if buffer.kind is not BufferKind.ARGUMENT}
+        self.prepared = {of for buffer, of, _ in self.plan.once_places if buffer in formed}
         self.prepared |= {item.memory for item in self.plan.constants}
         self.results = {
             place.of
@@ -208,15 +208,14 @@ def _overwritten(flow: PlanFlow, reached: Reached) -> Iterator[str]:
 
 def _lacks(flow: PlanFlow, part: PartPlan, reached: Reached) -> str:
     """What is wrong with what lies at an address, or nothing."""
-    address, tag = reached.address, reached.tag
     if _came(flow, part, reached):
         return ""
-    kind, name, _ = address
-    tags = [(address, tag)]
+    (kind, name, _), tag = reached.address, reached.tag
+    tags = [(reached.address, tag)]
     if part.name == "deferred" and (kind, name, ALL) not in flow.there:
         tags = [((kind, name, step), (tag[0], step)) for step in range(STEPS)]
-    for where, belongs in tags:
-        lies = flow.there.get(where)
+    for at, belongs in tags:
+        lies = flow.there.get(at)
         if lies is None:
             return " before it is written"
         if lies != belongs:

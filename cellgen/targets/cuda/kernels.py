@@ -116,11 +116,11 @@ class ElementLines:
 
 def spell_loop(stage: DeviceLoop, words: DeviceDialect, validity: str) -> SpelledStages:
     """Spell the kernels of a loop; ``validity`` is the C text of the table of valid rows."""
-    found = SpelledStages()
+    spelled = SpelledStages()
     for part in stage.kernels:
         writer = KernelWriter(stage, part, words, validity if stage.leaves_out else "")
-        found.add([writer.context()], writer.launches())
-    return found
+        spelled.add([writer.context()], writer.launches())
+    return spelled
 
 
 def elements_of(item: TierLoop, words: DeviceDialect) -> ElementLines:
@@ -260,19 +260,19 @@ class KernelWriter:
 
     def _entry(self, walk: Walk, inner: list[str], sums: list[SumContext]) -> list[str]:
         """What a thread does for one entry of the sums of a nest."""
-        begun = [f"real {found.name} = 0;" for found in sums]
+        begun = [f"real {total.name} = 0;" for total in sums]
         over_rows = self.part.over_rows
         added = added_up(self.loop.axes, walk, inner, self.words, over_rows=over_rows)
-        return [*begun, *added, *(text for found in sums for text in self._stored(found))]
+        return [*begun, *added, *(text for total in sums for text in self._stored(total))]
 
-    def _stored(self, found: SumContext) -> list[str]:
+    def _stored(self, total: SumContext) -> list[str]:
         """Write a sum: that of a chunk of rows, or what the threads of an entry have together."""
         if self.part.over_rows:
-            return [f"{found.target}[chunk * units + entry] = {found.name};"]
+            return [f"{total.target}[chunk * units + entry] = {total.name};"]
         first = f"is_mine && {self.words.thread[0]} == 0"
         return [
-            f"{found.name} = cellgen_entry_total({found.name});",
-            f"if ({first}) cg_store({found.target}, row, entry, {found.name});",
+            f"{total.name} = cellgen_entry_total({total.name});",
+            f"if ({first}) cg_store({total.target}, row, entry, {total.name});",
         ]
 
     # --- operands ---

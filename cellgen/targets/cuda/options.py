@@ -112,10 +112,10 @@ class OptionLines:
     def _gather_before(self, link: StateLink) -> str:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""
         name, width = str(link.next.name), _width(link.previous)
-        found = self.options.find(name)
+        array = self.options.find(name)
         series, order = f"cg_series(args->{c_member(name)}, nullptr, nB, {width})", "0"
-        if found is not None and not found.is_result:
-            series, order = self._series(found), "args->reverse"
+        if array is not None and not array.is_result:
+            series, order = self._series(array), "args->reverse"
         return self._started(
             link,
             f"cg_gather_before(&run, nT, nB, {width}, {self._before(link)}, {series}, "

@@ -55,7 +55,7 @@ def pointer_of(source: Source) -> str:
         masked = f"guarded ? {rows_at(source.copy)} : " if source.copy is not None else ""
         return f"({masked}{text})"
     stride = c_factor(source.stride)
-    return f"(guarded ? {source.copy} + nB * {stride} : args->{c_member(source.made)})"
+    return f"(guarded ? {source.copy} + nB * {stride} : args->{c_member(source.left)})"
 
 
 def initial_of(source: BeforeSteps) -> str:

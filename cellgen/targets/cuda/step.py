@@ -93,22 +93,22 @@ def spell_stages(
     validity: str = "",
 ) -> SpelledStages:
     """Spell stages one launch after the other; ``validity`` is the table of valid rows."""
-    found = SpelledStages()
+    spelled = SpelledStages()
     for stage in stages:
         if isinstance(stage, DeviceLoop):
-            spelled = spell_loop(stage, words, validity)
-            found.add(spelled.kernels, spelled.launches)
+            loop = spell_loop(stage, words, validity)
+            spelled.add(loop.kernels, loop.launches)
         elif isinstance(stage, DeviceRoutine):
-            found.add([], spell_routine(stage))
+            spelled.add([], spell_routine(stage))
         elif isinstance(stage, DeviceProduct):
-            found.add([], spell_product(stage))
+            spelled.add([], spell_product(stage))
         elif isinstance(stage, WeightGradients):
-            found.add([], weight_gradients(stage))
+            spelled.add([], weight_gradients(stage))
         elif isinstance(stage, StepsShare):
-            found.add([], [_steps_share(stage, validity)])
+            spelled.add([], [_steps_share(stage, validity)])
         else:
-            found.add([], whole_product(stage))
-    return found
+            spelled.add([], whole_product(stage))
+    return spelled
 
 
 def spell_routine(stage: DeviceRoutine) -> list[str]:

@@ -196,7 +196,7 @@ def _product(stage: DeviceProduct) -> ProductLines:
 
 
 def _carried(state: Carried) -> CarriedLines:
-    first, name, left = state.first, str(state.read.name), str(state.made.name)
+    first, name, left = state.first, str(state.read.name), str(state.new.name)
     width = c_axis(first.stride) if first.of_caller else c_factor(first.stride)
     last = ""
     if state.last is not None:
