@@ -2,14 +2,14 @@
 
 Triton hands its PTX to ``ptxas``. Some of its versions turn right PTX into wrong machine code for
 Hopper, without a message: an illegal address at best, wrong numbers at worst. ``REFUSED`` has those
-that a kernel of products must not go through; ``DOUBTED`` those whose fault needs a construct that
-a kernel need not have: there the proof on the device at first use decides. Nothing is run here.
+that a kernel of products must not go through. Others have faults that need a construct which a
+kernel need not have (docs/lab/0019-forms-on-a-device.md): there the proof on the device at first
+use decides. Nothing is run here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cellgen.errors import DeviceError
@@ -47,23 +47,6 @@ REFUSED = (
     ),
 )
 """What no kernel goes through."""
-DOUBTED = (
-    AssemblerFault(
-        (12, 9),
-        (13, 1),
-        90,
-        "a write to shared memory may miss its address",
-        "flash-linear-attention pull request 1262",
-    ),
-    AssemblerFault(
-        (12, 9),
-        (13, 3),
-        90,
-        "registers of a left operand may be written again before the product has read them",
-        "triton issue 9433 and pull request 11781",
-    ),
-)
-"""What is taken where nothing better is installed, and proven on the device."""
 
 
 def version_of(text: str) -> Version:
@@ -94,36 +77,6 @@ def refuse_assembler(version: str, arch: int) -> None:
                 f"newer Triton",
                 code="device.assembler",
             )
-
-
-def doubts(version: str, arch: int) -> tuple[AssemblerFault, ...]:
-    """List the faults of a release that the proof on a device has to exclude."""
-    return tuple(fault for fault in DOUBTED if fault.has(version_of(version), arch))
-
-
-def best_assembler(installed: Mapping[str, str], arch: int) -> str:
-    """Choose among paths of ``ptxas``, each with its release: no known fault, then fewest, newest.
-
-    Raises DeviceError where every one must be refused, or there is none.
-    """
-    if not installed:
-        raise DeviceError(
-            "there is no assembler: neither Triton nor TRITON_PTXAS_PATH has a ptxas",
-            code="device.assembler",
-        )
-    usable = [path for path, version in installed.items() if _usable(version, arch)]
-    if not usable:
-        refuse_assembler(max(installed.values(), key=version_of), arch)
-    return min(usable, key=lambda path: _rank(installed[path], arch))
-
-
-def _usable(version: str, arch: int) -> bool:
-    return not any(fault.has(version_of(version), arch) for fault in REFUSED)
-
-
-def _rank(version: str, arch: int) -> tuple[int, int, int]:
-    major, minor = version_of(version)
-    return len(doubts(version, arch)), -major, -minor
 
 
 def _joined(version: Version) -> str:

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellgen.errors import DeviceError
-from cellgen.runtime.device.assemblers import (
-    best_assembler,
-    doubts,
-    refuse_assembler,
-    version_of,
-)
+from cellgen.runtime.device.assemblers import refuse_assembler, version_of
 from cellgen.runtime.triton.assembler import require_assembler
 
 PRINTED = "Cuda compilation tools, release 12.8, V12.8.93\nBuild cuda_12.8.r12.8/compiler.3558"
@@ -29,32 +24,6 @@ def test_assemblers_that_lose_descriptors_are_refused_for_hopper(version: str) -
 )
 def test_others_are_taken(version: str, arch: int) -> None:
     refuse_assembler(version, arch)
-
-
-def test_doubts_end_with_the_release_that_mends_them() -> None:
-    assert [len(doubts(v, 90)) for v in ("12.8", "12.9.86", "13.0", "13.1", "13.2", "13.3")] == [
-        0,
-        2,
-        2,
-        1,
-        1,
-        0,
-    ]
-    assert doubts("12.9", 80) == ()
-
-
-def test_the_best_installed_assembler_has_the_fewest_known_faults() -> None:
-    installed = {"ptxas": "12.9.86", "ptxas-blackwell": "13.4.59"}
-    assert best_assembler(installed, 90) == "ptxas-blackwell"
-    assert best_assembler({"old": "12.8.93", "new": "12.9.86"}, 90) == "new"
-    assert best_assembler({"nine": "12.9", "ten": "12.10"}, 90) == "ten"
-
-
-def test_where_every_assembler_is_wrong_the_newest_is_named() -> None:
-    with pytest.raises(DeviceError, match=r"ptxas 12\.8\.93 is wrong for sm_90"):
-        best_assembler({"a": "12.8.93", "b": "12.4"}, 90)
-    with pytest.raises(DeviceError, match="there is no assembler"):
-        best_assembler({}, 90)
 
 
 def test_a_version_that_cannot_be_read_is_said() -> None:
