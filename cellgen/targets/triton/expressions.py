@@ -19,7 +19,12 @@ from cellgen.language.constants import DOUBLE, nearest
 from cellgen.language.graph import WRITTEN_AS_PRODUCT
 from cellgen.language.notation import ATOM, PRODUCT, Notation, Text
 from cellgen.language.ops import Pointwise, PointwiseRow
-from cellgen.language.ops.pointwise_triton import CALLS, FUNCTIONS, REFUSED, SPELLINGS
+from cellgen.language.ops.pointwise_triton import (
+    FUNCTIONS,
+    REFUSED,
+    SPELLINGS,
+    functions_called,
+)
 from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import spelled as in_ascii
 
@@ -110,16 +115,16 @@ def triton_name(value: Value) -> str:
 def functions_of(expressions: Iterable[Expr]) -> list[str]:
     """Texts of the functions that some expressions call, each behind those that it calls itself."""
     wanted = {name for expression in expressions for name in _called(expression)}
-    for name, function in reversed(FUNCTIONS.items()):
+    for name, text in reversed(FUNCTIONS.items()):
         if name in wanted:
-            wanted.update(function.calls)
-    return [function.text.strip() for name, function in FUNCTIONS.items() if name in wanted]
+            wanted |= functions_called(text)
+    return [text.strip() for name, text in FUNCTIONS.items() if name in wanted]
 
 
 def _called(expression: Expr) -> Iterator[str]:
     for node in preorder_traversal(expression):
         if isinstance(node, Pointwise):
-            yield from CALLS.get(node.row.name, ())
+            yield from functions_called(spelling_of(node.row.name))
         elif node.is_Pow and abs(node.exp) == Rational(1, 2):
             yield "square_root"
         elif node.is_Pow and not (node.exp.is_Integer and abs(node.exp) <= WRITTEN_AS_PRODUCT):
