@@ -74,7 +74,7 @@ def module(cell: type[Cell], folder: Path) -> tuple[Path, MemoryKernels]:
 def spilt(cell: type[Cell], width: int, folder: Path) -> dict[str, int]:
     """Bytes that each kernel spills in the configuration that is taken first."""
     path, kernels = module(cell, folder)
-    launches = [one for one in launches_of(kernels) if not one.is_exact]
+    launches = [one for one in launches_of(kernels) if not one.constants.get("EXACT")]
     wanted = [
         specialised(path, kernels, one, first_of(kernels, one.kernel, width), width)
         for one in launches

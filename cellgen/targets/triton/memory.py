@@ -83,10 +83,7 @@ def memory_kernels(programs: ChunkPrograms, memory: Memory) -> MemoryKernels | N
     equation = equation_of(memory, programs.form)
     m = MemoryText.of(memory, column, equation, is_marked)
     launches = launches_of(m)
-    states = tuple(str(one.state) for one in (memory, column) if one is not None)
     plan = LayerPlan(
-        states,
-        "memory",
         sizes,
         buffers_of(m),
         launches.forward,

@@ -272,7 +272,6 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
         constants,
         blocks,
         (*grid, "B", "N"),
-        is_exact,
     )
 
 

@@ -115,10 +115,9 @@ Operation: TypeAlias = RowLaunch | RowProduct | SumOver | RowSpread | MemoryPass
 
 @dataclass(frozen=True)
 class Passes:
-    """What a module says of a cell: ``outputs``, ``states`` and ``gradients`` are names."""
+    """What a module says of a cell: ``outputs``, ``last`` and ``gradients`` are names."""
 
     outputs: tuple[str, ...]
-    states: tuple[str, ...]
     last: tuple[str, ...]
     gradients: tuple[str, ...]
     arrays: Mapping[str, ArrayPlan]
@@ -159,12 +158,10 @@ class Ordering:
         for value in outputs:
             self._declare(value, f"d_{value}")
         backward = [one for stage in reversed(self.stages) for one in self._backward(stage)]
-        states = self.definition.states
-        last = [f"{self.definition.next_state(state)}_last" for state in states]
+        last = [f"{self.definition.next_state(state)}_last" for state in self.definition.states]
         gradients = [str(v) for v in self.definition.declared if f"d_{v}" in self.arrays]
         return Passes(
             tuple(map(str, outputs)),
-            tuple(map(str, states)),
             tuple(last),
             tuple(gradients),
             self.arrays,

@@ -21,6 +21,8 @@ Count: TypeAlias = int | str | tuple[str, ...]
 """A number, a size by name, a size divided by that of a block, rounded up, ``("T", "BT")``, or,
 ``("K",)``, the least power of two that is not below a size, and at least 16."""
 Shape: TypeAlias = tuple[Count, ...]
+WIDE = 100
+"""Columns of a module."""
 
 
 class BufferRole(Enum):
@@ -73,8 +75,8 @@ class KernelLaunch:
     ``buffers`` by the kernel's parameters; ``sizes`` are parameters that are numbers of a call;
     ``constants`` those fixed when the kernel is compiled, as sizes, numbers or flags; ``blocks``
     those that the configuration of the kernel sets. The grid has one axis: as many programs as the
-    product of ``grid``, the first count fastest. ``is_exact``: a launch that does marked rows
-    again; it may be left out where a runtime knows that none are marked.
+    product of ``grid``, the first count fastest. A launch whose constant ``EXACT`` is true does
+    marked rows again.
     """
 
     kernel: str
@@ -83,7 +85,6 @@ class KernelLaunch:
     constants: Mapping[str, Count | bool]
     blocks: tuple[str, ...]
     grid: Shape
-    is_exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,6 @@ class LayerPlan:
     ``training`` is the forward pass that saves what ``backward`` reads. Buffers by name.
     """
 
-    states: tuple[str, ...]
-    kind: str
     sizes: Mapping[str, tuple[str, ...]]
     buffers: Mapping[str, BufferPlan]
     forward: tuple[KernelLaunch, ...]
@@ -131,3 +130,33 @@ def literal(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(literal(one) for one in value)
     return value
+
+
+def laid_out(plan: object, indent: int = 0, begins: int = 0) -> str:
+    """Lay a plan out as Python: on one line where it fits, else tables begin lines of their own.
+
+    ``begins`` is the column of its first letter.
+
+    >>> print(laid_out({"T": 1, "B": 2, "x": {"shape": ("T", "B")}}, begins=90))
+    {
+      'T': 1, 'B': 2,
+      'x': {'shape': ('T', 'B')},
+    }
+    """
+    line, inner = repr(plan), indent + 2
+    if begins + len(line) < WIDE or not isinstance(plan, Mapping | tuple):
+        return line
+    entries: list[tuple[str, object]] = [("", entry) for entry in plan]
+    if isinstance(plan, Mapping):
+        entries = [(f"{key!r}: ", entry) for key, entry in plan.items()]
+    rows: list[str] = []
+    is_table = True
+    for head, entry in entries:
+        was_table, is_table = is_table, "{'" in repr(entry)
+        text = f"{head}{laid_out(entry, inner, inner + len(head))},"
+        if was_table or is_table or inner + len(rows[-1]) + len(text) >= WIDE:
+            rows.append(text)
+        else:
+            rows[-1] += f" {text}"
+    opening, closing = "{}" if isinstance(plan, Mapping) else "()"
+    return "\n".join([opening, *(" " * inner + row for row in rows), " " * indent + closing])

@@ -5,7 +5,6 @@ Input: a planned cell. Output: the text of ``<cell>_triton.py``, or the reason w
 
 from __future__ import annotations
 
-import pprint
 import textwrap
 from dataclasses import dataclass
 
@@ -19,11 +18,10 @@ from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import functions_of
 from cellgen.targets.triton.memory import memory_head
 from cellgen.targets.triton.passes import Ordering
-from cellgen.targets.triton.plan import literal
+from cellgen.targets.triton.plan import WIDE, laid_out, literal
 from cellgen.targets.triton.rows import RowWork
 
 SUFFIX = "_triton.py"
-WIDE = 100
 
 
 @dataclass(frozen=True)
@@ -104,6 +102,6 @@ def _text(cell: PlannedCell) -> str:
         for line in lines_of(programs.form)
         for wrapped in textwrap.wrap(in_ascii(safe(line)), WIDE - 4, subsequent_indent="   ")
     ]
-    plan = pprint.pformat(literal(passes), width=WIDE, sort_dicts=False)
+    plan = laid_out(literal(passes))
     context = ModuleContext(cell.head, layers, functions_of(expressions), kernels, plan)
     return fill("triton/module.py.j2", context).rstrip() + "\n"
