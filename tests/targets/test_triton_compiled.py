@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-import cellgen  # noqa: E402
-from cellgen.proof.machine.compiled import (  # noqa: E402
+import cellgen
+from cellgen.proof.machine import resources
+from cellgen.proof.machine.compiled import (
     HOPPER,
     MI300,
     SpecialisedKernel,
     compile_kernels,
 )
-from cellgen.torch.passes import _ahead  # noqa: E402
+from cellgen.torch.passes import _ahead
 
 UNITS = 128
 CELLS = ("min_gru", "rwkv4")
@@ -48,27 +47,14 @@ def specialised(name: str, dtype: str) -> list[SpecialisedKernel]:
     return kernels
 
 
-def bytes_spilled(binary: bytes, folder: Path) -> tuple[int, int]:
-    """Registers, and bytes of stack, by the machine code."""
-    (folder / "kernel.cubin").write_bytes(binary)
-    tool = next(Path(triton.__file__).parent.rglob("cuobjdump"))
-    command = [str(tool), "-res-usage", str(folder / "kernel.cubin")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
-    assert found is not None
-    return int(found[1]), int(found[2])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CELLS, *OTHERS])
 @pytest.mark.parametrize("dtype", ["*bf16", "*fp32"])
-def test_states_stay_in_registers_on_both_makes_of_devices(
-    name: str, dtype: str, tmp_path: Path
-) -> None:
+def test_states_stay_in_registers_on_both_makes_of_devices(name: str, dtype: str) -> None:
     kernels = specialised(name, dtype)
     for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
-        registers, stack = bytes_spilled(made.binary, tmp_path)
-        assert stack == 0, f"{name}.{kernel.kernel}: {registers} registers, {stack} bytes of stack"
+        uses = resources(made.binary)
+        assert uses.stack == 0, f"{name}.{kernel.kernel}: {uses}"
         assert made.shared == 0
         assert not re.search(r"ld\.global\.b16\b", made.text), kernel.kernel
     for made in compile_kernels(kernels, MI300):
