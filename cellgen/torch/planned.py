@@ -17,6 +17,7 @@ from torch import Tensor
 from cellgen.frameworks.shown import is_last, joined, when_plain, when_saving
 from cellgen.runtime.options import Options
 from cellgen.torch.calls import Tables
+from cellgen.torch.chunks.rows import valid_steps
 from cellgen.torch.derivatives import Call
 
 
@@ -86,12 +87,8 @@ def last_step(output: Tensor, tables: Tables, reverse: bool) -> Tensor:
     lengths, mask, _ = tables
     if lengths is None and mask is None:
         return output[0 if reverse else -1]
+    _, valid = valid_steps(output, steps, rows, lengths, mask)
     order = torch.arange(steps, device=output.device).unsqueeze(1)
-    valid = torch.ones(steps, rows, dtype=torch.bool, device=output.device)
-    if lengths is not None:
-        valid = valid & (order < lengths)
-    if mask is not None:
-        valid = valid & mask
     place = steps - 1 - order if reverse else order
     last = torch.where(valid, place, -1).max(0).values
     step = steps - 1 - last if reverse else last
