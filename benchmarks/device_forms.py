@@ -6,8 +6,9 @@ At most four minutes. For each cell and shape: the error of its form in time aga
 the CPU (float32, 256 steps), times of a forward pass and of one with backward, by CUDA events,
 medians of rounds in which all sides take turns. Beside it: the recurrence alone by
 flash-linear-attention and by mlstm_kernels where they are installed (``pip install fla-core
-mlstm_kernels``), scans by the kernels of a generated Triton module, a copy of as many bytes as a
-pass reads and writes at least.
+mlstm_kernels``), the kernels of the generated Triton module, a copy of as many bytes as a pass
+reads and writes at least. Forms of ``cellgen.torch`` go by torch's operators in bfloat16; kernels
+are launched by their plan, and nothing is compared in that type.
 ``whole cell`` has the products with weights, ``recurrence`` has not: compare like with like.
 
 Each record is written when it is there, a part that takes long loses its rounds, not the others.
@@ -265,7 +266,7 @@ def part(name: str, shape: Shape, device: str, rounds: int, steps: bool) -> Iter
     for form in (form_of(name), "step") if steps else (form_of(name),):
         forward, both = own(name, shape, form, device, dtype)
         calls |= {f"whole cell, {form}, forward": forward, f"whole cell, {form}, both": both}
-    if name in SCANS and device != "cpu":
+    if device != "cpu":
         forward, both = by_triton(name, shape, device, dtype)
         calls |= {"whole cell, Triton, forward": forward, "whole cell, Triton, both": both}
     peer = by_hand(name, shape, device, dtype)

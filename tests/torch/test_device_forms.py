@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,3 +29,19 @@ def test_without_a_device_a_tiny_part_runs_and_the_rest_is_said(tmp_path: Path) 
     assert records[-1]["not run"].startswith("all shapes and peers on a device")
     assert any("fla" in str(r.get("not run")) for r in records)
     assert "| gla | 40, 2, 2, 16 |" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["gla", "min_gru"])
+def test_on_a_device_kernels_of_memories_and_of_scans_are_sides(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from benchmarks import device_forms
+
+    sides: dict[str, device_forms.Call] = {}
+    monkeypatch.setattr(device_forms, "error_of", lambda *_: {})
+    monkeypatch.setattr(device_forms, "interleaved", lambda calls, *_: sides.update(calls) or ())
+    list(device_forms.part(name, device_forms.TINY[0], "meta", 1, steps=False))
+    assert sides.keys() >= {"whole cell, Triton, forward", "whole cell, Triton, both"}
+    gradients = device_forms.by_triton(name, device_forms.TINY[0], "cpu", torch.float32)[1]()
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
