@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -147,8 +148,18 @@ def recorded_memory(compiled: list[object]) -> Callable[..., None]:
     return launch
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["gated_delta_net", "rwkv4", "min_lstm"])
+QUICK = [("gated_delta_net", torch.float32), ("min_lstm", torch.float64)]
+RIGHT = [
+    *QUICK,
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in product(("gated_delta_net", "rwkv4", "min_lstm"), first_use.FLOORS)
+        if case not in QUICK
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), RIGHT)
 def test_right_kernels_pass(
     name: str, dtype: torch.dtype, facts: dict[str, dict[str, object]]
 ) -> None:
@@ -182,7 +193,10 @@ def test_a_wrong_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell(**tensors).form == "scan"
 
 
-@pytest.mark.parametrize(("name", "weight"), [("qrnn", "w_z"), ("gated_delta_net", "w_b")])
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [("qrnn", "w_z"), pytest.param("gated_delta_net", "w_b", marks=pytest.mark.slow)],
+)
 def test_a_small_gradient_that_is_off_by_little_is_refused(
     name: str, weight: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

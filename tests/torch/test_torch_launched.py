@@ -122,7 +122,9 @@ def test_last_states_can_be_changed_in_place(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["min_gru", pytest.param("gated_delta_net", marks=pytest.mark.slow)]
+)
 def test_a_second_backward_pass_leaves_the_gradients_of_the_first_alone(name: str) -> None:
     cell = cellgen.torch.function(name, form="auto")
     tensors = drawn(cell, **SMALL)
