@@ -77,7 +77,7 @@ class Page:
 
 
 def pages() -> list[str]:
-    """Every page but those that ``cellgen gallery`` writes from the code."""
+    """Every page that is written by hand: ``cellgen gallery`` may have put others beside them."""
     found = (path.relative_to(DOCUMENTS).as_posix() for path in DOCUMENTS.rglob("*.md"))
     return sorted(name for name in found if name.partition("/")[0] not in {"gallery", "assets"})
 

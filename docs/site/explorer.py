@@ -1,8 +1,8 @@
-"""The gallery as a page people use: every cell as data, and the page that shows them.
+"""The gallery as pages people use: a page of each cell, and one that shows them all.
 
-Output: ``gallery/cells.js``, all cells as one JavaScript array (a file that is read by a script
-element works from ``file://``, where ``fetch`` does not), and the page. Speed is what stands in
-``benchmarks/results``.
+Output: what ``cellgen gallery`` writes, but for its index, and ``gallery/cells.js``, all cells as
+one JavaScript array (a file that is read by a script element works from ``file://``, where
+``fetch`` does not), which the page reads. Speed is what stands in ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,27 @@ PREPRINT = re.compile(r"arXiv:(\d\d)\d\d\.")
 
 
 def files() -> dict[str, str]:
-    """What the page reads, by place in the site."""
-    found = {f"gallery/{name}": _text(name) for name in ("explorer.css", "explorer.js")}
+    """The pages, their pictures and what they read, by place in the site."""
+    read = {f"gallery/{name}": _text(name) for name in ("explorer.css", "explorer.js")}
     data = json.dumps({"shape": _shape_text(), "cells": cells()}, ensure_ascii=False)
-    return found | {"gallery/cells.js": f"window.CELLGEN = {data};\n"}
+    index = {PAGE: "# Gallery\n\n" + _text("explorer.html")}
+    return pages() | read | {"gallery/cells.js": f"window.CELLGEN = {data};\n"} | index
 
 
-def markdown() -> str:
-    """The page that stands in the place of the gallery's index."""
-    return "# Gallery\n\n" + _text("explorer.html")
+@cache
+def pages() -> dict[str, str]:
+    """The page of each cell and its picture.
+
+    Raises:
+        CellgenError: a cell has no page.
+    """
+    from cellgen.cells import SHIPPED
+    from cellgen.cli import gallery
+
+    texts, failures = gallery.files(SHIPPED, _kept())
+    for failure in failures:
+        raise failure.error
+    return {f"gallery/{name}": text for name, text in texts.items()}
 
 
 def _text(name: str) -> str:

@@ -20,28 +20,36 @@ from docs.site import explorer, navigation, parts  # noqa: E402
 LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(#[^)\s]*)?(?=\))")
 SHOWN = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml", ".yml": "yaml"}
 SOURCES = "source"
+CELLS = "reference/cells.md"
+NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+"""A cell in the table of all, which leads to its page."""
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the gallery's data and the sources that pages link to, and put all pages in order."""
+    """Add the gallery and the sources that pages link to, and put all pages in order.
+
+    Pages of a gallery that stand in the checkout are left out: the build makes them.
+    """
+    for file in [file for file in files if file.src_uri.startswith("gallery/")]:
+        files.remove(file)
     for name, text in explorer.files().items():
         files.append(File.generated(config, name, content=text))
     for path in sorted(_linked(files)):
         name = f"{SOURCES}/{path.relative_to(ROOT).as_posix()}.md"
         files.append(File.generated(config, name, content=_shown(path)))
-    config.nav = navigation.tree(ROOT / "docs")
+    pages = [file.src_uri for file in files.documentation_pages()]
+    config.nav = navigation.tree(ROOT / "docs", pages)
     return files
 
 
 def _linked(files: Any) -> set[Path]:
     """Files of the repository, outside of the documents, that pages link to."""
-    found = set()
+    linked = set()
     for file in files.documentation_pages():
-        if file.abs_src_path:
-            page = Path(file.abs_src_path)
-            targets = LINK.findall(page.read_text(encoding="utf-8"))
-            found |= {path for target, _ in targets if (path := _outside(page, target))}
-    return found
+        targets = LINK.findall(file.content_string)
+        page = ROOT / "docs" / file.src_uri
+        linked |= {path for target, _ in targets if (path := _outside(page, target))}
+    return linked
 
 
 def _outside(page: Path, target: str) -> Path | None:
@@ -67,10 +75,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         page.meta["hide"] = ["navigation"]
     if page.file.src_uri == explorer.PAGE:
         page.meta.update(explorer.META)
-        return explorer.markdown()
-    if not page.file.abs_src_path:
+    if page.file.src_uri.startswith(SOURCES):
         return markdown
-    place = Path(page.file.abs_src_path)
+    if page.file.src_uri == CELLS:
+        markdown = NAME.sub(r"| [`\1`](../gallery/\1.md) |", markdown)
+    place = ROOT / "docs" / page.file.src_uri
 
     def led(found: re.Match[str]) -> str:
         path = _outside(place, found[1])

@@ -1,11 +1,12 @@
 """The order of the pages: that of the index, ``docs/README.md``; others follow by name.
 
-A page that stands in a folder of the documents is in the navigation, whoever wrote it.
+Every page of a folder is in the navigation, written or made by the build.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,15 +23,14 @@ SECTIONS = {
 }
 
 
-def tree(documents: Path) -> Tree:
+def tree(documents: Path, pages: Collection[str]) -> Tree:
     """Sections with their pages, as MkDocs wants them."""
     named = re.findall(r"\]\(([^)#:]+\.md)\)", (documents / INDEX).read_text(encoding="utf-8"))
     found: Tree = [{"cellgen": INDEX}]
     for folder, title in SECTIONS.items():
-        paths = documents.glob(f"{folder}/*.md")
-        pages = sorted(path.relative_to(documents).as_posix() for path in paths)
-        rank = {page: named.index(page) if page in named else len(named) for page in pages}
-        ordered = sorted(pages, key=lambda page: (not page.endswith(INDEX), rank[page], page))
+        own = [page for page in pages if page.rpartition("/")[0] == folder]
+        rank = {page: named.index(page) if page in named else len(named) for page in own}
+        ordered = sorted(own, key=lambda page: (not page.endswith(INDEX), rank[page], page))
         if ordered:
             found.append({title: [_entry(folder, page) for page in ordered]})
     return found

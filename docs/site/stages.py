@@ -1,7 +1,7 @@
-"""Draw what becomes of one gate: its statements in three programs, its stages in the plan.
+"""Draw what becomes of one gate: in its step, its statements in three programs, its stages.
 
-``python -m docs.site.stages`` writes ``gate-programs.svg`` and ``gate-plan.svg``; what concerns the
-gate is marked. ``excerpt`` is the gate's C.
+``python -m docs.site.stages`` writes ``gate-step.svg``, ``gate-programs.svg`` and
+``gate-plan.svg``; in the last two what concerns the gate is marked. ``excerpt`` is the gate's C.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
 def pictures() -> dict[str, str]:
-    """Both pictures by file name; the same code gives the same bytes."""
+    """The pictures by file name; the same code gives the same bytes."""
+    from cellgen.cells import MGU
+    from cellgen.views.graph import draw
+
     return {
+        "gate-step.svg": draw(MGU.definition),
         "gate-programs.svg": drawn("the gate f in the programs over time", programs()),
         "gate-plan.svg": drawn("the gate f in the plan", plan()),
     }
