@@ -107,24 +107,16 @@ CELLGEN_INLINE void cellgen_amx_end(cellgen_amx *amx)
             cellgen_amx_zero(t);                     \
     } while (0)
 
-/* Fetch the share of a panel that one of `turns` tiles of a product takes on itself, a group at a time. */
-typedef struct {
-    int64_t turn, turns;
-} cellgen_amx_turn;
-CELLGEN_INLINE cellgen_amx_turn cellgen_amx_turn_of(int64_t turn, int64_t turns)
-{
-    const cellgen_amx_turn of = {turn, turns};
-    return of;
-}
-#define CELLGEN_AMX_AHEAD(term)                                                                  \
-    const int64_t lines = (term)->ahead ? ((term)->b_step + turn.turns - 1) / turn.turns : 0;    \
-    const uint32_t *ahead = lines ? (term)->ahead + turn.turn * lines * (term)->groups * 16 : 0
+/* Fetch a share of the panel ahead: `share` of as many as a product has tiles, a group of k at a time. */
+#define CELLGEN_AMX_AHEAD(term)                                                            \
+    const int64_t lines = (term)->ahead ? ((term)->b_step + shares - 1) / shares : 0;      \
+    const uint32_t *ahead = lines ? (term)->ahead + share * lines * (term)->groups * 16 : 0
 #define CELLGEN_AMX_FETCH() \
     for (int64_t line = 0; line < lines; ++line, ahead += 16) CELLGEN_FETCH(ahead)
 
 /* More than 16 rows, up to 32, from row `top` on, by left and, unless `is_narrow`, right columns from column j on. */
-CELLGEN_INLINE void cellgen_amx_high(const cellgen_term_tiles *term, int64_t terms, cellgen_amx_turn turn, int64_t top, int64_t j,
-                                     int is_narrow, float *c, int64_t ldc, int accumulate)
+CELLGEN_INLINE void cellgen_amx_high(const cellgen_term_tiles *term, int64_t terms, int64_t share, int64_t shares, int64_t top,
+                                     int64_t j, int is_narrow, float *c, int64_t ldc, int accumulate)
 {
     CELLGEN_AMX_BEGIN(0, c);
     CELLGEN_AMX_BEGIN(2, c + 16 * ldc);
@@ -200,17 +192,17 @@ CELLGEN_OUTLINE void cellgen_amx_product(cellgen_amx *amx, int64_t rows, int64_t
     for (int64_t top = 0; top < rows; top += 32, c += 32 * ldc) {
         const int64_t here = rows - top, upper = here < 16 ? here : 16, lower = here <= 16 ? 0 : here < 32 ? here - 16 : 16;
         const int64_t across = (columns + 31) / 32, first = top / 32 * across;
-        const int64_t turns = across * ((rows + 31) / 32);
+        const int64_t shares = across * ((rows + 31) / 32);
         int64_t j = 0;
         if (lower) {
             if (columns >= 32) cellgen_amx_shape(amx, upper, lower, 16, 16);
-            for (; j + 32 <= columns; j += 32) cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 0, c + j, ldc, accumulate);
+            for (; j + 32 <= columns; j += 32) cellgen_amx_high(term, terms, first + j / 32, shares, top, j, 0, c + j, ldc, accumulate);
             const int64_t left = columns - j < 16 ? columns - j : 16, right = columns - j - left;
             if (left) cellgen_amx_shape(amx, upper, lower, left, right ? right : left);
             if (right)
-                cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 0, c + j, ldc, accumulate);
+                cellgen_amx_high(term, terms, first + j / 32, shares, top, j, 0, c + j, ldc, accumulate);
             else if (left)
-                cellgen_amx_high(term, terms, cellgen_amx_turn_of(first + j / 32, turns), top, j, 1, c + j, ldc, accumulate);
+                cellgen_amx_high(term, terms, first + j / 32, shares, top, j, 1, c + j, ldc, accumulate);
             continue;
         }
         if (columns >= 16) cellgen_amx_shape(amx, upper, upper, 16, 16);
