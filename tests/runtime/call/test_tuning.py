@@ -14,6 +14,7 @@ from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.host import tuning
 from cellgen.runtime.host.plans import Constants, SequencePlan
+from cellgen.runtime.paths import include_folder
 
 PLAN = SequencePlan(2, True, False, False, 192, 768, 1, 1000)
 OTHER = replace(PLAN, by_units=False)
@@ -31,6 +32,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def kernel(name: str = "gru_block_cell") -> cellgen.Kernel:
     return cellgen.load(name)
+
+
+def test_windows_that_are_tried_are_those_that_calls_on_amx_take() -> None:
+    header = (include_folder() / "cellgen_plan.h").read_text(encoding="utf-8")
+    assert f"#define CELLGEN_AMX_WINDOW_STEPS {tuning.WINDOW_STEPS}\n" in header
 
 
 class Clock:
