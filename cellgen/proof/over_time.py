@@ -137,13 +137,13 @@ def differs(one: Array, other: Array) -> bool:
     return one.tobytes() != other.tobytes()
 
 
-def _learned_scalars(definition: Definition) -> dict[str, Array]:
+def learned_scalars(definition: Definition) -> dict[str, Array]:
     """The defaults of the scalars that have a gradient."""
     names = [str(v.name) for v in definition.requested if v.role is Role.SCALAR]
     return {name: np.asarray(definition.defaults[name]) for name in names}
 
 
-def _given(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, object]:
+def as_call(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, object]:
     """Spell arguments as a call takes them: arrays laid out, scalars as numbers."""
     laid_out = _laid_out(kernel, arrays, options)
     return {name: a if a.ndim else float(a) for name, a in laid_out.items()}
@@ -166,7 +166,7 @@ def _order(options: Options, steps: int) -> range:
     return range(steps)[:: -1 if options.reverse else 1]
 
 
-def _poisoned(
+def with_poison(
     upstream: Mapping[str, Array], timed: Collection[str], options: Options
 ) -> dict[str, Array]:
     """Put NaN into gradients of outputs, ``timed``, that show nothing.
@@ -187,7 +187,7 @@ def _poisoned(
     }
 
 
-def _shown(
+def only_shown(
     upstream: Mapping[str, Array], timed: Collection[str], options: Options
 ) -> dict[str, Array]:
     """The gradients of outputs, ``timed``, as a call shows them, and those of final states."""
@@ -301,16 +301,16 @@ def gradient_errors(
     there are, the gradients that are truncated term by term are compared too. With ``checkpoint``,
     gradients from states at some steps are to be the same to the bit.
     """
-    arguments = {**_learned_scalars(definition), **arguments}
+    arguments = {**learned_scalars(definition), **arguments}
     timed = [f"d_{v.name}" for v in definition.outputs]
-    poisoned = _shown(_poisoned(upstream, timed, options), timed, options)
-    above, errors = _shown(upstream, timed, options), dict[str, float]()
+    poisoned = only_shown(with_poison(upstream, timed, options), timed, options)
+    above, errors = only_shown(upstream, timed, options), dict[str, float]()
 
     def gradients(nudge: Nudge | None = None, **how: object) -> dict[str, Array]:
         moved = {n: nudge(np.asarray(a)) if nudge else a for n, a in arguments.items()}
-        given = _given(kernel, moved, options)
+        given = as_call(kernel, moved, options)
         upstreams = _laid_out(kernel, poisoned, options)
-        found = _gradients(kernel, definition, given, upstreams, options, how)
+        found = run_gradients(kernel, definition, given, upstreams, options, how)
         return _laid_out(kernel, found, options)
 
     runs = [gradients(), *([gradients(bp_lim=bp_lim)] if bp_lim else [])]
@@ -342,7 +342,7 @@ def gradient_errors(
     return errors
 
 
-def _gradients(
+def run_gradients(
     kernel: Kernel,
     definition: Definition,
     given: Mapping[str, object],

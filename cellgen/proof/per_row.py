@@ -16,11 +16,11 @@ from cellgen.proof.over_time import (
     CONDITION,
     ROUNDED,
     Sequence,
-    _given,
-    _gradients,
-    _learned_scalars,
-    _poisoned,
+    as_call,
+    learned_scalars,
+    run_gradients,
     run_steps,
+    with_poison,
 )
 from cellgen.proof.rounding import Array, Nudge, scales_of
 from cellgen.runtime.kernel import Kernel
@@ -42,9 +42,9 @@ def row_errors(
     sizes of the terms, or to what rounding can do to it where that is more (``rounding``); those of
     ``per_row="norms"`` with the squares of those of ``per_row=True``.
     """
-    arguments = {**_learned_scalars(definition), **arguments}
+    arguments = {**learned_scalars(definition), **arguments}
     timed = [f"d_{value.name}" for value in definition.outputs]
-    above = _poisoned(upstream, timed, options)
+    above = with_poison(upstream, timed, options)
     items = {
         item.name: item.of
         for item in kernel.functions[BACKWARD].function.results
@@ -55,8 +55,8 @@ def row_errors(
 
     def gradients(mode: bool | str, nudge: Nudge | None = None) -> dict[str, Array]:
         moved = {n: nudge(np.asarray(a)) if nudge else a for n, a in arguments.items()}
-        given = _given(kernel, moved, options)
-        return _gradients(kernel, definition, given, above, options, {"per_row": mode})
+        given = as_call(kernel, moved, options)
+        return run_gradients(kernel, definition, given, above, options, {"per_row": mode})
 
     along = {name: rng.standard_normal(arguments[of].shape) for name, of in items.items()}
 

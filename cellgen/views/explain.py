@@ -35,7 +35,7 @@ from cellgen.schedule.over_time import (
 )
 from cellgen.schedule.schedule import BufferKind, Loop, Product, Routine, View, describe
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
-from cellgen.views.figures import _chosen, _number, figures_of, multiply_adds, row_values
+from cellgen.views.figures import figures_of, multiply_adds, number_at, plan_section, row_values
 from cellgen.views.memory import memory_over_time
 
 
@@ -85,11 +85,11 @@ def explain(
                 constants,
             )
         sections.append(figures_of(schedule, functions, kernel, shape))
-        again = _number(multiply_adds(schedule.programs.forward), shape) * shape.sizes["T"]
+        again = number_at(multiply_adds(schedule.programs.forward), shape) * shape.sizes["T"]
         sections.append(memory_over_time(functions, shape, again))
         parts = {"sequence_forward": schedule.forward, "sequence_backward": schedule.reverse}
         sections += [
-            _chosen(name, plan, shape, parts[name], schedule) for name, plan in plans.items()
+            plan_section(name, plan, shape, parts[name], schedule) for name, plan in plans.items()
         ]
         if shape.dtype == "float32":
             sections.append(_half_products())

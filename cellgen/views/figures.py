@@ -67,11 +67,11 @@ def figures_of(
         ("forward", (programs.forward,)),
         ("backward", (programs.reverse, programs.deferred)),
     ):
-        flops = sum(2 * steps * _number(multiply_adds(part), shape) for part in parts)
+        flops = sum(2 * steps * number_at(multiply_adds(part), shape) for part in parts)
         rows.append(
             ChoiceRow(f"{name}: {amount_of(flops, ('flop', 'kflop', 'Mflop', 'Gflop'), 1000)}")
         )
-    saved = _number(row_values(programs.saved), shape) * size
+    saved = number_at(row_values(programs.saved), shape) * size
     total = saved * steps * shape.sizes["B"]
     rows.append(ChoiceRow(f"saved: {bytes_of(saved)} a step and row, {bytes_of(total)} in all"))
     suffix = DTYPES[np.dtype(shape.dtype)][0]
@@ -91,14 +91,16 @@ def figures_of(
     return Section(f"figures at {shape}", tuple(rows))
 
 
-def _number(expression: Expr, shape: ExplainedShape) -> int:
+def number_at(expression: Expr, shape: ExplainedShape) -> int:
+    """What an expression of dimensions is at a shape."""
     sizes = {symbol: shape.sizes[str(symbol)] for symbol in expression.free_symbols}
     return int(expression.xreplace(sizes))
 
 
-def _chosen(
+def plan_section(
     name: str, plan: SequencePlan, shape: ExplainedShape, part: Part, schedule: SequenceSchedule
 ) -> Section:
+    """What was chosen for a function at a shape, and why."""
     is_free = waits_for_no_state(part, schedule.programs)
     rows = [_threads_row(plan, shape, part, is_free=is_free)]
     if name == "sequence_forward":

@@ -178,6 +178,18 @@ def test_no_module_is_imported_in_a_circle() -> None:
         visit(name, ())
 
 
+def test_no_module_takes_a_private_name_of_another() -> None:
+    taken = [
+        f"{module}: {alias.name}"
+        for module, path in modules()
+        for node in import_statements(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cellgen")
+        for alias in node.names
+        if alias.name.startswith("_")
+    ]
+    assert taken == []
+
+
 def test_imports_inside_functions_are_the_deliberate_ones() -> None:
     local = {
         (module, name)

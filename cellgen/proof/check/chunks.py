@@ -32,7 +32,7 @@ from cellgen.proof.check.points import (
 )
 from cellgen.proof.check.report import Row, judged
 from cellgen.proof.over_chunks import ChunkRun, adjoint_of
-from cellgen.proof.over_time import _poisoned, _shown, run_steps
+from cellgen.proof.over_time import only_shown, run_steps, with_poison
 from cellgen.runtime.options import NONE, Options
 
 BAR = 1e-12
@@ -151,9 +151,9 @@ def _prove_case(
         shape = (case.steps, *array.shape[1:]) if is_timed else array.shape
         upstream[f"d_{name}"] = np.asarray(rng.standard_normal(shape))
     timed = [f"d_{name}" for name in chunks.outputs]
-    above = _shown(upstream, timed, case.options)
-    poisoned = _poisoned(upstream, timed, case.options) if timed else upstream
-    formed = run.backward(_shown(poisoned, timed, case.options))
+    above = only_shown(upstream, timed, case.options)
+    poisoned = with_poison(upstream, timed, case.options) if timed else upstream
+    formed = run.backward(only_shown(poisoned, timed, case.options))
     for name, error in _gradient_errors(definition, case, arguments, sizes, above, formed, rng):
         raise_to(gradients, f"d_{name}", error)
     return draw
