@@ -38,7 +38,7 @@ void Py_IncRef(Object) WEAK;
 void Py_DecRef(Object) WEAK;
 
 enum { FAST_CALL = 0x0080 }; /* METH_FASTCALL */
-enum { SAVES = 1, OF_LAYER = 4, DETACHED = 8, OF_STEP = 16 };
+enum { SAVES = 1, OF_LAYER = 2, DETACHED = 4, OF_STEP = 8 };
 
 /* What a call asks of Python, given once: torch's functions, types, a name, and its constants. */
 static struct {

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from cellgen.torch import native
 from cellgen.torch.devices import CPU, PLACES
 
-SAVES, OF_LAYER, DETACHED, OF_STEP = 1, 4, 8, 16
+SAVES, OF_LAYER, DETACHED, OF_STEP = 1, 2, 4, 8
 """Flags of a call: it keeps what a gradient reads; states have a first axis of one layer, (1, B,
 ...); tensors that require gradients are taken, too, since nothing is tracked; arrays over time are
 those of one step, (B, ...), and final states alone are results."""

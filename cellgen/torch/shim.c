@@ -330,16 +330,14 @@ static void compute(Run *run, int64_t given, void *const *table, int saves)
         run->say.checkpoint = 0;
     if (!is_forward)
         run->say.last_only = 0;
+    run->say.products = run->in_bf16;
     cellgen_set_numbers(&options, &run->say);
-    options.products = run->in_bf16;
     options.partial |= run->is_step && !saves;
     options.lengths = table[0], options.mask = table[1], options.reset = table[2];
     run->skips = given != 0;
     if (options.products && run->is_double)
         fail(run, "cellgen: products in bfloat16 are of float32 tensors");
-    const int is_usual = given == 0 && !options.reverse && !options.window && !options.flush &&
-                         !options.products && !options.checkpoint && options.every == 1 &&
-                         !options.partial && !options.last && !options.per_row;
+    const int is_usual = given == 0 && !(run->is_step && !saves) && cg_are_usual(&run->say);
     if (run->fault == NULL)
         fill(run, saves);
     if (run->fault == NULL && options.checkpoint && is_forward)
@@ -369,9 +367,7 @@ static void start(Run *run)
     run->cell = NULL, run->function = NULL, run->fault = NULL;
     run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
     run->skips = run->is_layer = run->is_step = 0;
-#define USUAL(name, usual) run->say.name = (usual);
-    CELLGEN_EACH_NUMBER(USUAL)
-    run->say.products = -1;
+    run->say = CG_USUAL, run->say.products = -1;
     run->strides = run->own_strides;
     run->wanted = -1;
 }

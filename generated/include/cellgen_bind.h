@@ -57,6 +57,16 @@ static inline cg_change cg_change_of(const cellgen_value *value, const cellgen_n
     return change;
 }
 
+/* The options of a call that says nothing. */
+#define CG_NUMBER(name, usual) usual,
+static const cellgen_numbers CG_USUAL = {CELLGEN_EACH_NUMBER(CG_NUMBER)};
+#undef CG_NUMBER
+
+static inline int cg_are_usual(const cellgen_numbers *say)
+{
+    return memcmp(say, &CG_USUAL, sizeof CG_USUAL) == 0;
+}
+
 /* The number of a dimension by its name; -1: the cell has none. */
 static inline int64_t cg_dim_named(const cellgen_cell *cell, const char *name)
 {

@@ -99,10 +99,7 @@ enum cg_refusal { CG_RUNS = 0, CG_MISFIT, CG_MISSING, CG_GAPS, CG_NOTHING, CG_LO
 /* Begin a call without arrays and options. */
 static inline void cg_begin(cg_call *call, const cellgen_cell *cell, const cellgen_signature *function)
 {
-    call->cell = cell, call->function = function;
-#define CG_USUAL(name, usual) call->say.name = (usual);
-    CELLGEN_EACH_NUMBER(CG_USUAL)
-#undef CG_USUAL
+    call->cell = cell, call->function = function, call->say = CG_USUAL;
     call->saves = call->batch_first = 0;
     call->lengths = NULL, call->flags[0] = call->flags[1] = NULL;
     call->packed = NULL, call->packed_bytes = 0, call->views = 0;
@@ -233,12 +230,8 @@ static inline int cg_write_strides(cg_call *call)
 static inline cellgen_options *cg_write_options(cg_call *call)
 {
     const int is_apart = cg_write_strides(call);
-    int is_usual = !is_apart && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
-                   call->packed == NULL;
-#define CG_SAME(name, usual) is_usual &= call->say.name == (usual);
-    CELLGEN_EACH_NUMBER(CG_SAME)
-#undef CG_SAME
-    if (is_usual)
+    if (!is_apart && call->lengths == NULL && call->flags[0] == NULL && call->flags[1] == NULL &&
+        call->packed == NULL && cg_are_usual(&call->say))
         return NULL;
     cellgen_set_numbers(&call->options, &call->say);
     call->options.lengths = call->lengths;
