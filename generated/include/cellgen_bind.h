@@ -180,9 +180,18 @@ static inline int64_t cg_missing(const cellgen_signature *function, const int64_
     return -1;
 }
 
+/* Whether all dimensions of a cell are told, so that no axis can tell another. */
+static inline int cg_are_known(const cellgen_cell *cell, const int64_t *size)
+{
+    int64_t known = 0;
+    while (known < cell->dims && size[known] >= 0)
+        ++known;
+    return known == cell->dims;
+}
+
 /* One round over the axes of all views, in order, while a dimension is missing; how many it told, -1: a fault. */
-static inline int64_t cg_round(const cellgen_signature *function, const cg_view *view, int64_t views, int64_t *size,
-                               cg_fault *fault)
+static inline int64_t cg_round(const cellgen_cell *cell, const cellgen_signature *function, const cg_view *view,
+                               int64_t views, int64_t *size, cg_fault *fault)
 {
     int64_t found = 0, order = ((int64_t)1 << 32) + 1, next = 0; /* the first: one dimension alone */
     for (; next != INT64_MAX && cg_missing(function, size) >= 0; order = next) {
@@ -201,6 +210,8 @@ static inline int64_t cg_round(const cellgen_signature *function, const cg_view 
                     return -1;
                 }
                 found += told;
+                if (told && cg_are_known(cell, size))
+                    return found;
             }
     }
     return found;
@@ -223,7 +234,7 @@ static inline cg_fault cg_bind(const cellgen_cell *cell, const cellgen_signature
         }
     }
     while (told > 0)
-        told = cg_round(function, view, views, size, &fault);
+        told = cg_round(cell, function, view, views, size, &fault);
     if (told < 0)
         return fault;
     if ((told = cg_missing(function, size)) >= 0) {
