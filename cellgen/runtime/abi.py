@@ -8,6 +8,7 @@ Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``buil
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -83,6 +84,10 @@ class Argument:
     initial: float = 0.0
     role: str = ""
     of: str = ""
+
+    def __post_init__(self) -> None:
+        """Let the name be the object that a keyword of that name is, as ``look_up`` in C hopes."""
+        object.__setattr__(self, "name", sys.intern(self.name))
 
     @property
     def is_scalar(self) -> bool:

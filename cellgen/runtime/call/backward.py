@@ -41,19 +41,10 @@ class SequenceBackward(TimeFunction):
         self._segments: SequenceBackward | None = None
         self._mode = False  # whether results are row by row
 
-    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
-        self,
-        /,
-        *,
-        out: Out = None,
-        saved: Saved | Mapping[str, Array] | None = None,
-        threads: int | None = None,
-        bp_lim: int | None = None,
-        packed: Packed | None = None,
-        **arguments: object,
-    ) -> Results:
-        """Compute every gradient; ``Options`` says what else a call takes.
+    def __call__(self, /, **arguments: object) -> Results:
+        """Compute every gradient; ``Options`` says what a call takes beside what follows.
 
+        ``out`` has arrays that results are written to; ``threads`` says how many there are.
         ``saved`` brings along which steps were valid and how arrays lay: these options may be left
         out, and others are refused. Arrays of one's own are a dict by name, ``saved={"z": z}``:
         nothing is known of their run then, and options are those of this call alone.
@@ -68,6 +59,11 @@ class SequenceBackward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        out: Any = arguments.pop("out", None)
+        saved: Any = arguments.pop("saved", None)
+        threads: Any = arguments.pop("threads", None)
+        bp_lim: Any = arguments.pop("bp_lim", None)
+        packed: Any = arguments.pop("packed", None)
         is_cs = out is None and packed is None and bp_lim is None and self._door.make is not None
         if is_cs and (found := _in_c(self, arguments, saved, threads)) is not None:
             return found

@@ -36,24 +36,20 @@ class SequenceForward(TimeFunction):
         self._door = Door(kernel, function, self.result)
         self._described: dict[object, ForwardRun] = {}
 
-    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
-        self,
-        /,
-        *,
-        out: Out = None,
-        save: bool = False,
-        threads: int | None = None,
-        packed: Packed | None = None,
-        **arguments: object,
-    ) -> Results:
-        """Compute all steps; ``Options`` says what else a call takes.
+    def __call__(self, /, **arguments: object) -> Results:
+        """Compute all steps; ``Options`` says what a call takes beside what follows.
 
-        With ``save``, outputs over time are always formed.
+        ``out`` has arrays that results are written to; ``threads`` says how many there are. With
+        ``save``, outputs over time are always formed.
 
         ``packed`` stands for the weights and biases that ``kernel.pack`` was given.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
+        out: Any = arguments.pop("out", None)
+        save: Any = arguments.pop("save", False)
+        threads: Any = arguments.pop("threads", None)
+        packed: Any = arguments.pop("packed", None)
         door: Door | None = self._door
         whole = arguments
         if packed is not None:
@@ -148,9 +144,9 @@ class SequenceForward(TimeFunction):
         """
         if type(packed) is not Packed or packed.weights.products != FULL:
             return None, arguments
-        weights = packed.weights
-        whole = {**arguments, **dict(weights.arguments), "packed": weights}
-        if len(whole) != len(arguments) + len(weights.arguments) + 1:
+        keywords = packed.keywords
+        whole = {**arguments, **keywords}
+        if len(whole) != len(arguments) + len(keywords):
             return None, arguments  # Python compares weights that are given too
         door = packed.doors.get(self)
         if not isinstance(door, Door):

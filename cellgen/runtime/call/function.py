@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -75,14 +75,19 @@ class KernelFunction(ShownInNotebooks):
         """Travel as the kernel and a name; a copy is the function itself."""
         return getattr, (self._kernel, self.__name__)
 
-    def __call__(
-        self, /, *, out: Out = None, gradients: object = None, **arguments: object
-    ) -> Results:
+    def __call__(self, /, **arguments: object) -> Results:
         """Call the C function.
 
-        ``gradients=("d_x",)`` names the results of a backward function that are wanted; the others
-        are None. Raises ArgumentError, BuildError, MemoryError.
+        ``out`` has arrays that results are written to. ``gradients=("d_x",)`` names the results of
+        a backward function that are wanted; the others are None.
+
+        Python compares each keyword with the names of a signature, by text: a tenth of a call of
+        twelve arrays. So no keyword stands there, nor in those of functions over time.
+
+        Raises ArgumentError, BuildError, MemoryError.
         """
+        out: Any = arguments.pop("out", None)
+        gradients = arguments.pop("gradients", None)
         make = self._door.make
         if make is not None and out is None and gradients is None:
             memory = per_thread.memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -78,6 +79,11 @@ class Packed:
             name: in_numpy(array) if isinstance(array, np.ndarray) else array
             for name, array in self.weights.arguments
         }
+
+    @cached_property
+    def keywords(self) -> dict[str, object]:
+        """What a call that C makes gets in place of these: each weight and scalar, and of whom."""
+        return {**dict(self.weights.arguments), "packed": self.weights}
 
     @property
     def dims(self) -> dict[str, int]:

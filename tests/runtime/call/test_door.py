@@ -728,6 +728,15 @@ def test_a_workspace_that_is_too_small_is_pythons() -> None:
     assert seen == [False, True]
 
 
+def test_keywords_are_compared_by_identity_alone() -> None:
+    """Python compares those of a call with the names of a signature by text, C with other names."""
+    for name in NAMES:
+        for function in kernel(name).functions.values():
+            assert type(function).__call__.__code__.co_kwonlyargcount == 0
+            for item in (*function.function.arguments, *function.function.results):
+                assert item.name is sys.intern(item.name.encode().decode())
+
+
 # --- memory, threads, the collector --------------------------------------------------------------
 
 
