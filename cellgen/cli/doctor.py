@@ -93,7 +93,7 @@ def _toolchains() -> list[Finding]:
 
 
 def _calls() -> Finding:
-    """Who makes calls like earlier ones: Python, where C cannot."""
+    """Who makes calls: Python, where C cannot."""
     return replace(_guarded("calls", door.described), required=False)
 
 

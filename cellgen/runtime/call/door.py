@@ -27,7 +27,16 @@ from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import TABLES
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import NUMBERED
-from cellgen.runtime.options import BY_ROW, CHOICE, STEPS, SWITCH, Option, taken_by
+from cellgen.runtime.options import (
+    BY_ROW,
+    CHOICE,
+    NAMES,
+    OF_OPTIONS,
+    STEPS,
+    SWITCH,
+    Option,
+    taken_by,
+)
 from cellgen.runtime.results import Results
 
 Make: TypeAlias = Callable[..., Any]
@@ -175,11 +184,11 @@ def _keyword(option: Option, function: Function) -> Keyword | None:
     name, default = option.name, option.default_in(function.name)
     number = NUMBERED.index(option) if option in NUMBERED else 0
     may_be_none = default is None
-    if name in ("save", "saved", "threads", "packed", "bp_lim"):
+    if option not in OF_OPTIONS or name == "packed":
         return None
     if name == "batch_first":
         return name, FIRST, 0, 0, may_be_none, None
-    if name == "outputs":
+    if option in NUMBERED and option.kind == NAMES:
         names = tuple(r.name if r.over_time else None for r in function.results)
         return name, OUTPUTS, number, 0, True, names
     if option.kind == BY_ROW:
