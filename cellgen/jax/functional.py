@@ -28,6 +28,7 @@ from cellgen.jax import derivatives, handler  # noqa: F401 - derivatives states 
 from cellgen.jax.calls import TABLES, JaxCall
 from cellgen.jax.checks import check_tables, check_values, dtype_of_numbers
 from cellgen.jax.errors import ArrayError
+from cellgen.jax.initial import initial_arrays
 from cellgen.jax.primitives import forward
 from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known
@@ -118,6 +119,24 @@ class CellFunction:
             if name not in given:
                 raise ArrayError(f"{where}: the dimension {name} is missing; pass {name}=...")
         return {item.name: self.layout.shape(item.name, given) for item in items}
+
+    def init(
+        self,
+        key: jax.Array,
+        /,
+        *,
+        dtype: Any = jnp.float32,
+        initial: Mapping[str, Any] | None = None,
+        **sizes: int,
+    ) -> dict[str, jax.Array]:
+        """Return weights and biases to begin with, by name: ``gru.init(key, I=28, H=64)``.
+
+        They start as ``cellgen.runtime.initial`` says. ``initial`` has other arrays by name, or
+        functions of a key, a shape and a dtype, as those of ``jax.nn.initializers``, and must have
+        those of fixed weights (``gradient=False``). May be traced. Raises ArrayError.
+        """
+        shapes = self.shapes(**sizes)
+        return initial_arrays(self.layout, key, shapes, dtype, {} if initial is None else initial)
 
     def __call__(
         self,

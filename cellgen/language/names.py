@@ -83,13 +83,14 @@ def check_dim(name: str) -> None:
     """Accept the name of a dimension.
 
     Raises:
-        DeclarationError: no identifier, or a keyword of ``plan``, which takes dimensions by name.
+        DeclarationError: no identifier, or a keyword of ``plan`` or ``init``, which take
+            dimensions by name.
     """
     check_identifier(name, "dimension")
     if name in PLAN_KEYWORDS:
         raise DeclarationError(
-            f"dimension {name!r} would be an argument of plan(...), which has one of that name; "
-            f"rename it, for example to {f'{name}_size'!r}",
+            f"dimension {name!r} would be an argument of plan(...) and init(...), which have one "
+            f"of that name; rename it, for example to {f'{name}_size'!r}",
             code="declaration.name",
         )
 

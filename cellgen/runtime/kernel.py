@@ -11,7 +11,10 @@ import importlib.util
 import os
 import threading
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from cellgen import accept
 from cellgen.errors import BuildError
@@ -27,8 +30,9 @@ from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.notebook import ShownInNotebooks
+from cellgen.runtime.parameters import Given, initial_of, shapes_of
 from cellgen.runtime.paths import generated_folder
-from cellgen.runtime.results import Results, result_class
+from cellgen.runtime.results import Array, Results, result_class
 
 __all__ = ["Kernel", "KernelFunction", "Results", "TimeFunction", "load_folder", "result_class"]
 
@@ -129,6 +133,33 @@ class Kernel(ShownInNotebooks):
                 self._library = load(built.path, self.interface)
                 self._built, self._sources = built, sources  # what runs, should files change
             return self._built
+
+    def shapes(self, **sizes: int) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every array of a call by name: ``shapes(T=7, B=2, I=3, H=4)``.
+
+        Shapes are those of ``sequence_forward`` where ``T`` is given, else those of ``forward``.
+        Raises ArgumentError for a dimension that is missing, unknown or no number.
+        """
+        return shapes_of(self.interface, sizes)
+
+    def init(
+        self,
+        rng: np.random.Generator,
+        /,
+        *,
+        dtype: np.dtype[np.floating] | type[np.floating] = np.float32,
+        initial: Mapping[str, Given] | None = None,
+        **sizes: int,
+    ) -> dict[str, Array]:
+        """Return weights and biases to begin with, by name: ``init(rng, I=3, H=4)``.
+
+        With ``B`` it also returns the states, as they begin. Weights of inputs start by Glorot &
+        Bengio's rule, those of states orthogonal, biases 0 and those of forget gates 1;
+        ``cellgen.runtime.initial`` lists what differs, as PyTorch's and JAX's layers start.
+        ``initial`` has other numbers by name, or functions of the generator and a shape, and must
+        have those of fixed weights (``gradient=False``). Raises ArgumentError.
+        """
+        return initial_of(self.interface, rng, dtype, initial, sizes)
 
     def pack(self, **weights: object) -> Packed:
         """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``.

@@ -55,8 +55,8 @@ _RESERVED = {
 OPTIONS = ("out", *(option.name for option in TABLE), "stream", "tier", "graph")
 """Keywords of the calls of a kernel: no argument of a cell can have these names."""
 
-PLAN_KEYWORDS = ("self", "threads", "constants", "dtype")
-"""Keywords of ``plan(...)``, which takes dimensions by name."""
+PLAN_KEYWORDS = ("self", "threads", "constants", "dtype", "initial")
+"""Keywords of ``plan(...)`` and ``init(...)``, which take dimensions by name."""
 
 _HEADERS = """
 assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign

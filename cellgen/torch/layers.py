@@ -85,7 +85,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
                 yield layer, suffix + ("_reverse" if reverse else ""), reverse
 
     def reset_parameters(self) -> None:
-        """Fill every parameter as its rule says; ``cellgen.torch.initial`` lists them.
+        """Fill every parameter as its rule says; ``cellgen.runtime.initial`` lists them.
 
         Raises KindError for one that does not learn and has no rule.
         """
@@ -381,8 +381,8 @@ def module(  # noqa: PLR0913 - one argument an option
     ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists says what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the
-    reverse direction in ``_reverse``. They start as ``cellgen.torch.initial`` says; ``initial`` has
-    other rules or tensors by name, and must have those of fixed weights (``gradient=False``).
+    reverse direction in ``_reverse``. They start as ``cellgen.runtime.initial`` says; ``initial``
+    has other rules or tensors by name, and must have those of fixed weights (``gradient=False``).
     ``sizes`` are dimensions beside I and H by name (``D=16``), and run-time scalars. ``dropout`` is
     between layers; ``window`` cuts gradients; ``rate`` is p of a regularised cell's masks, drawn in
     training; ``form`` and ``chunk`` are as in ``cellgen.torch.function``, of a call too.

@@ -255,6 +255,31 @@ def test_shapes_of_weights_by_dimensions() -> None:
         function("gru").shapes(I=2)
 
 
+def test_parameters_start_by_the_rules_that_numpy_and_torch_have() -> None:
+    cell, sizes = function("lstm"), {"I": 6, "H": 8}
+    params = cell.init(jax.random.key(0), **sizes)
+    assert {name: array.shape for name, array in params.items()} == cell.shapes(**sizes)
+    np.testing.assert_allclose(params["u_g"] @ params["u_g"].T, np.eye(8), atol=1e-5)
+    assert (params["b_f"] == 1).all()
+    assert not params["b_i"].any()
+    assert np.abs(params["w_i"]).max() <= np.sqrt(6 / 14)
+    traced = jax.jit(lambda key: cell.init(key, **sizes))(jax.random.key(0))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), params, traced)
+    assert not np.array_equal(params["w_i"], cell.init(jax.random.key(1), **sizes)["w_i"])
+    given = {"b_f": np.full(8, 2.0), "w_i": jax.nn.initializers.ones}
+    own = cell.init(jax.random.key(0), initial=given, **sizes)
+    assert (own["b_f"] == 2).all()
+    assert (own["w_i"] == 1).all()
+    for initial, said in (
+        ({"b": 1.0}, "a name in initial is 'b', expected one of w_i"),
+        ({"b_f": np.ones(3)}, r"initial\['b_f'\] has shape \(3,\), expected \(H\) = \(8,\)"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            cell.init(jax.random.key(0), initial=initial, **sizes)
+    with pytest.raises(TypeError, match=r"lmu\.init: a \(M, M\) does not learn"):
+        function("lmu").init(jax.random.key(0), I=2, H=3, M=2)
+
+
 def test_masks_of_regularised_cells_are_inputs_without_gradient() -> None:
     declared = regularise.zoneout(cells.Elman)
     cell, kernel = cellgen.jax.function(declared), cellgen.compile(declared)

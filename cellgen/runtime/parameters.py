@@ -1,0 +1,120 @@
+"""Shapes of a kernel's arguments, and parameters to begin with: dimensions are given by name.
+
+Input: the interface of a kernel and dimensions. Output: shapes, or arrays of NumPy, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from cellgen import accept
+from cellgen.errors import ArgumentError
+from cellgen.runtime.abi import Argument, Function, Interface
+from cellgen.runtime.call.arguments import lengths
+from cellgen.runtime.call.faults import dims_of, shape_text
+from cellgen.runtime.initial import Shape, drawn, fixed_of, input_axes, rule_of
+from cellgen.runtime.results import Array
+
+Given: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
+"""Numbers of a parameter, or what makes them of a generator and a shape."""
+
+
+def shapes_of(interface: Interface, sizes: Mapping[str, object]) -> dict[str, Shape]:
+    """Return the shape of every array by name: over time where ``T`` is given, else of one step.
+
+    Run-time scalars have none. Raises ArgumentError.
+    """
+    where = f"{interface.name}.shapes"
+    function = _function(interface, over_time="T" in sizes)
+    items = [item for item in function.arguments if not item.is_scalar]
+    dims = _sizes(where, interface, items, sizes)
+    return {item.name: lengths(item, dims) for item in items}
+
+
+def initial_of(
+    interface: Interface,
+    rng: object,
+    dtype: object,
+    initial: object,
+    sizes: Mapping[str, object],
+) -> dict[str, Array]:
+    """Return weights and biases by name, and where ``B`` is given the states as they begin.
+
+    Raises ArgumentError.
+    """
+    where = f"{interface.name}.init"
+    if not isinstance(rng, np.random.Generator):
+        raise ArgumentError(
+            f"{where}: rng is {accept.shown(rng)}, expected a numpy.random.Generator; pass "
+            f"np.random.default_rng(0)"
+        )
+    element = accept.float_dtype(where, dtype)
+    function = _function(interface, over_time=True)
+    parameters = [item for item in function.arguments if item.is_weight and item.used]
+    states = [item for item in function.arguments if item.role == "state" and "B" in sizes]
+    found = {} if initial is None else accept.names(where, "initial", initial, "arrays")
+    for name in found:
+        accept.choice(where, "a name in initial", name, [item.name for item in parameters])
+    dims = _sizes(where, interface, [*parameters, *states], sizes)
+    fixed, inputs = fixed_of(interface.functions), input_axes(function.arguments)
+    made = {}
+    for item in parameters:
+        shape = lengths(item, dims)
+        if item.name in found:
+            made[item.name] = _numbers(where, item, found[item.name], rng, shape).astype(element)
+            continue
+        rule = rule_of(interface.name, item, inputs, fixed)
+        if rule is None:
+            raise ArgumentError(
+                f"{where}: {item.name} {shape_text(item)} does not learn (it is declared with "
+                f"gradient=False), so that its numbers must be given; pass "
+                f"initial={{{item.name!r}: an array {shape}}}"
+            )
+        made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
+    starts = {item.name: np.full(lengths(item, dims), item.initial, element) for item in states}
+    return made | starts
+
+
+def _function(interface: Interface, *, over_time: bool) -> Function:
+    """The forward pass over time, or of one step; the other where the cell has one alone."""
+    known = {one.name: one for one in interface.functions}
+    names = ("sequence_forward", "forward")
+    return next(known[n] for n in (names if over_time else names[::-1]) if n in known)
+
+
+def _sizes(
+    where: str, interface: Interface, items: Iterable[Argument], sizes: Mapping[str, object]
+) -> dict[str, int]:
+    """Look at dimensions that are given by name: all that ``items`` have. Raises ArgumentError."""
+    for name in sizes:
+        if name not in interface.dims:
+            raise ArgumentError(
+                f"{where}: unknown dimension {name!r}, expected some of "
+                f"{', '.join(interface.dims)}; correct the name"
+            )
+    found = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+    needed = dict.fromkeys(dim for item in items for dim in dims_of(item))
+    missing = [name for name in interface.dims if name in needed and name not in found]
+    if missing:
+        raise ArgumentError(
+            f"{where}: the dimension {missing[0]} is missing; pass "
+            f"{', '.join(f'{name}=...' for name in missing)}"
+        )
+    return found
+
+
+def _numbers(
+    where: str, item: Argument, value: object, rng: np.random.Generator, shape: Shape
+) -> Array:
+    """Numbers that a caller gives for a parameter. Raises ArgumentError for another shape."""
+    made = value(rng, shape) if callable(value) else value
+    found = accept.array(where, f"initial[{item.name!r}]", made)
+    if found.shape != tuple(shape):
+        raise ArgumentError(
+            f"{where}: initial[{item.name!r}] has shape {found.shape}, expected "
+            f"{shape_text(item)} = {shape}; give as many numbers"
+        )
+    return found
