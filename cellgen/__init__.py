@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         gelu,
         hard_sigmoid,
         hard_tanh,
+        hardmax,
         heads,
         identity,
         keep,
@@ -109,7 +110,7 @@ _HOME = {
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
     "cellgen.language.ops": "activation atan2 clip concat cos cummax cumprod cumsum erf exp "
-    "expand_dims expm1 flatten floor gelu hard_sigmoid hard_tanh heads identity keep l2_normalise "
+    "expand_dims expm1 flatten floor gelu hard_sigmoid hard_tanh hardmax heads identity keep l2_normalise "
     "leaky_relu log log1p log_sigmoid logaddexp logcumsumexp logsumexp matmul maximum minimum mod "
     "norm outer relu repeat_heads rms_norm "
     "sigmoid sign silu sin softmax softplus split sqrt stop_gradient tanh transpose where",
@@ -155,6 +156,7 @@ __all__ = [
     "gelu",
     "hard_sigmoid",
     "hard_tanh",
+    "hardmax",
     "heads",
     "identity",
     "keep",

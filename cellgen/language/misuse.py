@@ -241,6 +241,7 @@ _OF_OTHERS = {
     "chunk": "write split(a, 2)",
     "einsum": "write a @ w, or products and sum(a * b)",
     "clamp": "write clip(a, low, high)",
+    "argmax": "write hardmax(a), 1 at the largest unit and 0 elsewhere",
 }
 """Names of other libraries, and what to write instead."""
 
@@ -259,6 +260,7 @@ ATTRIBUTES = {
     "chunk": "write split({}, 2)",
     "pow": "write {} ** b",
     "detach": "write stop_gradient({})",
+    "argmax": "write hardmax({}), 1 at the largest unit and 0 elsewhere",
 }
 """What arrays and tensors have, and what to write instead."""
 

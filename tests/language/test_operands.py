@@ -41,6 +41,7 @@ TAKING = {
     "cummax": lambda a: cellgen.cummax(a),
     "logcumsumexp": lambda a: cellgen.logcumsumexp(a),
     "softmax": lambda a: cellgen.softmax(a),
+    "hardmax": lambda a: cellgen.hardmax(a),
     "transpose": lambda a: cellgen.transpose(a),
     "heads": lambda a: cellgen.heads(a, 2),
     "outer": lambda a: cellgen.outer(X, a),

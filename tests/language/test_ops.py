@@ -22,6 +22,7 @@ from cellgen import (
     clip,
     concat,
     hard_sigmoid,
+    hardmax,
     identity,
     logsumexp,
     mean,
@@ -652,6 +653,23 @@ def test_the_maximum_goes_to_the_first_of_equal_units_and_nan_passes() -> None:
     known = {"x": rows, "h_prev": np.zeros((3, 1)), "d_h": np.ones((3, 1))}
     d_x = interpret(full, known, {"B": 3, "H": 4})["d_x"]
     np.testing.assert_array_equal(d_x, [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])
+
+
+def test_hardmax_is_1_at_the_first_of_the_largest_and_lets_no_gradient_through() -> None:
+    class Choice(Cell):
+        x, h_prev = Input(3, H), State(3, H)
+        h = hardmax(x) + hardmax(x, axis=-2) + hardmax(x, axis=all) + h_prev
+
+    x = np.array([[[1.0, 4.0, 4.0], [-np.inf, -2.0, -3.0], [4.0, 0.0, 4.0]]])
+    forward, full = programs_of(Choice).mathematics
+    given = {"x": x, "h_prev": np.zeros_like(x)}
+    found = interpret(forward, given, {"B": 1, "H": 3})["h"]
+    assert found.tolist() == [[[0, 3, 1], [0, 1, 0], [2, 0, 0]]]
+    back = interpret(full, {**given, "d_h": np.ones_like(x)}, {"B": 1, "H": 3})
+    assert not np.any(back["d_x"])
+    cube = Value("a", (B, K, D, H), Role.INPUT)
+    with pytest.raises(DeclarationError, match="hardmax over axes of .* that are not neighbours"):
+        hardmax(cube, axis=(-1, -3))
 
 
 def test_heads_of_weights_are_not_joined_split_or_transposed() -> None:

@@ -27,6 +27,19 @@ def test_the_losses_of_the_example_are_those_of_torch(model: str) -> None:
     assert re.search(rf"{model} +3 updates: loss .* largest difference", done.stdout)
 
 
+def test_a_decoder_that_attends_and_reads_what_it_wrote_learns_as_its_loop() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/torch_decoder.py", "--updates", "8", "--dtype", "float64"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"loss ([\d.]+) -> ([\d.]+)", done.stdout)[0])
+    assert last < 0.95 * first
+
+
 def test_the_code_of_the_page_runs() -> None:
     page = (ROOT / "docs/how-to/torch.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}  # a block goes on from those before it, as a reader does

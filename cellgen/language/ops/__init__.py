@@ -16,6 +16,7 @@ from cellgen.language.ops.activation import (
 )
 from cellgen.language.ops.author import (
     concat,
+    hardmax,
     logsumexp,
     matmul,
     norm,
@@ -152,6 +153,7 @@ __all__ = [
     "gt",
     "hard_sigmoid",
     "hard_tanh",
+    "hardmax",
     "heads",
     "identity",
     "keep",

@@ -239,18 +239,30 @@ def units_max(a: object, axis: object = None, *others: object, **python: object)
             "max of several expressions: max(a) is over the units of one; write maximum(a, b)",
             code="declaration.axis",
         )
-    after = _reduced_shape("max", a, axis)
-    axes = axes_of("max", shape_of(a), axis)
-    behind = len(after) - 1 - axes[-1]
+    return Apply("sum_to", (where(_largest("max", a, axis), a, 0),), _reduced_shape("max", a, axis))
+
+
+@located
+def hardmax(a: Expr, axis: object = None) -> Expr:
+    """1 at the largest unit, at the first of equal ones, else 0; axes as ``sum``; derivative 0.
+
+    With Gumbel noise (``-log(-log(u))``) it draws by ``softmax(a)``: ``hardmax(a + noise)``. For a
+    gradient that goes straight through: ``p + stop_gradient(hardmax(p) - p)``.
+    """
+    return _largest("hardmax", as_operand(a), axis)
+
+
+def _largest(what: str, a: Expr, axis: object) -> Apply:
+    axes = axes_of(what, shape_of(a), axis)
+    behind = len(shape_of(a)) - 1 - axes[-1]
     if axes[-1] - axes[0] != len(axes) - 1:
         raise DeclarationError(
-            f"max over axes of {format_shape(shape_of(a))} that are not neighbours; take one "
-            f"maximum after the other",
+            f"{what} over axes of {format_shape(shape_of(a))} that are not neighbours; take one "
+            f"axis after the other",
             code="declaration.axis",
         )
     counts = [Integer(len(axes)), *([Integer(behind)] if behind else [])]
-    chosen = Apply("first_max", (a,), counts)
-    return Apply("sum_to", (where(chosen, a, 0),), after)
+    return Apply("first_max", (a,), counts)
 
 
 @located
