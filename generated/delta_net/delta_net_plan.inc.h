@@ -490,7 +490,7 @@ static const cellgen_place CELLGEN_NAME(delta_net_sequence_backward_deferred_pla
 };
 static const cg_stage CELLGEN_NAME(delta_net_sequence_backward_deferred_stages)[] = {
     { /* deferred_1 */
-        CELLGEN_IS_LOOP, 1, /* kind, barrier */
+        CELLGEN_IS_LOOP, 0, /* kind, barrier */
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(delta_net_sequence_backward_deferred_1), /* equations */
         2, CELLGEN_NAME(delta_net_sequence_backward_deferred_1_uses), /* uses, use */

@@ -587,7 +587,7 @@ static const cg_stage CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_st
         CELLGEN_NO_WEIGHT_GRADIENTS,
     },
     { /* deferred_2 */
-        CELLGEN_IS_LOOP, 1, /* kind, barrier */
+        CELLGEN_IS_LOOP, 0, /* kind, barrier */
         3, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2), /* equations */
         2, CELLGEN_NAME(gated_delta_net_sequence_backward_deferred_2_uses), /* uses, use */

@@ -457,7 +457,7 @@ static const cellgen_place CELLGEN_NAME(mamba2_sequence_backward_deferred_places
 };
 static const cg_stage CELLGEN_NAME(mamba2_sequence_backward_deferred_stages)[] = {
     { /* deferred_1 */
-        CELLGEN_IS_LOOP, 1, /* kind, barrier */
+        CELLGEN_IS_LOOP, 0, /* kind, barrier */
         1, -1, 0, /* units, heads, granularity */
         CELLGEN_NAME(mamba2_sequence_backward_deferred_1), /* equations */
         7, CELLGEN_NAME(mamba2_sequence_backward_deferred_1_uses), /* uses, use */

@@ -1,7 +1,6 @@
 """Lower the arrays that the caller of a function over time gives and gets.
 
-Input: ``SequenceSchedule`` and the function's interface. Output: their tables in a ``TimePlan``,
-and in its workspace the memory that some options need for them.
+Input: ``SequenceSchedule`` and the function's interface. Output: their tables in a ``TimePlan``.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from cellgen.language.value import Role, Value
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.names import c_name
-from cellgen.schedule.lower.memory import Workspace, length, row_length
-from cellgen.schedule.lower.plan import Rows, Series, When
+from cellgen.schedule.lower.lengths import length, row_length, total
+from cellgen.schedule.lower.plan import Series
 from cellgen.schedule.lower.touched import read_from_memory, views_written, writes
 from cellgen.schedule.over_time import Part, SequenceSchedule, Storage
 from cellgen.schedule.schedule import BufferKind
 
 
-@dataclass
+@dataclass(frozen=True)
 class CallerArrays:
     """The arrays of one function; ``stepped`` is what runs at every step."""
 
@@ -30,7 +29,6 @@ class CallerArrays:
     signature: Signature
     stepped: Part
     is_backward: bool
-    workspace: Workspace
 
     @property
     def members(self) -> tuple[Argument, ...]:
@@ -81,7 +79,7 @@ class CallerArrays:
         return row_length(last[c_name(name)])
 
     def series(self) -> tuple[Series, ...]:
-        """Every array over time of the call, and the memory that some options need for it."""
+        """Every array over time of the call."""
         programs = self.schedule.programs
         timed = [a for a in self.members if a.shape[:1] == ("T",) and not a.saved]
         found = [self._strided(item) for item in timed]
@@ -91,8 +89,6 @@ class CallerArrays:
             if value in after or across:
                 width = row_length(value)
                 found.append(Series(str(value.name), width, strided=False, across=across))
-        for item in found:
-            self._add_series_memory(item)
         return tuple(found)
 
     def _strided(self, item: Argument) -> Series:
@@ -119,18 +115,6 @@ class CallerArrays:
     def _steps_read(self, name: str) -> bool:
         storage = self.stepped.storage
         return any(str(b.value.name) == name and b.kind is not BufferKind.RESULT for b in storage)
-
-    def _add_series_memory(self, item: Series) -> None:
-        add, name, width = self.workspace.add, item.name, item.width
-        if item.staged:
-            add(f"stage_{name}", Rows.BATCH, width, "of one step, zeros", when=When.TABLES)
-        if item.repeated:
-            note = "gradients of steps that repeat an earlier one"
-            add(f"later_{name}", Rows.BATCH, width, note, when=When.TABLES)
-        if item.output:
-            add(f"only_{name}", Rows.BATCH, width, "of the last step", when=When.LAST)
-        if item.across or item.scattered:
-            add(f"rows_{name}", Rows.CHUNK, width, "rows of many steps", when=When.GATHERED)
 
     @cached_property
     def written_in_place(self) -> frozenset[str]:
@@ -173,5 +157,4 @@ class CallerArrays:
     def zeros(self) -> Expr | None:
         """Length of a row of zeros for upstream gradients that are left out."""
         rows = [self._row_of(a.name) for a in self.signature.arguments if a.optional]
-        lengths = list(dict.fromkeys(rows))
-        return sum(lengths[1:], start=lengths[0]) if lengths else None
+        return total(list(dict.fromkeys(rows)))

@@ -1,51 +1,138 @@
-"""Memory of a function over time: collected while its parts are lowered."""
+"""Give a plan its workspace: what its places, products, states and sums name.
+
+Pass: the plan without memory -> the same with it, each array once, in the order in which stages
+need them. Nothing is reserved that nothing names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from sympy import Expr, Integer
+from cellgen.schedule.lower.function import FunctionOverTime
+from cellgen.schedule.lower.lengths import length, row_length
+from cellgen.schedule.lower.places import places_of_stage
+from cellgen.schedule.lower.plan import (
+    GroupPlan,
+    How,
+    PartPlan,
+    Place,
+    Rows,
+    Series,
+    StagePlan,
+    State,
+    TimePlan,
+    When,
+    WorkspaceArray,
+)
+from cellgen.schedule.schedule import BufferKind, PlannedFunction
 
-from cellgen.language.value import Shape, Value
-from cellgen.schedule.lower.plan import Rows, When, WorkspaceArray
+
+def with_memory(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
+    """Reserve the workspace of a plan."""
+    return replace(plan, memory=tuple(dict.fromkeys(_arrays(function, plan))))
 
 
-def length(shape: Shape) -> Expr:
-    """How many elements an array of a shape has."""
-    product: Expr = Integer(1)
-    for axis in shape:
-        product = product * axis
-    return product
+def _arrays(function: FunctionOverTime, plan: TimePlan) -> Iterator[WorkspaceArray]:
+    steady = function.steady
+    yield from _of_once(function, plan.prologue)
+    for part in plan.parts:
+        for stage in part.stages:
+            yield from _of_stage(function, part, stage)
+    yield from _of_once(function, plan.epilogue)
+    for state in plan.states:
+        yield from _of_state(state)
+    for series in plan.series:
+        yield from _of_series(series)
+    for total in plan.totals:
+        if total.in_memory:
+            yield steady[total.of]
+        if total.own:
+            yield WorkspaceArray(total.own, Rows.ONE, total.count, When.ROW_BLOCK)
+    for rows in plan.sums:
+        if rows.in_memory:
+            yield steady[rows.of]
+        yield WorkspaceArray(rows.groups, Rows.GROUPS, rows.count)
+    yield from (steady[item.of] for item in plan.steps_totals if item.in_memory)
 
 
-def row_length(value: Value) -> Expr:
-    """How many elements one row of a batched value has."""
-    return length(value.shape[1:])
+def _of_once(function: FunctionOverTime, once: PlannedFunction | None) -> Iterator[WorkspaceArray]:
+    """What runs once a sequence; what is formed of weights alone is packed with them."""
+    if once is None:
+        return
+    for buffer in once.buffers:
+        name, in_memory = function.once_place(once, buffer)
+        if buffer.kind is BufferKind.WORKSPACE:
+            packed = once is function.schedule.prologue
+            yield WorkspaceArray(name, Rows.ONE, length(buffer.shape), packed=packed)
+        elif in_memory:
+            yield function.steady[name]
 
 
-class Workspace:
-    """The arrays that a function needs beside the caller's, by name."""
+def _of_stage(
+    function: FunctionOverTime, part: PartPlan, stage: StagePlan
+) -> Iterator[WorkspaceArray]:
+    if isinstance(stage, GroupPlan):
+        yield from _panels(stage)
+    for place in places_of_stage(stage):
+        yield from _of_place(function, part, place)
+    if isinstance(stage, GroupPlan):
+        rows = Rows.CHUNK_SLOTS if part.name == "deferred" else Rows.BATCH_SLOTS
+        group = stage.group
+        slots = len(group.slots)
+        yield WorkspaceArray(stage.whole, rows, None, When.UNPACKED, slots=slots, units=group.units)
 
-    def __init__(self) -> None:
-        self._items: dict[str, WorkspaceArray] = {}
 
-    def add(
-        self, name: str, rows: Rows, width: Expr, note: str, *, when: When = When.ALWAYS
-    ) -> str:
-        """Ask for an array; one of that name may be there already. Returns the name."""
-        self._items.setdefault(name, WorkspaceArray(name, rows, width, note, when))
-        return name
+def _panels(stage: GroupPlan) -> Iterator[WorkspaceArray]:
+    """Packed weights, and products that are formed ahead, in the layout of tiles."""
+    for run in stage.runs:
+        panel = WorkspaceArray(
+            run.panel,
+            Rows.PANELS,
+            run.inner,
+            packed=True,
+            slots=run.slots,
+            units=stage.units,
+            widest=stage.widest,
+            heads=stage.heads,
+        )
+        if run.ahead:
+            yield replace(panel, name=run.ahead, rows=Rows.AHEAD, width=None, packed=False)
+        yield panel
 
-    def put(self, item: WorkspaceArray) -> str:
-        """Add an array of products or panels. Returns its name."""
-        self._items.setdefault(item.name, item)
-        return item.name
 
-    def keep_packed(self, name: str) -> None:
-        """Let an array be part of what is packed for many calls."""
-        self._items[name] = replace(self._items[name], packed=True)
+def _of_place(function: FunctionOverTime, part: PartPlan, place: Place) -> Iterator[WorkspaceArray]:
+    if place.how is How.PAIR:
+        width = row_length(place.buffer.value)
+        yield WorkspaceArray(f"{place.buffer.name}_pair", Rows.TWO_BATCHES, width)
+    elif place.how is How.KEPT:
+        yield WorkspaceArray(place.of, Rows.CHUNK, place.width)
+    elif place.how is How.SUMS:
+        yield WorkspaceArray(place.of, Rows.GROUPS, place.width)
+    elif place.how is How.MEMORY:
+        rows = Rows.CHUNK if part.name == "deferred" else Rows.BATCH
+        yield function.steady.get(place.of) or WorkspaceArray(place.of, rows, place.width)
+    if place.other:
+        yield WorkspaceArray(place.other, Rows.BATCH, place.width)
 
-    @property
-    def items(self) -> tuple[WorkspaceArray, ...]:
-        """The arrays, in order."""
-        return tuple(self._items.values())
+
+def _of_state(state: State) -> Iterator[WorkspaceArray]:
+    if state.pair:
+        yield WorkspaceArray(state.pair, Rows.TWO_BATCHES, state.width)
+    if state.now:
+        yield WorkspaceArray(f"now_{state.previous}", Rows.BATCH, state.width, When.GUARDED)
+    if state.across:
+        yield WorkspaceArray(f"rows_{state.previous}", Rows.CHUNK, state.width, When.GATHERED)
+
+
+def _of_series(series: Series) -> Iterator[WorkspaceArray]:
+    """What some options need for an array over time."""
+    name, width = series.name, series.width
+    if series.staged:
+        yield WorkspaceArray(f"stage_{name}", Rows.BATCH, width, When.TABLES)
+    if series.repeated:
+        yield WorkspaceArray(f"later_{name}", Rows.BATCH, width, When.TABLES)
+    if series.output:
+        yield WorkspaceArray(f"only_{name}", Rows.BATCH, width, When.LAST)
+    if series.across or series.scattered:
+        yield WorkspaceArray(f"rows_{name}", Rows.CHUNK, width, When.GATHERED)

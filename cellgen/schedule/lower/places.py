@@ -2,52 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from sympy import Expr
 
-from cellgen.language.value import Role
+from cellgen.language.value import Role, Value
 from cellgen.program.over_time import StateLink
-from cellgen.schedule.lower.memory import length
-from cellgen.schedule.lower.plan import How, Place, Rows
+from cellgen.schedule.lower.function import FunctionOverTime
+from cellgen.schedule.lower.lengths import length
+from cellgen.schedule.lower.plan import How, Place, StagePlan
 from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.schedule import Buffer, BufferKind
 
-if TYPE_CHECKING:
-    from cellgen.schedule.lower.function import Lowering
+
+def places_of_stage(stage: StagePlan) -> tuple[Place, ...]:
+    """The places of a stage, those of sums over rows first."""
+    sums = tuple(place for place in stage.uses if place.how is How.SUMS)
+    return sums + tuple(place for place in stage.uses if place not in sums)
 
 
+def places_of(stages: Sequence[StagePlan]) -> tuple[Place, ...]:
+    """The places of a part, each once: a sum over rows lies with its groups in every stage."""
+    places: dict[Buffer, Place] = {}
+    for stage in stages:
+        for place in places_of_stage(stage):
+            places.setdefault(place.buffer, place)
+    return tuple(places.values())
+
+
+@dataclass(frozen=True)
 class Places:
-    """Finds the place of each buffer of a part, and the memory that it needs."""
+    """Says where each buffer of a part lies."""
 
-    def __init__(self, owner: Lowering, name: str, part: Part) -> None:
-        self.owner, self.name, self.part = owner, name, part
-        self.programs = owner.schedule.programs
-        self._after = {link.next: link for link in self.programs.links}
-        self._found: dict[Buffer, Place] = {}
+    function: FunctionOverTime
+    name: str
 
-    @property
-    def all(self) -> tuple[Place, ...]:
-        """Every place that was asked for, in order."""
-        return tuple(self._found.values())
+    @cached_property
+    def part(self) -> Part:
+        """The part that is planned."""
+        return self.function.part(self.name)
 
-    def of(self, buffer: Buffer) -> Place:
-        """The place of a buffer."""
-        if buffer not in self._found:
-            self._found[buffer] = self._place(buffer)
-        return self._found[buffer]
+    @cached_property
+    def links_of_next(self) -> dict[Value, StateLink]:
+        """The states by their new values."""
+        return {link.next: link for link in self.function.programs.links}
+
+    def uses(
+        self, reads: Iterable[Buffer], written: Iterable[Buffer], sums: Iterable[Buffer] = ()
+    ) -> tuple[Place, ...]:
+        """The places of what a stage reads, writes and sums up over rows, each once."""
+        own = tuple(self.of(buffer) for buffer in dict.fromkeys([*reads, *written]))
+        return own + tuple(self.sum_of_group(buffer) for buffer in sums)
 
     def is_in_place(self, buffer: Buffer) -> bool:
         """Whether each row of many steps is written where it belongs."""
-        return self.name == "deferred" and buffer.name in self.owner.arrays.written_in_place
+        return self.name == "deferred" and buffer.name in self.function.arrays.written_in_place
 
     def sum_of_group(self, buffer: Buffer) -> Place:
         """The place of a sum over rows: that of the group that the rows of a stage are of."""
-        place = Place(buffer, How.SUMS, self.owner.sums_of_groups(buffer), length(buffer.shape))
-        self._found[buffer] = place
-        return place
+        return Place(buffer, How.SUMS, sums_of_groups(buffer), length(buffer.shape))
 
-    def _place(self, buffer: Buffer) -> Place:  # noqa: PLR0911 - one case a return
+    def of(self, buffer: Buffer) -> Place:  # noqa: PLR0911 - one case a return
+        """The place of a buffer."""
         storage, width = self.part.storage[buffer], buffer.shape[-1] if buffer.shape else None
         optional, name = buffer.kind is BufferKind.OPTIONAL, str(buffer.value.name)
         if buffer.kind is BufferKind.SCALAR:
@@ -67,7 +85,7 @@ class Places:
         return self._steady(buffer, storage, width)
 
     def _passed(self, buffer: Buffer, carry: bool) -> StateLink:
-        links = self.programs.links
+        links = self.function.programs.links
         if carry:
             return next(k for k in links if k.carry == buffer.value)
         return next(k for k in links if k.passed == buffer.value)
@@ -76,49 +94,43 @@ class Places:
         """Whether rows over time lie at strides: the caller's, or those of a row block."""
         if self.part.storage[buffer] is not Storage.TIME:
             return False
-        if self.name == "deferred" and self.owner.arrays.is_saved_across(buffer.value):
+        if self.name == "deferred" and self.function.arrays.is_saved_across(buffer.value):
             return True
-        return self.owner.arrays.has_strides(buffer.value)
+        return self.function.arrays.has_strides(buffer.value)
 
     def _over_time(self, buffer: Buffer) -> How:
         """The array as this part finds it: for steps, or for rows of many steps."""
         if self.name == "deferred":
             return How.ACROSS
         staged = buffer.kind is BufferKind.ARGUMENT and buffer.value.role is Role.INPUT
-        staged = staged or self.owner.arrays.is_repeated(str(buffer.value.name))
+        staged = staged or self.function.arrays.is_repeated(str(buffer.value.name))
         return How.STAGED if staged else How.SERIES
 
     def _own_over_time(self, buffer: Buffer, width: Expr | None) -> Place:
         """An array over time of the function's own, or a saved one."""
-        value, name, workspace = buffer.value, str(buffer.value.name), self.owner.workspace
-        assert width is not None
+        value, name, programs = buffer.value, str(buffer.value.name), self.function.programs
         if self.name == "forward" and buffer.kind is BufferKind.RESULT:
-            if value in self._after:
-                self.owner.state_pair(value)
-                return Place(buffer, How.PAIR, str(self._after[value].previous.name), width)
-            own = workspace.add(f"forward_{name}", Rows.BATCH, width, "of one step")
-            if value not in self.programs.saved:
+            if value in self.links_of_next:
+                state = self.links_of_next[value].previous
+                return Place(buffer, How.PAIR, str(state.name), width)
+            own = f"forward_{name}"
+            if value not in programs.saved:
                 return Place(buffer, How.MEMORY, own, width)
             return Place(buffer, How.SAVED, name, width, other=own)
-        if value in self.programs.kept:
-            note = "kept for a chunk of steps"
-            memory = workspace.add(f"{name}_time", Rows.CHUNK, width, note)
-            return Place(buffer, How.KEPT, memory, width)
+        if value in programs.kept:
+            return Place(buffer, How.KEPT, f"{name}_time", width)
         return Place(buffer, How.SAVED, name, width)
 
     def _steady(self, buffer: Buffer, storage: Storage, width: Expr | None) -> Place:
         """What is in the same place at every step."""
-        workspace = self.owner.workspace
         if storage is Storage.SCRATCH:
-            many = self.name == "deferred"
-            rows, note = (Rows.CHUNK, "of a chunk") if many else (Rows.BATCH, "of one step")
-            name = f"{self.name}_{buffer.name}"
-            assert width is not None
-            return Place(buffer, How.MEMORY, workspace.add(name, rows, width, note), width)
+            return Place(buffer, How.MEMORY, f"{self.name}_{buffer.name}", width)
         if self.name == "deferred" and storage is Storage.CONSTANT and buffer.value.is_batched:
-            assert width is not None
-            note = "for each step of a chunk"
-            memory = workspace.add(f"rows_{buffer.name}", Rows.CHUNK, width, note)
-            return Place(buffer, How.MEMORY, memory, width)
-        of, in_memory = self.owner.place_of(buffer.value)
+            return Place(buffer, How.MEMORY, f"rows_{buffer.name}", width)
+        of, in_memory = self.function.place_of(buffer.value)
         return Place(buffer, How.MEMORY if in_memory else How.MEMBER, of, width)
+
+
+def sums_of_groups(total: Buffer) -> str:
+    """Memory of the sums over groups of rows of a chunk."""
+    return f"sums_{total.name}"

@@ -6,8 +6,8 @@ dimensions' expressions. A target numbers and spells these; it decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -52,7 +52,6 @@ class WorkspaceArray:
     name: str
     rows: Rows
     width: Expr | None
-    note: str
     when: When = When.ALWAYS
     packed: bool = False
     slots: int = 0
@@ -126,10 +125,6 @@ class How(Enum):
     SCALAR = "a number of the call"
 
 
-MOVING = (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE, How.BEFORE, How.CARRY)
-"""Places whose rows are as far apart as the call, or the step, says."""
-
-
 @dataclass(frozen=True)
 class Place:
     """Where one buffer of a part lies: ``of`` names a member, memory, series or state.
@@ -143,11 +138,6 @@ class Place:
     width: Expr | None
     other: str = ""
     optional: bool = False
-
-    @property
-    def moves(self) -> bool:
-        """Whether it lies elsewhere at each step."""
-        return self.how in MOVING
 
 
 @dataclass(frozen=True)
@@ -427,6 +417,11 @@ class TimePlan(ShownInNotebooks):
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
     """Arrays of prologue and epilogue: in member or memory, and whether in memory."""
 
+    def with_stages(self, change: Callable[[str, StagePlan], StagePlan]) -> TimePlan:
+        """The plan with other stages: ``change(part's name, stage)`` of each."""
+        staged = ((p, tuple(change(p.name, stage) for stage in p.stages)) for p in self.parts)
+        return replace(self, parts=tuple(replace(p, stages=stages) for p, stages in staged))
+
     def __str__(self) -> str:
         return "\n".join([f"{self.cell} {self.function}", *self._lines()])
 
@@ -445,19 +440,17 @@ class TimePlan(ShownInNotebooks):
             for stage in part.stages:
                 yield from (f"    {line}" for line in _stage_lines(stage))
         for name, sums in (("totals", self.totals), ("sums over rows", self.sums)):
-            if sums:
-                yield f"  {name}"
-                yield from (f"    {_row(item)}" for item in sums)
+            yield from [f"  {name}"] * bool(sums)
+            yield from (f"    {_row(item)}" for item in sums)
 
 
 def _stage_lines(stage: StagePlan) -> Iterator[str]:
     barrier = "; barrier" if stage.barrier else ""
-    if not isinstance(stage, OutersPlan) and stage.wants:
-        barrier = f"; for {', '.join(stage.wants)}{barrier}"
     if isinstance(stage, OutersPlan):
         yield f"{stage.name}: weight gradients{barrier}"
         yield from (f"  {o.text}{' (begins it)' if o.begins else ''}" for o in stage.outers)
         return
+    barrier = f"; for {', '.join(stage.wants)}{barrier}" if stage.wants else barrier
     if isinstance(stage, RoutinePlan):
         yield f"{stage.name}: {str(stage.routine).strip()}{barrier}"
         return
@@ -487,7 +480,7 @@ def _row(item: object) -> str:
     said = []
     for entry in fields(item):  # type: ignore[arg-type]
         value = getattr(item, entry.name)
-        if entry.name in ("name", "note") or value in (None, "", False, 0, When.ALWAYS):
+        if entry.name == "name" or value in (None, "", False, 0, When.ALWAYS):
             continue
         if isinstance(value, Expr):
             said.append(f"{entry.name} {format_axis(value)}")

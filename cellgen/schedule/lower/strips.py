@@ -151,10 +151,9 @@ def _strip(stages: Sequence[LoopPlan], part: PartPlan) -> list[StagePlan]:
     uses = dict.fromkeys(p for stage in stages for p in stage.uses if p.buffer in touched)
     keeps = tuple(dict.fromkeys(name for stage in stages for name in stage.keeps))
     first = stages[0]
+    barrier = first.barrier or len(stages) > 1
     whole = next(stage.units for stage in stages if stage.loop.axes == axes)
-    return [
-        StripPlan(first.name, loops, axes, tuple(uses), keeps, whole, first.wants, barrier=True)
-    ]
+    return [StripPlan(first.name, loops, axes, tuple(uses), keeps, whole, first.wants, barrier)]
 
 
 def _has_sums(loop: Loop) -> bool:

@@ -1,0 +1,85 @@
+"""Say what is formed for a caller alone who may not want it.
+
+Pass: a plan whose stages all run and write all -> the same with what each stage is skipped without
+(``wants``), and what it writes where the caller gives memory for it (``keeps``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cellgen.schedule.groups import GroupedStage
+from cellgen.schedule.lower.function import FunctionOverTime
+from cellgen.schedule.lower.plan import GroupPlan, LoopPlan, OutersPlan, StagePlan, TimePlan
+from cellgen.schedule.lower.touched import (
+    read_from_memory,
+    stored,
+    written_beside_sums,
+)
+from cellgen.schedule.on_request import skipped_with, wanted_by
+from cellgen.schedule.schedule import Buffer
+
+
+def with_requests(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
+    """Leave out stages that form nothing but what nobody wants; weight gradients one by one."""
+    if not plan.backward:
+        return plan
+    requested = skipped_with(function.schedule)
+    formed = _formed(function, plan)
+
+    def skipping(name: str, stage: StagePlan) -> StagePlan:
+        if isinstance(stage, OutersPlan):
+            return stage
+        wants = wanted_by(formed[stage.name], requested)
+        return replace(stage, wants=tuple(str(value.name) for value in wants))
+
+    return plan.with_stages(skipping)
+
+
+def _formed(function: FunctionOverTime, plan: TimePlan) -> dict[str, GroupedStage]:
+    """What each stage is made of, by its name."""
+    return {
+        stage.name: run[0]
+        for part in plan.parts
+        for stage, run in zip(part.stages, function.runs(part.name), strict=True)
+    }
+
+
+def with_saved_on_request(function: FunctionOverTime, plan: TimePlan) -> TimePlan:
+    """Write what a forward pass saves only where the caller gives memory for it."""
+    if plan.backward:
+        return plan
+    for_caller = _for_caller(function)
+
+    def keeping(name: str, stage: StagePlan) -> StagePlan:
+        if not isinstance(stage, GroupPlan | LoopPlan):
+            return stage
+        loops = stage.group.loops if isinstance(stage, GroupPlan) else (stage.loop,)
+        written = [buffer for loop in loops for buffer in stored(loop)]
+        if isinstance(stage, GroupPlan):
+            written += [slot.view.buffer for slot in stage.group.slots if slot.needs_memory]
+        own = (buffer for buffer in dict.fromkeys(written) if buffer in for_caller)
+        return replace(stage, keeps=tuple(buffer.name for buffer in own))
+
+    return plan.with_stages(keeping)
+
+
+def _for_caller(function: FunctionOverTime) -> frozenset[Buffer]:
+    """What a forward pass saves and reads from memory in no step.
+
+    Saves 10 % of GRU's forward at (1000, 16, 64, 64) on two threads, 3 % at (100, 32, 128, 256).
+    Not beside a sum over units: GCC makes no second loop there, and masked stores take 1.6 times
+    as long (layer-norm LSTM, AVX2).
+    """
+    programs, part = function.programs, function.schedule.forward
+    after = {link.next for link in programs.links}
+    read = read_from_memory(part.stages)
+    beside = written_beside_sums(part.stages)
+    return frozenset(
+        buffer
+        for buffer in part.function.buffers
+        if buffer.value in programs.saved
+        and buffer.value not in after
+        and buffer not in read
+        and buffer not in beside
+    )
