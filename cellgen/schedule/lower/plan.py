@@ -139,6 +139,12 @@ class Place:
     other: str = ""
     optional: bool = False
 
+    @property
+    def moves(self) -> bool:
+        """Whether its rows are as far apart as the call, or the step, says."""
+        moving = (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE, How.BEFORE, How.CARRY)
+        return self.how in moving
+
 
 @dataclass(frozen=True)
 class Weights:
