@@ -142,7 +142,9 @@ def test_the_bridges_are_tested_at_every_landing():
     assert {path.parent.name for path in bridges} >= {"torch", "jax", "onnx"}
     suites = (ROOT / ".ci/suites").read_text(encoding="utf-8")
     run = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    names = re.search(r'for name in ([\w ]+); do\n.*\n    "\$\{name\}_suite" "not slow"', run)
+    assert re.search(r'for name in \$BRIDGES; do\n.*\n.*\n +"\$\{name\}_suite" "not slow"', run)
+    assert re.search(r"^begin suites\n(.*\n)*finish suites$", run, re.M)
+    names = re.search(r'^BRIDGES="([\w ]+)"$', suites, re.M)
     bodies = [re.search(rf"{name}_suite\(\) {{([^}}]*)}}", suites)[1] for name in names[1].split()]
     places = re.findall(r" tests/[\w/*.]+", "".join(bodies))
     tested = {path for place in places for path in ROOT.glob(place.strip())}
