@@ -19,6 +19,7 @@ from cellgen.runtime import abi
 from cellgen.runtime.build.library import Types
 from cellgen.runtime.host.plans import Constants, SequencePlan
 from cellgen.runtime.paths import include_folder
+from tests.drivers import IN_SMALL_PARTS
 from tests.random_cells import draw_arrays
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
@@ -268,7 +269,6 @@ def test_sums_over_rows_are_the_same_for_any_threads_and_chunks():
     np.testing.assert_allclose(sum(parts), whole.d_b, rtol=1e-12)  # linear: sums of 161 terms
 
 
-SLICED = "-DCELLGEN_DEEP_BYTES=0 -DCELLGEN_SLICE=3"  # every panel is deep, gone through by threes
 IN_MEMORY = Constants(weights_in_cache=1)  # weights of any size: products run ahead of the loop
 
 
@@ -278,7 +278,7 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatc
     sizes = {"T": 3, "B": 150, "I": 7, "H": 21, "K": 2, "D": 19}  # rows of three groups
 
     def results(flags: str, by: Constants) -> dict[str, np.ndarray]:
-        monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 {flags}")
+        monkeypatch.setenv("CELLGEN_CFLAGS", flags)
         built, rng = cellgen.compile(cell), np.random.default_rng(0)
         forward, backward = built.sequence_forward, built.sequence_backward
         arrays = draw_arrays(forward.function, sizes, rng, optional=False)
@@ -300,7 +300,7 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatc
             assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}, {by}"
         return one
 
-    whole = results("", Constants())
-    for case in ((SLICED, Constants()), (SLICED, IN_MEMORY)):
+    whole = results("-O1", Constants())
+    for case in ((IN_SMALL_PARTS, Constants()), (IN_SMALL_PARTS, IN_MEMORY)):
         for key, array in results(*case).items():
             assert array.tobytes() == whole[key].tobytes(), f"{key}: {case}"

@@ -22,9 +22,9 @@ from cellgen.runtime.build.half import VARIABLE, half_products
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BF16, INT8
 from cellgen.runtime.paths import include_folder
+from tests.drivers import EMULATED, IN_SMALL_PARTS, OBSERVED, with_its_own_driver
 from tests.runtime.call.test_half_precision import Arrays, drawn, rounded, upstream
 
-EMULATED = "-DCELLGEN_AMX_EMULATED"
 SOURCE = Path(__file__).with_name("amx.c")
 SIZES = ((5, 3, 32, 24), (4, 20, 33, 17), (3, 40, 16, 40), (40, 1, 7, 16), (1, 33, 24, 40))
 """T, B, I, H: groups of 32 rows end within steps, rows fill no tile, K and N no group."""
@@ -61,6 +61,12 @@ def emulated_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def program_of_hardware(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs_amx()
+    return program(tmp_path_factory.mktemp("hardware"))
+
+
+@pytest.fixture(scope="module")
 def without_pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the compiler's target has no AVX512-BF16."""
     return program(tmp_path_factory.mktemp("without_pairs"), EMULATED, "-U__AVX512BF16__", "-O0")
@@ -80,16 +86,16 @@ def test_a_product_is_the_chain_that_is_described(emulated_program: Path) -> Non
     assert said(emulated_program).count("\n") == 9  # eight kinds of operands, and products
 
 
-def test_hardware_gives_the_bits_of_the_emulation(emulated_program: Path, tmp_path: Path) -> None:
-    needs_amx()
-    assert said(program(tmp_path)) == said(emulated_program)
+def test_hardware_gives_the_bits_of_the_emulation(
+    emulated_program: Path, program_of_hardware: Path
+) -> None:
+    assert said(program_of_hardware) == said(emulated_program)
 
 
-def test_a_process_that_is_refused_tiles_goes_another_way(tmp_path: Path) -> None:
+def test_a_process_that_is_refused_tiles_goes_another_way(program_of_hardware: Path) -> None:
     """Linux refuses them where a signal stack has no room for what they are saved to."""
-    needs_amx()
     done = subprocess.run(
-        [str(program(tmp_path)), "small"], capture_output=True, text=True, check=False
+        [str(program_of_hardware), "small"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     assert done.stdout == (
@@ -160,10 +166,10 @@ def test_a_way_is_chosen_by_name_and_another_name_counts_as_none(
 # --- calls ------------------------------------------------------------------------------------
 
 
-def built(monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> Kernel:
-    """A kernel with a time driver of its own."""
+def built(monkeypatch: pytest.MonkeyPatch, name: str, flags: str = OBSERVED) -> Kernel:
+    """A kernel whose time driver is compiled with some flags."""
     (cell,) = (c for c in SHIPPED if c.definition.name == name)
-    monkeypatch.setenv(FLAGS_VARIABLE, f"-O1 {flags}")
+    monkeypatch.setenv(FLAGS_VARIABLE, flags)
     return cellgen.compile(cell)
 
 
@@ -231,13 +237,13 @@ def test_emulated_calls_have_the_same_bits_for_any_threads_chunks_and_checkpoint
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Groups of 32 rows begin at fixed places: what a chunk does not finish is carried on."""
-    kernel = built(monkeypatch, name, EMULATED)
+    kernel = built(monkeypatch, name)
     whole: dict[tuple[int, ...], set[str]] = {}
     for sizes in cases:
         whole[sizes] = {d for threads in (1, 2, 3) for d in calls(kernel, sizes, threads, **how)}
         assert len(whole[sizes]) == 1, sizes
     if has_amx():
-        own = built(monkeypatch, name, "")
+        own = built(monkeypatch, name, "-O1")
         for sizes, digests in whole.items():
             assert set(calls(own, sizes, 2, **how)) == digests, sizes
 
@@ -246,7 +252,7 @@ def test_emulated_calls_have_the_same_bits_for_any_threads_chunks_and_checkpoint
 def test_emulated_gradients_have_the_same_bits_where_others_are_left_out(
     wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, arrays = built(monkeypatch, "lstm", EMULATED), drawn("lstm", 6, 7, 20, 24)
+    kernel, arrays = built(monkeypatch, "lstm"), drawn("lstm", 6, 7, 20, 24)
     for threads in (1, 2):
         run = kernel.sequence_forward(**arrays, save=True, products=BF16, threads=threads)
         every = gradients(kernel, arrays, run, threads=threads)
@@ -260,7 +266,7 @@ def test_windows_of_arrays_in_bfloat16_carry_groups_on(monkeypatch: pytest.Monke
     """Steps of 16 bits are widened a window at a time; one of all steps gives the same bits."""
     arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in drawn("gru", 23, 3, 8, 16).items()}
     found = set()
-    for flags in (EMULATED, f"{EMULATED} -DCELLGEN_STORED_BYTES=4096"):
+    for flags in (OBSERVED, IN_SMALL_PARTS):
         kernel = built(monkeypatch, "gru", flags)
         for threads in (1, 2):
             run = kernel.sequence_forward(**arrays, save=True, products=BF16, threads=threads)
@@ -272,7 +278,7 @@ def test_windows_of_arrays_in_bfloat16_carry_groups_on(monkeypatch: pytest.Monke
 
 
 def test_gradients_row_by_row_are_those_of_each_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, arrays = built(monkeypatch, "lstm", EMULATED), drawn("lstm", 37, 3, 6, 8)
+    kernel, arrays = built(monkeypatch, "lstm"), drawn("lstm", 37, 3, 6, 8)
     for how in ({}, {"checkpoint": 5}):
         run = kernel.sequence_forward(**arrays, save=True, products=BF16, **how)
         rows = gradients(kernel, arrays, run, per_row=True)
@@ -291,13 +297,15 @@ def test_gradients_row_by_row_are_those_of_each_row_alone(monkeypatch: pytest.Mo
                 np.testing.assert_array_equal(rows[name][row], getattr(found, name))
 
 
-def test_emulated_results_are_as_near_as_those_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emulated_results_are_as_near_as_those_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Another order of additions: the same rounded operands, sums within float32's roundoff."""
     arrays = drawn("lstm", 6, 9, 20, 24)
     found = []
-    for flags, way in ((EMULATED, ""), (f"{EMULATED} -DIN_FLOATS", "float32")):
+    for way in ("", "float32"):
+        kernel = with_its_own_driver(built(monkeypatch, "lstm"), tmp_path / way)
         monkeypatch.setenv(VARIABLE, way)
-        kernel = built(monkeypatch, "lstm", flags)
         run = kernel.sequence_forward(**arrays, save=True, products=BF16)
         found.append({**run._asdict(), **gradients(kernel, arrays, run)})
     tiles, floats = found
@@ -309,14 +317,14 @@ def test_emulated_results_are_as_near_as_those_in_order(monkeypatch: pytest.Monk
 
 
 def test_weights_in_int8_have_the_bits_of_rows_in_fixed_point(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Sums of bytes are exact, on AMX as without it."""
     sizes = (*SIZES, (2, 70, 130, 30), (3, 4, 64, 128))
     found: dict[str, list[str]] = {}
-    for way, flags in (("", EMULATED), ("float32", f"{EMULATED} -DWITHOUT_TILES")):
+    for way in ("", "float32"):
+        kernel = with_its_own_driver(built(monkeypatch, "lstm"), tmp_path / way)
         monkeypatch.setenv(VARIABLE, way)
-        kernel = built(monkeypatch, "lstm", flags)
         found[way] = [
             digest(
                 kernel.sequence_forward(**drawn("lstm", *of), products=INT8, threads=t)._asdict()
@@ -328,7 +336,7 @@ def test_weights_in_int8_have_the_bits_of_rows_in_fixed_point(
     assert found[""][::2] == found[""][1::2]
     if has_amx():
         monkeypatch.delenv(VARIABLE)
-        kernel = built(monkeypatch, "lstm", "")
+        kernel = built(monkeypatch, "lstm", "-O1")
         for of, expected in zip(sizes, found[""][::2], strict=True):
             run = kernel.sequence_forward(**drawn("lstm", *of), products=INT8)
             assert digest(run._asdict()) == expected, of

@@ -74,6 +74,7 @@ from cellgen.schedule.over_time import (
 from cellgen.schedule.schedule import BufferKind, Loop, Product, Store
 from cellgen.targets.interface import sequence_signatures
 from tests.conftest import TYPICAL, relative
+from tests.drivers import OBSERVED
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
 # times the growth of a difference over the steps of these random cells (observed: below 2e-5).
@@ -777,13 +778,9 @@ def test_tiles_of_few_rows_are_not_counted_on(shared_out):
             assert found == tall, (rows, most)
 
 
-COUNTED = Path(__file__).parent / "counted.h"
-"""One file for all cells: the driver is compiled once with it."""
-
-
 def counted(cell, monkeypatch):
     """Build a cell that notes what its tiles fetch; a function that gives the lines of a call."""
-    monkeypatch.setenv("CELLGEN_CFLAGS", f"-O1 -include {shlex.quote(str(COUNTED))}")
+    monkeypatch.setenv("CELLGEN_CFLAGS", OBSERVED)
     kernel = api.compile(cell)
     library = ctypes.CDLL(str(kernel.build().path))
     count = ctypes.c_int64.in_dll(library, "cellgen_fetches")
