@@ -9,13 +9,15 @@ of an hour of one core.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +25,12 @@ from queue import SimpleQueue
 
 from tests.mutants import Mutant, copy_of_checkout, drawn, named
 
-LONGEST = 600
-"""Seconds of a proof or a suite; one that takes longer has noticed: threads wait for each other."""
+LONGEST = 600.0
+"""Processor time of a proof or a suite in seconds; one that takes more does not end."""
+STILL = 120.0
+"""Seconds without any of it, after which threads wait for each other."""
+LOOK = 5.0
+"""Seconds between two looks at it."""
 
 SUITES = {
     "generated/include": "test_sequences test_options test_row_blocks test_strips test_threads",
@@ -96,22 +102,54 @@ class Workplace:
 
     def _run(self, *words: str) -> str:
         """Run Python on the copy; return what it said where it failed, else nothing."""
-        try:
-            done = subprocess.run(
-                [sys.executable, *words],
-                cwd=self.folder,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=LONGEST,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return f"takes longer than {LONGEST} s"
-        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
-        failed = [line for line in lines if line.startswith("FAILED")]
-        last = lines[-1] if lines else ""
-        return "" if done.returncode == 0 else (failed or [last or f"exit {done.returncode}"])[0]
+        return told((sys.executable, *words), self.folder, self.environment)
+
+
+def told(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """Return what a command says where it fails or does not end, else nothing.
+
+    A machine that does much else is no reason to stop it: processor time is counted, on Linux.
+    """
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    spent, since, begun = 0.0, time.monotonic(), processor_time(process.pid)
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            said = process.communicate(timeout=LOOK)[0]
+            break
+        before, spent = spent, processor_time(process.pid) - begun
+        since = since if spent == before else time.monotonic()
+        if spent > LONGEST or time.monotonic() - since > STILL:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return f"takes longer than {LONGEST:g} s" if spent > LONGEST else "stands still"
+    lines = said.splitlines()
+    failed = [line for line in lines if line.startswith("FAILED")]
+    last = lines[-1] if lines else ""
+    return "" if process.returncode == 0 else (failed or [last or f"exit {process.returncode}"])[0]
+
+
+def processor_time(ancestor: int) -> float:
+    """Seconds of a process and of those that it started, on Linux; elsewhere a clock's."""
+    if not Path("/proc/self/stat").exists():
+        return time.monotonic()
+    parent, ticks = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            parent[int(path.parent.name)] = int(words[1])
+            ticks[int(path.parent.name)] = sum(map(int, words[11:15]))  # and of ended children
+    own = {ancestor}
+    while more := {p for p, by in parent.items() if by in own} - own:
+        own |= more
+    return sum(ticks.get(p, 0) for p in own) / os.sysconf("SC_CLK_TCK")
 
 
 def main(words: Sequence[str] | None = None) -> int:

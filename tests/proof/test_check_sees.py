@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ from cellgen.proof.precisions import narrow_gradients
 from cellgen.proof.threads import differing_bits
 from cellgen.runtime.host.tuning import candidates
 from tests.mutants import ROOT, drawn, named
+from tests.mutants import __main__ as judging
 from tests.mutants.__main__ import main
 
 KERNEL = cellgen.load("elman")
@@ -185,6 +188,29 @@ def test_mutants_are_the_same_for_the_same_seed_and_change_their_file() -> None:
     for mutant in (*named(), *one):
         text = (ROOT / mutant.file).read_text(encoding="utf-8")
         assert mutant.applied(text) != text, str(mutant)
+
+
+STARTED = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "verdict"),
+    [
+        ("print('proved')", {}, ""),
+        ("print('elman: gradients'); exit(1)", {}, "elman: gradients"),
+        ("raise SystemExit('of no cell')", {}, "of no cell"),
+        ("while True: pass", {"LONGEST": 0.5}, "takes longer than 0.5 s"),
+        (STARTED.format("while True: pass"), {"LONGEST": 0.5}, "takes longer than 0.5 s"),
+        ("import time; time.sleep(60)", {"STILL": 1.0}, "stands still"),
+    ],
+)
+def test_a_mutant_is_stopped_by_processor_time_alone(
+    code: str, limits: dict[str, float], verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded machine is not taken for a proof that has noticed a mistake."""
+    for name, value in {"LOOK": 0.1, **limits}.items():
+        monkeypatch.setattr(judging, name, value)
+    assert judging.told([sys.executable, "-c", code], ROOT, dict(os.environ)) == verdict
 
 
 @pytest.mark.slow
