@@ -34,9 +34,7 @@ USUAL = ([], 0, *as_numbers(ON_TENSORS))
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch has compiled for other versions of the operators is not this one's."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def fresh(graphs_of_this_run: None) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,9 +36,7 @@ CELLS = [
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch has compiled for other versions of the operators is not this one's."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def fresh(graphs_of_this_run: None) -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
 

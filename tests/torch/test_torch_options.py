@@ -200,10 +200,7 @@ def test_second_derivatives_and_transforms(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["every, checkpoint", "limit", "last"])
-def test_a_compiled_call_is_one_graph(
-    option: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def test_a_compiled_call_is_one_graph(option: str, graphs_of_this_run: None) -> None:
     torch._dynamo.reset()
     cell = function("sru")
     options = {"last_only": True} if option == "last" else OPTIONS[option]
