@@ -29,7 +29,7 @@ DOCUMENTS = ROOT / "docs"
 BLOCK = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
 FIGURE = re.compile(r"\d\.\de[-+]\d\d|\d+(?:\.\d+)? (?:s|ms|KiB|MiB)\b")
-LANGUAGES = {"python", "console", "sh", "c", "text", "math"}
+LANGUAGES = {"python", "console", "sh", "c", "cmake", "text", "math"}
 NOT_RUN = (
     "pip ",
     "git ",

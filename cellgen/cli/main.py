@@ -34,6 +34,7 @@ from cellgen.cli.export import export
 from cellgen.cli.models import import_model
 from cellgen.cli.show import show
 from cellgen.cli.status import FAILED, INTERRUPTED, ending, leave, leave_for
+from cellgen.cli.wheel import wheel
 from cellgen.cli.written import compare, write_and_compile
 from cellgen.errors import Failure, UsageError
 from cellgen.runtime.backend import DEFAULT
@@ -349,6 +350,7 @@ def report(
 
 app.command()(export)
 app.command("import")(import_model)
+app.command()(wheel)
 
 
 @app.command()

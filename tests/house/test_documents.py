@@ -19,6 +19,7 @@ SLOW = {
     "how-to/embedded.md": "exports a cell and compiles it",
     "how-to/online.md": "compiles two kernels",
     "how-to/plain-c.md": "compiles the driver",
+    "how-to/wheels.md": "compiles the driver at two levels",
     "how-to/porting.md": "compiles cells of EpyNN's",
     "tutorial/first-cell.md": "trains",
 }

@@ -35,7 +35,7 @@ FOLDERS = (
     "views",
     "proof",
     "frameworks",  # what bridges to other frameworks share
-    "compat bench torch jax onnx weights",
+    "compat bench torch jax onnx weights wheel",
     "report",  # pages, of views, proofs and benchmarks
     "cli",
     "__main__",

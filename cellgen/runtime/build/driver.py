@@ -118,13 +118,24 @@ def _compile(
     """Compile both precisions side by side, and join them."""
     call = (*found.command, *found.flags, "-Iinclude")
     halves = [compiling(call, f"include/{stem}", "") for stem in DRIVER_SOURCES]
+    return joined(place, DRIVER, entry, call, halves, stoppable)
+
+
+def joined(
+    place: Path,
+    name: str,
+    entry: str,
+    call: Sequence[str],
+    halves: Sequence[Step],
+    stoppable: Stoppable | None = None,
+) -> str:
+    """Run steps side by side, and join their objects to ``<name>.o``. Raises BuildError."""
     objects = [step.product for step in halves]
-    command = (*call, "-r", "-nostdlib", *objects, "-o", f"{DRIVER}.o")
-    joined = Step(f"joining {' and '.join(objects)}", command, f"{DRIVER}.o")
+    command = (*call, "-r", "-nostdlib", *objects, "-o", f"{name}.o")
+    one = Step(f"joining {' and '.join(objects)}", command, f"{name}.o")
     is_alone = stoppable is None  # otherwise a bar shows what the caller does
-    rounds = (halves, (joined,))
-    steps.run(place, DRIVER, entry, rounds, TOOL, shown=is_alone, stoppable=stoppable)
-    return joined.product
+    steps.run(place, name, entry, (halves, (one,)), TOOL, shown=is_alone, stoppable=stoppable)
+    return one.product
 
 
 def compiling(call: Sequence[str], name: str, suffix: str) -> Step:

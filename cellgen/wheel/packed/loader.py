@@ -1,0 +1,168 @@
+"""Load prebuilt kernels: NumPy and ctypes alone, no compiler, nothing of cellgen.
+
+Input: ``manifest.json`` and the shared objects beside it, one for each level of processors; each
+says by its descriptor (``cellgen_descriptor.h``) which functions its cells have. Output: ``Kernel``
+objects, whose functions take arrays by the names of the equations and return named tuples.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import sys
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_void_p
+from pathlib import Path
+
+VARIABLE = "CELLGEN_LEVEL"
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Other names of machines."""
+
+
+class _Term(Structure):
+    _fields_ = (("factor", c_int64), ("dim", c_int64 * 3))
+
+
+class _Axis(Structure):
+    _fields_ = (("terms", c_int64), ("term", POINTER(_Term)))
+
+
+class ValueRecord(Structure):
+    """A member of a function's arguments."""
+
+    _fields_ = (
+        *(("name", c_char_p), ("of", c_char_p), ("role", c_int64), ("flags", c_int64)),
+        *(("value", c_double), ("axes", c_int64), ("axis", POINTER(_Axis) * 8)),
+    )
+
+
+class SignatureRecord(Structure):
+    """What a function takes."""
+
+    _fields_ = (
+        *(("name", c_char_p), ("text", c_char_p), ("dims", c_int64), ("dim", POINTER(c_int64))),
+        *(("arguments", c_int64), ("members", c_int64), ("member", POINTER(ValueRecord))),
+        *(("has_workspace", c_int64), ("has_team", c_int64)),
+    )
+
+
+class EntryRecord(Structure):
+    """How a function is called in one precision."""
+
+    _fields_ = (
+        ("call", CFUNCTYPE(c_int, c_void_p, c_void_p)),
+        ("size", CFUNCTYPE(c_int64, c_void_p, c_void_p)),
+        ("plan", c_void_p),
+        ("packed_size", c_void_p),
+        ("pack", c_void_p),
+    )
+
+
+class _Precision(Structure):
+    _fields_ = (("name", c_char_p), ("bytes", c_int64), ("entry", POINTER(EntryRecord)))
+
+
+class CellRecord(Structure):
+    """A cell's descriptor."""
+
+    _fields_ = (
+        *(("abi", c_int64), ("name", c_char_p), ("digest", c_char_p)),
+        *(("dims", c_int64), ("dim", POINTER(c_char_p))),
+        *(("functions", c_int64), ("function", POINTER(SignatureRecord))),
+        *(("precisions", c_int64), ("precision", POINTER(_Precision))),
+        ("team", CFUNCTYPE(c_void_p, c_int)),
+        ("team_create", c_void_p),
+        ("team_destroy", c_void_p),
+    )
+
+
+class Objects:
+    """The kernels of a package, at the highest level that the processor has, or a named one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+            self.abi: int = self._manifest["abi"]
+            self.cells: dict[str, str] = self._manifest["cells"]
+            self.options: list[str] = self._manifest["options"]
+            variants: dict[str, list[dict[str, str]]] = self._manifest["machines"]
+        except (OSError, ValueError, KeyError) as error:
+            raise ImportError(f"{folder} is incomplete ({error!r}); install it again") from error
+        self._variants = self._of_machine(variants)
+        chosen = self._chosen()
+        self.level = chosen["level"]
+        """The level that is loaded: v2, v3, v4 or amx; base on arm64."""
+        self._shared = self._load(chosen["file"])
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Levels that the package has for this machine, the lowest first."""
+        return tuple(variant["level"] for variant in self._variants)
+
+    def cell(self, name: str) -> CellRecord:
+        """The descriptor of a cell. Raises ImportError: of another ABI, or of other equations."""
+        try:
+            describe = self._shared[f"{name}_cellgen"]
+        except AttributeError as error:
+            raise ImportError(f"{self._folder} has no cell {name!r}: {error}") from error
+        describe.restype = POINTER(CellRecord)
+        cell: CellRecord = describe().contents
+        if cell.abi != self.abi:
+            raise ImportError(
+                f"{self._folder}: {name} is of ABI {cell.abi}, expected {self.abi}; install again"
+            )
+        if cell.digest.decode() != self.cells[name]:
+            raise ImportError(
+                f"{self._folder}: {name} has the equations {cell.digest.decode()}, expected "
+                f"{self.cells[name]}; install again"
+            )
+        return cell
+
+    def _of_machine(self, every: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:
+        """The objects for this machine, the lowest level first. Raises ImportError."""
+        machine = platform.machine().lower()
+        machine = MACHINES.get(machine, machine)
+        if sys.platform != "linux" or machine not in every:
+            raise ImportError(
+                f"{self._folder} has kernels for Linux on {', '.join(every)}, and this is "
+                f"{sys.platform} on {machine}; build them for it with `cellgen wheel`"
+            )
+        return every[machine]
+
+    def _chosen(self) -> dict[str, str]:
+        """The object to load. Raises ImportError: the processor has too little, or no such level.
+
+        Where there is a probe, it says the number of the highest level that the processor has.
+        """
+        probe = self._manifest["probes"].get(self._variants[0]["machine"])
+        reached = 1 if probe is None else int(self._load(probe).cellgen_level())
+        usable = [v for v in self._variants if int(v["number"]) <= reached]
+        if not usable:
+            raise ImportError(
+                f"{self._folder} needs a processor with {self._variants[0]['needs']}, which this "
+                f"one has not; compile its cells here with cellgen"
+            )
+        named = os.environ.get(VARIABLE, "")
+        if not named:
+            return usable[-1]
+        for variant in usable:
+            if variant["level"] == named:
+                return variant
+        raise ImportError(
+            f"{VARIABLE} is {named!r}, expected a level that this processor has, one of "
+            f"{', '.join(v['level'] for v in usable)}; correct or unset it"
+        )
+
+    def _load(self, file: str) -> ctypes.CDLL:
+        """Load an object that is what was packed. Raises ImportError."""
+        path = self._folder / file
+        try:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if digest != self._manifest["sha256"][file]:
+                raise ImportError(f"{path} is not what was packed: it is damaged; install it again")
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ImportError(f"cannot load {path}: {error}") from error

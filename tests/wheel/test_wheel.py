@@ -1,0 +1,264 @@
+"""Wheels of prebuilt kernels: NumPy alone, no compiler, the bits of a kernel compiled here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cellgen
+from cellgen import api
+from cellgen.cells import Elman
+from cellgen.cli.main import app
+from cellgen.errors import BuildError, UsageError
+from cellgen.wheel import levels, make, objects, pack
+from cellgen.wheel.pack import Naming
+from tests.wheel import bits
+from tests.wheel.conftest import OWN, PACKAGE
+
+ALONE = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import numpy as np, {name} as built
+shapes = dict(x=(4, 2, 3), h_prev=(2, 5), w=(3, 5), u=(5, 5), b=(5,))
+ones = {{name: np.ones(shape, np.float32) for name, shape in shapes.items()}}
+y = built.elman.sequence_forward(**ones)
+print(built.level, y.h_last.shape, sorted({{"cellgen", "sympy", "cffi"}} & set(sys.modules)))
+"""
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or objects.this_machine() != "x86_64", reason="levels of x86-64"
+)
+
+
+def _alone(folder: Path, name: str = PACKAGE, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a kernel in a Python that sees NumPy and a package, without a program on PATH."""
+    site = folder / "numpy-alone"
+    site.mkdir(exist_ok=True)
+    own = Path(np.__file__).parents[1]
+    for found in (own / "numpy", own / "numpy.libs"):
+        if found.is_dir() and not (site / found.name).exists():
+            (site / found.name).symlink_to(found)
+    call = [sys.executable, "-I", "-S", "-c", ALONE.format(name=name), str(folder), str(site)]
+    environment = {"PATH": "/nonexistent", **variables}
+    return subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_kernels_run_with_numpy_alone_and_no_program_on_path(unpacked: Path) -> None:
+    done = _alone(unpacked)
+    assert (done.stdout, done.stderr) == ("v3 (2, 5) []\n", "")
+
+
+def test_a_variable_names_a_lower_level_and_no_higher_one(unpacked: Path) -> None:
+    assert _alone(unpacked, CELLGEN_LEVEL="v2").stdout == "v2 (2, 5) []\n"
+    said = _alone(unpacked, CELLGEN_LEVEL="v4").stderr
+    assert "CELLGEN_LEVEL is 'v4', expected a level that this processor has, one of v2, v3" in said
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bits_are_those_of_a_kernel_that_is_compiled_here(package: ModuleType, dtype: type) -> None:
+    found = list(bits.compared(cellgen.compile(Elman), package.elman, dtype))
+    assert len(found) > 20
+    assert [name for name, is_same in found if not is_same] == []
+
+
+def test_a_cell_of_ones_own_has_its_scalars(package: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    local = cellgen.compile(make_cell(tmp_path / "own.py"))
+    assert all(same for _, same in bits.compared(local, package.gated, np.float64))
+    draw = np.random.default_rng(0).normal
+    given = {"x": draw(size=(6, 2, 3)), "h_prev": draw(size=(2, 4)), "w": draw(size=(7, 4))}
+    for leak in (0.5, 2):
+        ours = local.sequence_forward(**given, leak=leak, save=True)
+        y = package.gated.sequence_forward(**given, leak=leak, save=True)
+        np.testing.assert_array_equal(ours.h, y.h)
+        up = {"d_h": np.ones_like(y.h)}
+        g = package.gated.sequence_backward(**given, **up, h=y.h, saved=y.saved)
+        expected = local.sequence_backward(**given, **up, h=ours.h, saved=ours.saved)
+        np.testing.assert_array_equal(expected.d_w, g.d_w)
+
+
+def make_cell(path: Path) -> type[cellgen.Cell]:
+    from cellgen.views.find import find_one
+
+    return find_one(str(path))
+
+
+ARRAYS = {"x": (4, 2, 3), "h_prev": (2, 5), "w": (3, 5), "u": (5, 5), "b": (5,)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"u": (5, 4)}, "u is (5, 4), expected (H, H) with T = 4, B = 2, I = 3, H = 5"),
+        ({"u": None}, "elman.sequence_forward: u missing"),
+        ({"y": (1,)}, "takes no 'y'; it takes x, h_prev, w, u, b"),
+        ({"x": (4, 2)}, "x is (4, 2), expected (T, B, I)"),
+        ({"lengths": (3,)}, "lengths is float32 (3,), expected (2,) of integers"),
+        ({"lengths": [5, 1]}, "lengths has a row of fewer than 0 or more than T steps"),
+        ({"mask": np.ones((2, 4), bool)}, "mask is bool (2, 4), expected (4, 2) of bool"),
+        ({"products": "half"}, "products is 'half', expected full, bf16, int8"),
+        ({"threads": 0}, "threads is 0, expected a number from 1 to 1024"),
+        ({"w": np.ones((3, 5))}, "expected all float32 or all float64"),
+        ({"x": np.ones((4, 2, 3), np.int32)}, "expected all float32 or all float64"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_one_message(
+    package: ModuleType, change: dict[str, object], said: str
+) -> None:
+    stated = {
+        name: np.ones(value, np.float32) if isinstance(value, tuple) else value
+        for name, value in {**ARRAYS, **change}.items()
+    }
+    with pytest.raises(package.KernelError) as error:
+        package.elman.sequence_forward(**stated)
+    assert said in str(error.value)
+    with pytest.raises(package.KernelError, match="has no option 'reverse': one step"):
+        package.elman.forward(reverse=True)
+
+
+def test_steps_of_no_rows_and_no_steps_are_computed(package: ModuleType) -> None:
+    for shapes in ({"x": (0, 2, 3)}, {"x": (4, 0, 3), "h_prev": (0, 5)}):
+        given = {n: np.ones(s, np.float32) for n, s in {**ARRAYS, **shapes}.items()}
+        assert package.elman.sequence_forward(**given).h.shape == (*shapes["x"][:2], 5)
+
+
+def test_a_damaged_object_and_one_of_another_abi_are_refused(unpacked: Path) -> None:
+    (folder,) = unpacked.glob(f"{PACKAGE}/x86_64-v3")
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert f"{file} is not what was packed: it is damaged" in _alone(unpacked).stderr
+    file.write_bytes(whole)
+    manifest = unpacked / PACKAGE / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    for change, said in (
+        ({"abi": 1}, f"elman is of ABI {facts['abi']}, expected 1"),
+        ({"cells": {**facts["cells"], "elman": "0"}}, "elman has the equations"),
+        ({"machines": {"riscv64": []}}, "has kernels for Linux on riscv64, and this is linux on"),
+    ):
+        manifest.write_text(json.dumps({**facts, **change}))
+        assert said in _alone(unpacked).stderr
+    manifest.write_text("{")
+    assert "is incomplete" in _alone(unpacked).stderr
+
+
+def test_equal_input_gives_equal_bytes(wheel: Path, tmp_path: Path) -> None:
+    naming, cells = Naming("again", "1.0"), make.sources_of([Elman])
+    planned = make.plan(["x86_64"], "v3")
+    for part in ("one", "two"):
+        make.make(naming, cells, planned, tmp_path / part, for_c=False, say=lambda *_: None)
+    one, two = (next((tmp_path / part).iterdir()) for part in ("one", "two"))
+    assert (one.name, one.read_bytes()) == (two.name, two.read_bytes())
+    with zipfile.ZipFile(wheel) as archive:
+        assert {item.date_time for item in archive.infolist()} == {pack.EPOCH}
+
+
+@pytest.mark.slow
+def test_pip_installs_it(wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheel]
+    subprocess.run(pip, check=True)
+    site = Path(next((tmp_path / "venv" / "lib").glob("python*/site-packages")))
+    (site / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
+    code = f"import {PACKAGE}; print({PACKAGE}.levels)"
+    said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "('v2', 'v3')\n"
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--name", "my-kernels"], "expected a name that `import` takes, my_kernels"),
+        (["--name", "numpy"], "--name numpy would hide the package of that name"),
+        (["--release", "one"], "--release 'one': expected one as 1.0.2"),
+        (["--machine", "riscv64"], "--machine riscv64: expected one of x86_64, aarch64"),
+        (["--levels", "v5"], "'v5' is no level, expected v2, v3, v4, amx, base"),
+        (["--c", "--levels", "v3"], "--c needs the level v2, for programs on any processor"),
+        (["--machine", "aarch64"], "ziglang wheel, which is not installed"),
+    ],
+)
+def test_what_the_command_cannot_do_is_one_message(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "has_zig", lambda: False)
+    done = CliRunner().invoke(app, ["wheel", "elman", "--out", str(tmp_path), *words])
+    assert done.exit_code in (1, 2)
+    assert said in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_cannot_have_a_name_of_the_package(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        OWN.replace("class Gated(Cell)", 'class T(Cell, name="torch")')
+    )
+    with pytest.raises(UsageError, match="has a 'torch' of its own"):
+        make.sources_of([make_cell(tmp_path / "own.py")])
+
+
+def test_other_systems_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(BuildError, match="wheels of kernels are for Linux, and this is win32"):
+        make.plan([], "")
+
+
+def test_levels_are_numbered_as_the_probe_counts() -> None:
+    for machine, every in levels.MACHINES.items():
+        assert [level.number for level in every] == list(range(1, len(every) + 1)), machine
+
+
+# --- every cell, other machines ------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", api.shipped_names())
+def test_every_cell_has_the_bits_of_one_compiled_here(name: str, tmp_path: Path) -> None:
+    words = ["wheel", name, "--name", "one_cell", "--out", str(tmp_path), "--machine", "x86_64"]
+    done = CliRunner().invoke(app, [*words, "--levels", "v3,v4,amx"])
+    assert done.exit_code == 0, done.output
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(tmp_path)
+    reached = subprocess.run(
+        [sys.executable, "-c", "import one_cell; print(one_cell.levels, one_cell.level)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ).stdout.split()
+    for level in ("v3", "v4", "amx")[: ("v3", "v4", "amx").index(reached[-1]) + 1]:
+        path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+        call = [sys.executable, "-m", "tests.wheel.bits", "one_cell", level]
+        environment = {**os.environ, "PYTHONPATH": path, "CELLGEN_LEVEL": level}
+        said = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not objects.has_zig(), reason="ziglang is not installed")
+def test_arm64_is_compiled_by_zig(tmp_path: Path) -> None:
+    make.make(
+        Naming("of_arm", "1.0"),
+        make.sources_of([Elman]),
+        make.plan(["aarch64"], ""),
+        tmp_path,
+        for_c=False,
+        say=lambda *_: None,
+    )
+    (path,) = tmp_path.iterdir()
+    assert path.name == "of_arm-1.0-py3-none-manylinux_2_17_aarch64.whl"
+    with zipfile.ZipFile(path) as archive:
+        data = archive.read("of_arm/aarch64-base/libof_arm.so")
+    assert data[:4] == b"\x7fELF"
+    assert int.from_bytes(data[18:20], "little") == 183  # EM_AARCH64
