@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -33,6 +32,7 @@ from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.parameters import Given, initial_of, shapes_of
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Array, Results, result_class
+from cellgen.runtime.system import after_fork_in_child
 
 __all__ = ["Kernel", "KernelFunction", "Results", "TimeFunction", "load_folder", "result_class"]
 
@@ -190,7 +190,7 @@ def _renew_locks() -> None:
         kernel._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+after_fork_in_child(_renew_locks)
 
 
 ARRIVALS = 16

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cellgen.runtime.system import after_fork_in_child
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -36,7 +38,7 @@ def _after_fork() -> None:
     _alone = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork_in_child(_after_fork)
 
 
 class CallProgress:

@@ -35,6 +35,7 @@ from pathlib import Path
 import platformdirs
 
 from cellgen.errors import BuildError
+from cellgen.runtime import system
 from cellgen.runtime.build import locks
 
 VARIABLE = "CELLGEN_CACHE_DIR"
@@ -353,8 +354,11 @@ def _require(holds: bool, message: str) -> None:
 def _exposure(path: Path) -> str:
     """Say how another user could have written a file or folder; empty when none could."""
     status = os.stat(path)
-    if status.st_uid not in (os.getuid(), 0):  # whoever is root needs no file to be trusted
-        return f"{path} belongs to user {status.st_uid}, not to you ({os.getuid()})"
+    own = system.user()
+    if own is None:
+        return ""  # here files have no owner and mode that say who may write
+    if status.st_uid not in (own, 0):  # whoever is root needs no file to be trusted
+        return f"{path} belongs to user {status.st_uid}, not to you ({own})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"
     return ""
@@ -380,13 +384,8 @@ def _is_dead(path: Path) -> bool | None:
         return None
     if (path / HELD).exists():
         return not locks.is_held(path)
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        pass
-    return False
+    is_running = system.is_running(int(pid))
+    return None if is_running is None else not is_running
 
 
 def _is_older(path: Path, seconds: float) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from cellgen.errors import BuildError
+from cellgen.runtime import system
 from cellgen.runtime.abi import ABI_VERSION
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.steps import Tool
@@ -422,7 +423,7 @@ def _witnesses(names: Sequence[str]) -> str:
 
 def _machine() -> str:
     """Describe the machine closely enough that ``-march=native`` cannot mean something else."""
-    return "\n".join([*os.uname(), str(os.cpu_count()), *_processor()])
+    return "\n".join([*system.description(), str(os.cpu_count()), *_processor()])
 
 
 def _processor() -> list[str]:

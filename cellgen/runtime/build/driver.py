@@ -8,7 +8,6 @@ the cell is derived and compiled; linking waits for it.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,14 @@ from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler
 from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.progress import progress
+from cellgen.runtime.system import after_fork_in_child
 
 PRECISIONS = {"f32": "32", "f64": "64"}
 
 _ahead: dict[str, Future[Path | None]] = {}
 """Entries that threads of this process compile ahead; None where that has come to nothing."""
 
-os.register_at_fork(after_in_child=_ahead.clear)  # these threads are the parent's
+after_fork_in_child(_ahead.clear)  # these threads are the parent's
 
 
 def compiled(files: SourceFiles, found: CompilerInfo) -> Path:

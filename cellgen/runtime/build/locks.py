@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cellgen.errors import BuildError
+from cellgen.runtime import system
 
 VARIABLE = "CELLGEN_LOCK_TIMEOUT"
 SECONDS = 120.0
@@ -45,12 +45,12 @@ def _drop_in_child() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_drop_in_child)
+system.after_fork_in_child(_drop_in_child)
 
 
 def node() -> str:
     """Name this machine with letters, digits and dots."""
-    return re.sub(r"[^A-Za-z0-9.]", "_", os.uname().nodename)[:40]
+    return re.sub(r"[^A-Za-z0-9.]", "_", system.node())[:40]
 
 
 def seconds(variable: str, usual: float) -> float:
@@ -114,11 +114,10 @@ def take(path: Path, *, create: bool = False) -> int | None:
     handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o600)
     _held.add(handle)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), os.stat(path)):
+        if system.lock(handle) and os.path.samestat(os.fstat(handle), os.stat(path)):
             return handle
-    except (BlockingIOError, FileNotFoundError):
-        pass  # held, or swept meanwhile
+    except FileNotFoundError:
+        pass  # swept meanwhile
     except BaseException:
         _release(handle)
         raise
@@ -196,7 +195,8 @@ def _sign(handle: int, purpose: str) -> None:
     """Write who holds a lock; on a full disk nobody does."""
     with contextlib.suppress(OSError):
         os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {node()} ({purpose})".encode(), 0)
+        os.lseek(handle, 0, os.SEEK_SET)
+        os.write(handle, f"process {os.getpid()} on {node()} ({purpose})".encode())
 
 
 def _holder(path: Path) -> str:
@@ -213,5 +213,5 @@ def _release(handle: int | None) -> None:
     if handle is not None and handle in _held:
         _held.discard(handle)
         with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            system.unlock(handle)
         os.close(handle)

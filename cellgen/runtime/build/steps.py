@@ -23,6 +23,7 @@ from types import FrameType
 from typing import IO
 
 from cellgen.errors import BuildError
+from cellgen.runtime import system
 from cellgen.runtime.build import cache, locks
 from cellgen.runtime.progress import progress
 
@@ -329,7 +330,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            system.kill_with_children(process)
         process.wait()
 
 

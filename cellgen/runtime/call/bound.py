@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, MutableSequence
@@ -23,6 +22,7 @@ from cellgen.runtime.call.workspace import (
 from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.memory import hold
 from cellgen.runtime.results import Results
+from cellgen.runtime.system import after_fork_in_child
 
 
 class BoundCall:
@@ -171,4 +171,4 @@ def _renew_locks() -> None:
         bound._lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_locks)
+after_fork_in_child(_renew_locks)

@@ -6,7 +6,6 @@ share stands here; ``options`` says what there is to choose.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -39,6 +38,7 @@ from cellgen.runtime.host.threads import team_address, team_size, thread_count, 
 from cellgen.runtime.host.tuning import candidates, measured
 from cellgen.runtime.options import BACKWARD, FULL, NONE, OF_OPTIONS, ROWS, Options, taken_by
 from cellgen.runtime.results import Array, Results
+from cellgen.runtime.system import description
 
 _OF_CALL = tuple(option.name for option in OF_OPTIONS if option.of_call)
 
@@ -354,7 +354,7 @@ def _key(kernel: Owner, call: str) -> list[tuple[str, str]]:
     """What the plan measured for a call depends on."""
     return [
         ("kernel", kernel.build().path.name),
-        ("machine", "\n".join(os.uname())),
+        ("machine", "\n".join(description())),
         ("call", call),
     ]
 

@@ -9,13 +9,14 @@ Arrays from here give their memory back when nothing refers to them or to a view
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
+
+from cellgen.runtime.system import after_fork_in_child
 
 Array: TypeAlias = np.ndarray
 
@@ -84,7 +85,7 @@ class _Shelf:
 _shelf = _Shelf()
 
 
-os.register_at_fork(after_in_child=_shelf.forget)  # another thread may have been at it
+after_fork_in_child(_shelf.forget)  # another thread may have been at it
 
 
 class _Loan(np.ndarray):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cellgen import accept
 from cellgen.runtime.host.interrupt import calls_waiting
 from cellgen.runtime.host.processors import usable_processors
+from cellgen.runtime.system import after_fork_in_child
 
 if TYPE_CHECKING:
     from cellgen.runtime.abi import Interface
@@ -118,4 +119,4 @@ def _forget_teams() -> None:
     _teams.clear()
 
 
-os.register_at_fork(after_in_child=_forget_teams)
+after_fork_in_child(_forget_teams)

@@ -287,7 +287,7 @@ def test_locks_that_nobody_holds_are_swept(folder: Path) -> None:
 def test_names_of_nodes_cannot_confuse_the_sweep(
     folder: Path, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks.os, "uname", lambda: os.uname_result(("", "a-b/c", "", "", "")))
+    monkeypatch.setattr(locks.system, "node", lambda: "a-b/c")
     assert locks.node() == "a_b_c"
     alive = leave(folder, os.getpid(), 2 * cache.A_DAY)
     assert cache._is_dead(alive) is False

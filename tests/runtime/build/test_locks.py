@@ -248,10 +248,10 @@ def test_waiting_threads_end_when_the_work_is_given_up(tmp_path: Path) -> None:
 def test_a_file_system_without_locks_makes_nobody_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(handle: int, operation: int) -> None:
+    def refuse(handle: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.system, "lock", refuse)
     with locks.hold(tmp_path / "lock", "a test") as is_held:
         assert not is_held
     with cache.workplace() as place:

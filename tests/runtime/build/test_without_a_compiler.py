@@ -146,5 +146,5 @@ def test_files_of_root_are_taken_by_other_users(
 ) -> None:
     """An image is built by root and runs as somebody else."""
     status = os.stat(folder)
-    monkeypatch.setattr(cache.os, "getuid", lambda: status.st_uid + 1)
+    monkeypatch.setattr(cache.system, "user", lambda: status.st_uid + 1)
     assert bool(cache._exposure(folder)) == (status.st_uid != 0)
