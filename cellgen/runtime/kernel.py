@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,9 @@ from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.runtime.parameters import Given, initial_of, shapes_of
 from cellgen.runtime.paths import generated_folder
 from cellgen.runtime.results import Array, Results, result_class
+from cellgen.runtime.streams.make import stream_of
+from cellgen.runtime.streams.rows import Id
+from cellgen.runtime.streams.stream import Stream
 from cellgen.runtime.system import after_fork_in_child
 
 __all__ = ["Kernel", "KernelFunction", "Results", "TimeFunction", "load_folder", "result_class"]
@@ -172,6 +175,31 @@ class Kernel(ShownInNotebooks):
         if not isinstance(function, SequenceForward):
             raise BuildError(f"{self.name}.pack: this cell has no sequence_forward to pack for")
         return function.pack(**weights)
+
+    def stream(
+        self,
+        weights: Mapping[str, object],
+        rows: int | Iterable[Id] = 1,
+        *,
+        room: int | None = None,
+        block: int = 1,
+        output: str = "",
+        products: str | None = None,
+        **sizes: int,
+    ) -> Stream:
+        """Return a session that goes on step by step: ``y = kernel.stream(weights).step(x)``.
+
+        ``weights`` maps weights, biases and run-time scalars to arrays and numbers, as they are
+        now: they are copied. ``rows`` is how many rows there are at first, named 0, 1, ..., or
+        their ids; up to ``room`` may be there at a time. ``block`` is the most steps of one
+        ``run``. ``output`` is what a step returns, the cell's first output where left out;
+        ``products`` as ``pack`` takes it. ``sizes`` has dimensions that no weight tells (``H=16``).
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        return stream_of(
+            self, weights, rows, room, block, output=output, products=products, sizes=sizes
+        )
 
     def library(self) -> Library:
         """Return the loaded shared object, built first if need be. Raises BuildError."""

@@ -62,6 +62,25 @@ class StackedInputs:
             )
         return nested
 
+    def first(self, where: str, given: Nested | None) -> Nested:
+        """Initial states by their names, ``h_prev``, where some have those of final states, ``h``.
+
+        Raises ArgumentError where a state is given twice.
+        """
+        nested = self.nested(where, "states", given)
+        for layer in nested:
+            for own in layer:
+                for name in self.states:
+                    if name in own and f"{name}_prev" in own:
+                        raise ArgumentError(
+                            f"{where}: states has {name} and {name}_prev, expected one of them, "
+                            f"which are one state; leave one out"
+                        )
+        return [
+            [{f"{n}_prev" if n in self.states else n: a for n, a in own.items()} for own in layer]
+            for layer in nested
+        ]
+
     def _check_weights(self, where: str, weights: object) -> list[int]:
         """Count the directions of each layer; refuse what is no stack of every weight."""
         nested = _by_layer(where, "weights", weights)

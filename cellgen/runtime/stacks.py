@@ -31,6 +31,7 @@ from cellgen.runtime.options import ALL_LAYERS, BACKWARD, ROWS, TABLE
 from cellgen.runtime.results import Array, Results
 from cellgen.runtime.stacked_inputs import Arrays, Given, Nested, StackedInputs
 from cellgen.runtime.stacked_steps import LayerCall, added, at_last_step, last_of
+from cellgen.runtime.streams.stack import StreamedStack
 
 OPTIONS = tuple(option.name for option in TABLE if option.layers)
 """Options of ``sequence_forward`` that a stack takes, for all of its layers or for the last one
@@ -71,7 +72,7 @@ def _layers_of(layers: Layers) -> str:
     return f"Layers({layers.kernel.name})"
 
 
-class Layers:
+class Layers(StreamedStack):
     """Layers of one cell, each reading the output of the one below.
 
     ``weights[layer][direction]`` maps the cell's weights and biases to arrays; one direction runs
@@ -131,8 +132,8 @@ class Layers:
     ) -> Run:
         """Compute every layer.
 
-        ``states`` are the initial ones; those left out start where they are declared to: at 0,
-        unless a state says otherwise.
+        ``states`` are the initial ones, by their names or by those of ``Run.last``: with
+        ``states=run.last`` a run goes on. Those left out start where they are declared to.
 
         What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
         scalars, is given by name: in ``shared`` where every layer and direction reads the same,
@@ -149,7 +150,7 @@ class Layers:
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
             "weights": self.weights,
-            "states": self._given.nested(where, "states", states),
+            "states": self._given.first(where, states),
             "inputs": self._given.nested(where, "inputs", inputs),
             "shared": [[common for _ in layer] for layer in self.weights],  # type: ignore[misc]
         }

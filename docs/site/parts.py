@@ -212,6 +212,7 @@ INTERFACE: Mapping[str, tuple[str, ...]] = {
         "cellgen.runtime.stacks.Run",
         "cellgen.runtime.stacks.Gradients",
     ),
+    "Step by step": ("cellgen.runtime.streams.stream.Stream",),
     "Regularisers and masks": (
         "cellgen.program.transforms.regularise.variational_dropout",
         "cellgen.program.transforms.regularise.recurrent_dropout",

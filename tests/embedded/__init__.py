@@ -115,6 +115,20 @@ class Export:
                 found[name].append(array.copy())
         return {name: np.array(steps) for name, steps in found.items()}
 
+    def reset_at(self, arguments: Arrays, steps: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """The states after some steps, and as they are once one row began anew."""
+        weights, memory = self.weights(arguments), self._zeros("memory")
+        self._call("start", weights, memory, *self._of_start(arguments))
+        outputs = [
+            np.zeros((steps, *self._shape(m.shape)), self.dtype)
+            for m in self.layout.outputs.members
+        ]
+        self._call("sequence", weights, memory, steps, *self._given(arguments), *outputs)
+        count = self._count(self.layout.state)
+        before = memory[:count].copy()
+        self._call("reset", memory, row)
+        return before, memory[:count].copy()
+
     def gradients(self, arguments: Arrays, upstream: Arrays) -> dict[str, np.ndarray]:
         """The gradients of all that learns, for given gradients of outputs and states."""
         weights, training = self.weights(arguments), self._zeros("training")

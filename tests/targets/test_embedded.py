@@ -377,3 +377,31 @@ def test_bad_input_is_refused_with_what_was_expected(tmp_path: Path) -> None:
         found = run(*arguments)
         assert found.exit_code == 2, arguments
         assert says in found.output, found.output
+
+
+class Begun(Cell, name="begun"):
+    """Two states, of which one begins elsewhere than at 0."""
+
+    x, a_prev, b_prev = Input(I), State(H), State(I, initial=0.5)
+    w, u = Weight(I, H), Weight(H, I)
+    a = tanh(x @ w + a_prev)
+    b = tanh(a_prev @ u + b_prev)
+
+
+def test_one_row_begins_anew_and_the_others_go_on(tmp_path: Path) -> None:
+    given = case(Begun)
+    rows = given.sizes["B"]
+    assert rows > 2
+    export = Export(Begun, asked_for(given, "float", train=False), tmp_path)
+    before, after = export.reset_at(given.arguments, 3, row=1)
+    starts = {"a": 0.0, "b": 0.5}
+    place = 0
+    for member in export.layout.state.members:
+        width = int(np.prod([export.sizes[str(axis)] for axis in member.shape[1:]]))
+        own = slice(place, place + rows * width)
+        old, new = (array[own].reshape(rows, width) for array in (before, after))
+        assert old.all()
+        np.testing.assert_array_equal(new[1], np.full(width, starts[member.name]))
+        np.testing.assert_array_equal(new[[0, *range(2, rows)]], old[[0, *range(2, rows)]])
+        place += rows * width
+    assert place == len(before)

@@ -1,0 +1,1 @@
+"""Sessions that go on step by step: states live inside, rows come and go, nothing is allocated."""

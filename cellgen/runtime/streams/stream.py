@@ -1,0 +1,275 @@
+"""Run cells step by step: ``kernel.stream(weights, rows=...)``, ``layers.stream(rows=...)``.
+
+Input: layers with their states, one step of every row. Output: the last layer's output. Results
+have the bits of ``sequence_forward`` over all steps at once. A step allocates nothing and takes no
+lock; the interpreter's lock is free while C runs. Not supported: two directions, a team of threads
+(streams of several threads run side by side).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import numpy as np
+
+from cellgen.errors import ArgumentError, CellgenError
+from cellgen.runtime.results import Array
+from cellgen.runtime.streams import saved
+from cellgen.runtime.streams.frame import Inputs, StreamFrame
+from cellgen.runtime.streams.part import SOME, StreamedLayer
+from cellgen.runtime.streams.rows import Id, RowsById, StreamSizes
+from cellgen.runtime.streams.turn import StreamTurn
+
+
+class Stream:
+    """Cells that go on step by step, for rows that come and go; states live inside.
+
+    ``ids`` names the rows in their order, ``room`` is how many there may be, ``block`` the most
+    steps of one ``run``. What ``step`` and ``run`` return is the stream's own array, which the next
+    call writes over: copy what is to stay. One thread at a time may use a stream; several streams
+    run side by side. After an error, states are as they were before the call. It cannot be
+    pickled: ``save`` its states, and ``restore`` them into a stream of the same weights.
+    """
+
+    def __init__(
+        self, label: str, layers: Sequence[StreamedLayer], sizes: StreamSizes, ids: Sequence[Id]
+    ) -> None:
+        self._label, self._layers, self._sizes = label, tuple(layers), sizes
+        self._step_label, self._run_label = f"{label}.step", f"{label}.run"
+        self._rows, self._turn = RowsById(label, sizes.room, ids), StreamTurn(label)
+        self._copy = 0
+        self._picked = np.zeros(sizes.room, np.intp)
+        self._some: dict[int, StreamFrame] = {}
+        self._look()
+
+    def __repr__(self) -> str:
+        state = "" if self._turn.is_open else ", closed"
+        return f"<{self._label}: {len(self)} rows, room for {self.room}{state}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise CellgenError(
+            f"{self._label}: a stream holds addresses of this process's memory and can be neither "
+            f"pickled nor copied; save its states with to_bytes(), and restore them where they "
+            f"arrive",
+            code="kernel",
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows.order)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str | int) and name in self._rows.places
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def ids(self) -> tuple[Id, ...]:
+        """The names of the rows, in the order of the rows of x."""
+        return tuple(self._rows.order)
+
+    @property
+    def room(self) -> int:
+        """How many rows there may be."""
+        return self._sizes.room
+
+    @property
+    def block(self) -> int:
+        """The most steps of one ``run``."""
+        return self._sizes.block
+
+    # --- running ---
+
+    def step(self, x: Inputs, rows: Sequence[Id] | None = None) -> Array:
+        """Compute one step: x (B, ...) in the order of ``ids``; return the output (B, ...).
+
+        Where a cell has several inputs or statics, ``x`` is a dict of them by name. With ``rows``,
+        ids of rows that differ, these alone go on, x in their order: their states are gathered and
+        put back, for which small arrays are made. Raises ArgumentError; CellgenError where the
+        stream is closed, or another thread is using it.
+        """
+        self._turn.take("step")
+        try:
+            if rows is not None:
+                return self._go_on_some(x, rows)
+            return self._go_on(self._step_label, self._one, x)
+        finally:
+            self._turn.give()
+
+    def run(self, x: Inputs) -> Array:
+        """Compute up to ``block`` steps: x (T, B, ...); return the outputs (T, B, ...).
+
+        Statics are (B, ...). Raises as ``step``.
+        """
+        self._turn.take("run")
+        try:
+            return self._go_on(self._run_label, self._frame_of(x), x)
+        finally:
+            self._turn.give()
+
+    def _go_on(self, label: str, frame: StreamFrame, x: Inputs) -> Array:
+        frame.read(label, x)
+        if frame.rows:
+            frame.call(self._label, self._copy)
+            self._copy = 1 - self._copy
+        return frame.output
+
+    def _go_on_some(self, x: Inputs, rows: Sequence[Id]) -> Array:
+        """Compute one step of some rows, in the order in which they are named."""
+        places = self._rows.places_of("step", rows)
+        picked = self._picked[: len(places)]
+        picked[:] = places
+        frame = self._some.get(len(places))
+        if frame is None:
+            frame = self._some[len(places)] = StreamFrame(self._layers, 1, len(places), step=True)
+        frame.read(self._step_label, x)
+        if places:
+            for layer in self._layers:
+                layer.gather(self._copy, picked)
+            frame.call(self._label, SOME)
+            for layer in self._layers:
+                layer.scatter(self._copy, picked)
+        return frame.output
+
+    def _frame_of(self, x: Inputs) -> StreamFrame:
+        """The frame of as many steps as an input has, of a block where it is no array.
+
+        Raises ArgumentError for too many steps.
+        """
+        first = next(array for array in self._layers[0].inputs if array.over_time)
+        array = x.get(first.name) if isinstance(x, Mapping) else x
+        steps = len(array) if isinstance(array, np.ndarray) and array.ndim else self.block
+        frame = self._frames.get(steps)
+        if frame is not None:
+            return frame
+        if not 1 <= steps <= self.block:
+            shape = ", ".join(map(str, ("T", len(self), *first.units)))
+            raise ArgumentError(
+                f"{self._run_label}: {first.name} has {steps} steps, expected ({shape}) with T "
+                f"from 1 to {self.block}; cut it, or make the stream with a larger block"
+            )
+        self._frames[steps] = StreamFrame(self._layers, steps, len(self), step=False)
+        return self._frames[steps]
+
+    # --- rows ---
+
+    def join(self, name: Id) -> int:
+        """Give a row to an id, its states as they begin; return its place in x.
+
+        Raises ArgumentError: no id, one that is there, no room; CellgenError as ``step``.
+        """
+        self._turn.take("join")
+        try:
+            row = self._rows.add("join", name)
+            for layer in self._layers:
+                layer.begin(self._copy, row)
+            self._look()
+            return row
+        finally:
+            self._turn.give()
+
+    def leave(self, name: Id) -> None:
+        """Give up the row of an id; the last row takes its place, as ``ids`` then shows.
+
+        Raises ArgumentError for an id that has no row; CellgenError as ``step``.
+        """
+        self._turn.take("leave")
+        try:
+            row = self._rows.place("leave", name)
+            for layer in self._layers:
+                layer.move(self._copy, len(self) - 1, row)
+            self._rows.remove(name)
+            self._look()
+        finally:
+            self._turn.give()
+
+    def reset(self, name: Id | None = None) -> None:
+        """Let the states of a row be as they begin; of all rows where none is named.
+
+        Raises as ``leave``.
+        """
+        self._turn.take("reset")
+        try:
+            rows = slice(None) if name is None else self._rows.place("reset", name)
+            for layer in self._layers:
+                layer.begin(self._copy, rows)
+        finally:
+            self._turn.give()
+
+    def states(self, name: Id) -> tuple[dict[str, Array], ...]:
+        """Copy the states of a row, by name for each layer. Raises as ``leave``."""
+        self._turn.take("states")
+        try:
+            row = self._rows.place("states", name)
+            return tuple(
+                {state: array[row].copy() for state, array in own.items()}
+                for own in self._snapshot().states
+            )
+        finally:
+            self._turn.give()
+
+    def _look(self) -> None:
+        """Make the frames of one step and of a whole block for as many rows as there are."""
+        self._some.clear()
+        self._one = StreamFrame(self._layers, 1, len(self), step=True)
+        self._frames = {self.block: StreamFrame(self._layers, self.block, len(self), step=False)}
+
+    # --- saving ---
+
+    def save(self, file: str | Path | IO[bytes]) -> None:
+        """Write ids and states as an .npz, which ``restore`` reads. Raises OSError, CellgenError.
+
+        Weights are not among them.
+        """
+        saved.write(file, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return what ``save`` writes. Raises CellgenError as ``step``."""
+        self._turn.take("to_bytes")
+        try:
+            return saved.as_bytes(self._snapshot())
+        finally:
+            self._turn.give()
+
+    def restore(self, source: str | Path | IO[bytes] | bytes) -> None:
+        """Take over ids and states that ``save`` or ``to_bytes`` gave, in place of those here.
+
+        Raises ArgumentError: no saved stream, one of another cell, version of its equations, dtype
+        or dimensions, more rows than there is room for; OSError; CellgenError as ``step``.
+        """
+        label = f"{self._label}.restore"
+        self._turn.take("restore")
+        try:
+            snapshot = saved.read(label, source)
+            saved.require_same(label, snapshot, self._snapshot(), self.room)
+            for layer, states in zip(self._layers, snapshot.states, strict=True):
+                for own, state in zip(layer.copies[self._copy], states.values(), strict=True):
+                    own[: len(snapshot.ids)] = state
+            self._rows = RowsById(self._label, self.room, snapshot.ids)
+            self._look()
+        finally:
+            self._turn.give()
+
+    def _snapshot(self) -> saved.Snapshot:
+        """Ids and views of the states, as they are."""
+        states = tuple(
+            {n: a[: len(self)] for n, a in zip(p.names, p.copies[self._copy], strict=True)}
+            for p in self._layers
+        )
+        first = self._layers[0]
+        return saved.Snapshot(first.cell, first.digest, self.ids, states)
+
+    def close(self) -> None:
+        """Let nothing use the stream any more; it may be closed twice."""
+        self._turn.close()
