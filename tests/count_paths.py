@@ -109,9 +109,7 @@ COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 def c_files() -> list[str]:
     """The files of C whose functions a forward pass over time can reach."""
     bodies: dict[str, list[tuple[str, str]]] = {}
-    for path in (CELL, *sorted(INCLUDE.glob("*.[hc]"))):
-        if "cuda" in path.name:
-            continue
+    for path in _included():
         text = COMMENT.sub(" ", path.read_text(encoding="utf-8"))
         for found in FUNCTION.finditer(text):
             name = str(path.relative_to(ROOT))
@@ -128,6 +126,19 @@ def c_files() -> list[str]:
             files.add(file)
             waiting += [called for called in re.findall(r"\w+", body) if called in bodies]
     return sorted(files)
+
+
+def _included() -> list[Path]:
+    """The files that a kernel is compiled from: its own, the driver's, and what they include."""
+    waiting, found = [CELL, *sorted(INCLUDE.glob("*.c"))], list[Path]()
+    while waiting:
+        path = waiting.pop(0)
+        if path in found or not path.exists():
+            continue
+        found.append(path)
+        names = re.findall(r'#include "(\w+[\w.]*)"', path.read_text(encoding="utf-8"))
+        waiting += [folder / name for name in names for folder in (path.parent, INCLUDE)]
+    return found
 
 
 def _block(text: str, start: int) -> str:

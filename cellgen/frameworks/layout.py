@@ -18,18 +18,13 @@ from cellgen.runtime.abi import (
     axis_terms,
     terms_length,
 )
-from cellgen.runtime.call.arguments import has_steps
 from cellgen.runtime.call.dimensions import Binding, bindings, states_last
 from cellgen.runtime.call.faults import RANK, SHAPE, Fault, origin_text, sentence, shape_text
-from cellgen.runtime.call.stored import FLOAT16, STORED
+from cellgen.runtime.call.signature import lengths_of
 from cellgen.runtime.options import NONE, Options
 
 Terms: TypeAlias = tuple[tuple[tuple[int, str], ...], ...]
 """A shape: for every axis its terms, a factor and a dimension (``""``: 1) each."""
-
-STEPS_SHOWN, CHECKPOINTS = "T shown", "T kept"
-"""Lengths that follow from T and the options of a call: of outputs of every so many-th step, and
-how many checkpoints there are."""
 
 
 class UntoldError(Exception):
@@ -89,17 +84,15 @@ class TensorLayout:
     ) -> tuple[int, ...]:
         """The shape of a gradient; of a weight, row by row, (B, ...), where a call asks for it."""
         shape = self.shape(item.name, sizes)
-        return (sizes["B"], *shape) if per_row and row_axis(item) is None else shape
+        return (sizes["B"], *shape) if per_row and item.is_weight else shape
 
     def sizes(self, theta: Sequence[Shaped]) -> dict[str, int]:
         """Tell the dimensions from arrays whose ranks are right."""
         sizes: dict[str, int] = {}
         for one in self.bindings:
             sizes[one.dim] = one.size(theta[one.argument].shape[one.axis], sizes)
-        if self.options.every != 1:
-            sizes[STEPS_SHOWN] = sizes["T"] // self.options.every
-        if self.options.checkpoint:
-            sizes[CHECKPOINTS] = _checkpoints(sizes["T"], self.options.checkpoint)
+        if self.options is not NONE:
+            sizes.update(lengths_of(self.options, sizes["T"]))
         return sizes
 
     def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
@@ -162,23 +155,6 @@ class TensorLayout:
         origins = {dim: origin_text(told.name, told) for dim, told in origin.items()}
         fault = Fault(SHAPE, item, item.name, tuple(shape), 0, sizes, origins)
         return sentence(self.where, fault)
-
-
-def _checkpoints(steps: int, segment: int) -> int:
-    """How many states are kept; a number of steps that is a symbol is at least 1."""
-    return (steps - 1) // segment if not isinstance(steps, int) or steps else 0
-
-
-def kept_element(item: Argument, element: str, *, checkpoint: bool) -> str:
-    """The type of what a forward pass in C keeps of arrays of a type; ``checkpoint``: of those.
-
-    Of 16 bits, gates are kept in float16, states at checkpoints in float32.
-    """
-    if element not in STORED:
-        return element
-    if checkpoint or not has_steps(item):
-        return "float32"
-    return FLOAT16 if item.bounded else element
 
 
 def outputs_of(options: Options) -> tuple[str, ...] | None:

@@ -16,10 +16,11 @@ from typing import TypeVar
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
-from cellgen.frameworks.layout import CHECKPOINTS, STEPS_SHOWN, TensorLayout, outputs_of
+from cellgen.frameworks.layout import TensorLayout, outputs_of
 from cellgen.runtime.abi import Argument, axis_terms
 from cellgen.runtime.call.arguments import as_steps
 from cellgen.runtime.call.checkpoints import StepBytes, kept_items, limit_bytes, segment_steps
+from cellgen.runtime.call.signature import CHECKPOINTS, signature
 from cellgen.runtime.call.stored import BFLOAT16
 from cellgen.runtime.numbers import ALL
 from cellgen.runtime.options import BF16, BY_TYPE, FULL, INT8, ROWS, Options
@@ -130,16 +131,13 @@ def showing(layout: Kind, options: Options, *, skips: bool) -> Kind:
 
 @functools.lru_cache(maxsize=1024)
 def _showing(layout: Kind, options: Options) -> Kind:
-    unformed = hidden(layout, options)
-    outputs = tuple(
-        _shown(item, options) for k, item in enumerate(layout.outputs) if not unformed >> k & 1
-    )
-    named = {f"d_{item.name}": item for item in outputs}
-    upstream = tuple(
-        replace(item, shape=named[item.name].shape)
-        for item in layout.upstream
-        if item.name in named
-    )
+    unformed, last = hidden(layout, options), options.last_only
+    results = signature(layout.forward, options.every, last=last).results
+    given = signature(layout.backward, options.every, last=last).arguments
+    formed = enumerate(item for item in results if not item.saved)
+    outputs = tuple(item for k, item in formed if not unformed >> k & 1)
+    named = {f"d_{item.name}" for item in outputs}
+    upstream = tuple(item for item in given if item.optional and item.name in named)
     saved = layout.saved
     if options.checkpoint:
         saved = tuple(
@@ -156,13 +154,6 @@ def _showing(layout: Kind, options: Options) -> Kind:
         terms={**layout.terms, **terms},
         options=options,
     )
-
-
-def _shown(item: Argument, options: Options) -> Argument:
-    if not item.over_time or (options.every == 1 and not options.last_only):
-        return item
-    units = item.shape[1:]
-    return replace(item, shape=units if options.last_only else (STEPS_SHOWN, *units))
 
 
 # --- options as a caller states them ----------------------------------------------------------

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from cellgen.frameworks.layout import TensorLayout, kept_element, row_axis
+from cellgen.frameworks.layout import TensorLayout, row_axis
 from cellgen.frameworks.shown import (
     ON_TENSORS,
     formed,
@@ -31,6 +31,7 @@ from cellgen.frameworks.shown import (
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.signature import kept_element
 from cellgen.runtime.numbers import NUMBERED, USUAL, as_numbers
 from cellgen.runtime.options import Options
 

@@ -138,26 +138,39 @@ static void fill_words(call *one)
     }
 }
 
+/* Look at checkpoints: whether they are those that the forward pass makes, of their shapes. */
+static int place_checkpoints(call *one)
+{
+    const cellgen_signature *forward = forward_of(one);
+    const int skips = one->table[0] || one->table[1] || one->table[2];
+    const cellgen_value *held[MOST_MEMBERS];
+    int64_t shape[CG_AXES + 1];
+    if (!forward || forward->members > MOST_MEMBERS || one->checkpoints > MOST_CHECKPOINTS ||
+        cg_checkpoints_of(forward, skips, held) != one->checkpoints)
+        return disagrees(one);
+    for (int64_t k = 0; k < one->checkpoints; ++k) {
+        const XLA_FFI_Buffer *buffer = one->checkpoint[k];
+        const int64_t rank = cg_checkpoint_shape(one->cell, held[k], one->say.checkpoint, one->size, shape);
+        if (!buffer || buffer->dtype != one->type || buffer->rank != rank ||
+            memcmp(buffer->dims, shape, (size_t)rank * sizeof *shape))
+            return disagrees(one);
+        one->checkpoint_at[k] = buffer->data;
+    }
+    return 1;
+}
+
 /* Put checkpoints into the options, and for a backward pass what it runs forward once more; 0: they are wrong. */
 static int fill_checkpoints(call *one, cellgen_options *options)
 {
     const XLA_FFI_CallFrame *frame = one->frame;
     const XLA_FFI_Array *again = attribute(frame, "again", XLA_FFI_AttrType_ARRAY);
-    const int64_t steps = size_named(one, "T"), kept = steps > 0 ? (steps - 1) / one->say.checkpoint : 0;
     const cellgen_signature *forward = forward_of(one);
-    if (!one->checkpoints)
-        return disagrees(one);
-    for (int64_t k = 0; k < one->checkpoints; ++k) {
-        const XLA_FFI_Buffer *buffer = k < MOST_CHECKPOINTS ? one->checkpoint[k] : NULL;
-        if (!buffer || buffer->dtype != one->type || buffer->rank < 2 || buffer->dims[0] != kept ||
-            buffer->dims[1] != size_named(one, "B"))
-            return disagrees(one);
-        one->checkpoint_at[k] = buffer->data;
-    }
+    if (!place_checkpoints(one))
+        return 0;
     options->checkpoints = one->checkpoint_at;
     if (!again)
         return 1;
-    if (!forward || forward->members > MOST_MEMBERS || !is_numbers(again, frame->args.size))
+    if (!is_numbers(again, frame->args.size))
         return disagrees(one);
     memset(one->stored_again, 0, (size_t)forward->members);
     for (int64_t m = 0; m < forward->members; ++m)
@@ -170,10 +183,7 @@ static int fill_checkpoints(call *one, cellgen_options *options)
         one->again[at] = word_of(one, &forward->member[at], buffer);
         one->stored_again[at] = (unsigned char)(has_steps(one, &forward->member[at]) ? narrow(buffer) : 0);
     }
-    one->options_again = *options;
-    one->options_again.window = one->options_again.checkpoint = one->options_again.every = 0;
-    one->options_again.partial = one->options_again.per_row = 0;
-    one->options_again.checkpoints = NULL;
+    one->options_again = cg_options_again(options);
     one->options_again.stored = one->is_narrow ? one->stored_again : NULL;
     memset(one->again + forward->members, 0, 3 * sizeof *one->again);
     one->again[forward->members + 3] = (uint64_t)(uintptr_t)&one->options_again;
@@ -235,10 +245,7 @@ static const char *meaning(int code)
 /* Name the first row whose length is none. */
 static void say_length(call *one, const int64_t *lengths)
 {
-    const int64_t rows = size_named(one, "B"), steps = size_named(one, "T");
-    int64_t row = 0;
-    while (row + 1 < rows && lengths[row] >= 0 && lengths[row] <= steps)
-        ++row;
+    const int64_t steps = size_named(one, "T"), row = cg_wrong_length(lengths, size_named(one, "B"), steps);
     wrong(one, "%s.%s: lengths[%lld] is %lld, expected 0 to T = %lld; shorten it or pass longer arrays",
           one->cell->name, one->function->name, (long long)row, (long long)lengths[row],
           (long long)steps);
@@ -309,6 +316,10 @@ CELLGEN_EXPORT XLA_FFI_Error *cellgen_call(XLA_FFI_CallFrame *frame)
     one.lengths = NULL;
 #define TAKE(name, usual) one.say.name = number(frame, #name, usual);
     CELLGEN_EACH_NUMBER(TAKE)
+    if (cg_wrong_numbers(&one.say)) {
+        wrong(&one, "%s", cg_wrong_numbers(&one.say));
+        return refuse(&one, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    }
     one.checkpoints = one.wides = 0;
     one.is_narrow = 0;
     one.numbers = (memory){NULL, 0};

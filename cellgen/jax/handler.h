@@ -12,10 +12,8 @@
 #include <string.h>
 
 #include "cellgen.h"
-#include "cellgen_bind.h"
-#include "cellgen_descriptor.h"
 #include "cellgen_half.h"
-#include "cellgen_numbers.h"
+#include "cellgen_signature.h"
 #include "xla/ffi/api/c_api.h"
 
 #define MOST_MEMBERS 2048

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from cellgen.frameworks.shown import is_last
 from cellgen.jax.calls import JaxCall
+from cellgen.runtime.call.signature import part_of
 
 
 def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
@@ -19,7 +20,7 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
     saving = call.saving
     if call == saving:
         return list(outputs)
-    given, every = iter(outputs), call.options.every
+    given, steps = iter(outputs), part_of(call.options, saving.options)
     shown = []
     for place, item in enumerate(call.known.layout.outputs):
         if saving.hidden >> place & 1:
@@ -31,8 +32,8 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
             found = last_step(
                 found, dict(zip(call.tables, tables, strict=True)), call.options.reverse
             )
-        elif item.over_time and every != saving.options.every:
-            found = found[every - 1 :: every]
+        elif item.over_time and steps is not None:
+            found = found[steps]
         shown.append(found)
     return shown
 

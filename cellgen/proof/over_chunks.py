@@ -26,7 +26,7 @@ from cellgen.program.identity import once_for_each
 from cellgen.program.interpret import interpret, shape_sizes
 from cellgen.program.ssa import Program
 from cellgen.proof.over_time import Sequence as Steps
-from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.options import NONE, Options
 
 Arrays = dict[str, Array]

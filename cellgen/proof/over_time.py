@@ -20,7 +20,7 @@ from cellgen.program.identity import once_for_each
 from cellgen.program.interpret import STEP, interpret
 from cellgen.program.ssa import Program
 from cellgen.proof.rounding import Nudge, largest, scales_of
-from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options, taken_by
 

@@ -20,8 +20,9 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.layout import outputs_of
 from cellgen.frameworks.shown import OUTPUT_OPTIONS, is_in_bf16, is_last
+from cellgen.runtime.call.signature import part_of
 from cellgen.runtime.call.stored import element_name
-from cellgen.runtime.options import BY_TYPE, Options
+from cellgen.runtime.options import BY_TYPE, NONE, Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.chunks.rows import valid_steps
 from cellgen.torch.devices import ANYWHERE
@@ -221,7 +222,7 @@ def run(
     learning = frozenset(layout.theta[place].name for place in layout.learns)
     found = None
     if not (narrow or reverse or any(table is not None for table in tables)):
-        found = _launched(known, cell, theta, sizes, every, learning)
+        found = _launched(known, cell, theta, sizes, own, learning)
     if found is None:
         found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
     shown, last = found
@@ -239,7 +240,7 @@ def _launched(
     cell: ChunkedCell,
     theta: Sequence[Tensor],
     sizes: Mapping[str, int],
-    every: int,
+    options: Options,
     learning: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
     """Outputs over time and final states by kernels of a device; None where there are none."""
@@ -258,7 +259,8 @@ def _launched(
     read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]
     results = dict(zip(launch.results, Launched.apply(launch, *read), strict=True))
     timed = {item.name for item in layout.outputs if item.over_time}
-    outputs = {n: t if every == 1 else t[every - 1 :: every] for n, t in results.items()}
+    steps = part_of(options, NONE)
+    outputs = {n: t if steps is None else t[steps] for n, t in results.items()}
     return {n: outputs[n] for n in results if n in timed}, {
         n: results[n] for n in results if n not in timed
     }

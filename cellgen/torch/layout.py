@@ -14,9 +14,9 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.frameworks import layout as frameworks
-from cellgen.frameworks.layout import kept_element
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.faults import shape_text
+from cellgen.runtime.call.signature import kept_element
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.options import BF16
 from cellgen.torch.devices import PLACES, TensorPlace

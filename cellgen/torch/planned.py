@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cellgen.frameworks.shown import is_last, joined, when_plain, when_saving
+from cellgen.runtime.call.signature import part_of
 from cellgen.runtime.options import Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.chunks.rows import valid_steps
@@ -62,9 +63,8 @@ class Planned:
             return None
         if self._is_last:
             return last_step(found, tables, call.options.reverse)
-        if call.options.every != wanted.every:
-            return found[wanted.every - 1 :: wanted.every]
-        return found
+        steps = part_of(wanted, call.options)
+        return found if steps is None else found[steps]
 
 
 def planned(call: Call, wanted: Options | None) -> Planned:

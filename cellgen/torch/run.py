@@ -16,6 +16,7 @@ from torch import Tensor
 from cellgen.frameworks.shown import ON_TENSORS, is_last, showing, with_products
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.raw import RawFunction
+from cellgen.runtime.call.signature import once_more
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.numbers import c_numbers
@@ -201,8 +202,7 @@ class HostRunner(Runner):
         held = _tables(options, self._strides(again, own) if apart else None)
         if given.like.dtype in STORED:
             held["stored"] = stored_of(own.arrays, again.members)
-        once_more = replace(options, window=0, every=1, outputs=None, checkpoint=0, per_row=False)
-        settings = _settings(again, once_more, held, {}, given.like.dtype)
+        settings = _settings(again, once_more(options), held, {}, given.like.dtype)
         struct = ctypes.create_string_buffer(again.struct(words, settings))
         keep += (settings, held, struct)
         return named | {"forward": ctypes.addressof(struct)}

@@ -27,40 +27,39 @@ static void *scalar_word(const Run *run, Tensor tensor)
 }
 
 /* A result: its address, NULL where it is not formed, and what it holds (cellgen_stored). Of the last step alone, (B, ...), it starts at zero. */
-static void *make_result(Run *run, const Member *member, int saves, unsigned char *stored)
+static void *make_result(Run *run, int m, int saves, unsigned char *stored)
 {
+    const Member *member = &run->function->member[m];
     const cellgen_value *value = member->value;
-    const int is_wanted = run->wanted < 0 || (run->wanted >> member->number & 1);
-    const int is_saved = (value->flags & CELLGEN_VALUE_SAVED) != 0;
-    const int is_output = run->function == &run->cell->forward && !is_saved;
+    const int is_wanted = run->wanted < 0 || (run->wanted >> member->number & 1); /* in the order of theta */
+    const cg_result result = cg_result_of(run->function->signature, m, &run->say, saves, is_wanted ? -1 : 0);
+    const int is_one_step = run->is_step && value->flags & CELLGEN_VALUE_OVER_TIME;
+    const int is_timed = cg_has_steps(value, &result.change, run->cell->steps) && !is_one_step;
     void *word = NULL;
     if (run->is_step && run->function == &run->cell->forward && value->role != CELLGEN_ROLE_FINAL)
         return saves ? run->kept_at + run->kept_offset[member->number] : NULL;
-    if (is_output && !(run->say.outputs >> member->number & 1))
+    if (!result.is_formed)
         return NULL;
-    if (is_wanted ? is_saved && (!saves || run->say.checkpoint) : (value->flags & CELLGEN_VALUE_OPTIONAL) != 0)
-        return NULL;
-    const cg_view view = {value, cg_change_of(value, &run->say), 0, NULL};
-    const int64_t is_last = is_output && view.change.last_step, by_row = view.change.by_row;
-    const int64_t first = is_last || (run->is_step && (value->flags & CELLGEN_VALUE_OVER_TIME));
-    const int64_t before = by_row || has_layer(run, member);
-    const int is_timed = has_steps(run, value) && !first;
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
-    int64_t sizes[AXES + 1] = {by_row ? run->dims[1] : 1}, count = run->is_double ? sizeof(double) : sizeof(float);
-    for (int64_t k = first; k < value->axes; ++k)
-        count *= sizes[before + k - first] = cg_view_length(&view, k, run->dims);
-    Tensor made = make(run, before + value->axes - first, sizes, dtype);
+    const int before = has_layer(run, member);
+    int64_t sizes[CG_AXES + 2] = {1}, count = run->is_double ? sizeof(double) : sizeof(float);
+    int64_t *length = sizes + before, rank = cg_shape_of(run->cell->cell, value, result.change, run->dims, length);
+    if (is_one_step)
+        memmove(length, length + 1, (size_t)(rank -= 1) * sizeof *length);
+    for (int64_t k = 0; k < rank; ++k)
+        count *= length[k];
+    Tensor made = make(run, before + rank, sizes, dtype);
     if (made == NULL)
         return NULL;
     aoti_torch_get_data_ptr(made, &word);
     if (count == 0)
         word = run; /* torch has no address of nothing, by which a kernel knows a result that is not formed */
-    else if (is_last)
+    else if (result.change.last_step)
         memset(word, 0, (size_t)count);
     if (!is_wanted)
         own(run, made);
     run->result[member->number] = is_wanted ? made : NULL;
-    run->is_wide[member->number] = run->narrow && !is_timed && !is_saved;
+    run->is_wide[member->number] = run->narrow && !is_timed && !(value->flags & CELLGEN_VALUE_SAVED);
     *stored = (unsigned char)(is_timed ? kind_of(run, member) : CELLGEN_STORED_REAL);
     return word;
 }
@@ -123,7 +122,7 @@ static void fill(Run *run, int saves)
             break;
         case UPSTREAM: tensor = run->upstream[member->number]; break;
         case SCALAR: memcpy(&word, &run->scalar[member->number], sizeof word); break;
-        case RESULT: word = make_result(run, member, saves, &run->stored[m]); break;
+        case RESULT: word = make_result(run, m, saves, &run->stored[m]); break;
         }
         if (tensor != NULL) {
             word = value->role == CELLGEN_ROLE_SCALAR ? scalar_word(run, tensor) : address(run, tensor, member);
@@ -140,28 +139,18 @@ static void fill(Run *run, int saves)
 
 /* --- checkpoints --------------------------------------------------------------------------------- */
 
-/* The shape of one of the arrays of checkpoints, (checkpoints, B, ...); its rank. */
-static int64_t shape_of_checkpoint(const Run *run, int number, int64_t *sizes)
-{
-    const cellgen_value *value = run->cell->state[number];
-    const int64_t first = number >= run->cell->states; /* outputs over time have a step each */
-    sizes[0] = run->dims[0] > 0 ? (run->dims[0] - 1) / run->say.checkpoint : 0;
-    for (int64_t k = first; k < value->axes; ++k)
-        sizes[k + 1 - first] = length(value->axis[k], run->dims);
-    return value->axes + 1 - first;
-}
-
 /* Make the arrays of checkpoints, or take those that the forward pass made. */
 static void place_checkpoints(Run *run, Tensor *given, int count)
 {
-    const int wanted = run->cell->states + (run->skips ? run->cell->held : 0);
+    const int wanted = (int)(run->skips ? run->cell->most : run->cell->always);
     if (given != NULL && count != wanted) {
         fail(run, "cellgen: another number of kept tensors, expected the checkpoints of save=True");
         return;
     }
     for (int k = 0; k < wanted && run->fault == NULL; ++k) {
-        int64_t sizes[AXES + 1], rank = 0, *found = NULL;
-        const int64_t axes = shape_of_checkpoint(run, k, sizes);
+        int64_t sizes[CG_AXES + 1], rank = 0, *found = NULL;
+        const int64_t axes = cg_checkpoint_shape(run->cell->cell, run->cell->held[k], run->say.checkpoint,
+                                                 run->dims, sizes);
         const int32_t own_dtype = run->narrow ? aoti_torch_dtype_float32() : run->dtype;
         int32_t dtype = -1;
         _Bool dense = 1;
@@ -216,10 +205,7 @@ static Again *fill_again(Run *run, const cellgen_options *options)
         again->word[m] = word;
     }
     span(run, run->dims[1], 1), span(run, run->dims[1], 1); /* of mask and reset */
-    again->options = *options;
-    again->options.window = again->options.checkpoint = again->options.every = 0;
-    again->options.partial = again->options.per_row = 0;
-    again->options.checkpoints = NULL;
+    again->options = cg_options_again(options);
     again->options.strides = run->is_apart ? again->strides : NULL;
     again->options.stored = run->narrow ? again->stored : NULL;
     void *const tail[] = {NULL, NULL, NULL, &again->options};
@@ -232,10 +218,7 @@ static Again *fill_again(Run *run, const cellgen_options *options)
 static void fail_length(Run *run, const int64_t *lengths)
 {
     static _Thread_local char text[256];
-    const int64_t steps = run->dims[0];
-    int64_t row = 0;
-    while (row + 1 < run->dims[1] && lengths[row] >= 0 && lengths[row] <= steps)
-        ++row;
+    const int64_t steps = run->dims[0], row = cg_wrong_length(lengths, run->dims[1], steps);
     snprintf(text, sizeof text,
              "%.100s.%s: lengths[%lld] is %lld, expected 0 to T = %lld; shorten it or pass longer tensors",
              run->cell->cell->name, run->function->signature->name, (long long)row,
@@ -304,10 +287,8 @@ static void finish(Run *run, Value *stack)
 /* Look at the numbers of a call. */
 static void check_numbers(Run *run)
 {
-    if (run->say.every < 1 || run->say.checkpoint < 0)
-        fail(run, "cellgen: every is less than 1, or checkpoint less than 0");
-    if (run->say.products > CELLGEN_PRODUCTS_BF16 || run->say.per_row > 1)
-        fail(run, "cellgen: products are in int8, or per_row gives norms: calls of frameworks have neither");
+    if (cg_wrong_numbers(&run->say) != NULL)
+        fail(run, cg_wrong_numbers(&run->say));
 }
 
 /* The numbers among the arguments that both operators end with. */

@@ -10,9 +10,7 @@
 #include <string.h>
 
 #include "cellgen.h"
-#include "cellgen_bind.h"
-#include "cellgen_descriptor.h"
-#include "cellgen_numbers.h"
+#include "cellgen_signature.h"
 
 typedef uint64_t Value; /* what the stack of an operator holds: a handle, or a number's bits */
 typedef void *Tensor;
@@ -74,8 +72,8 @@ typedef struct Cell {
     int theta, scalars, outputs, saved, upstream;
     int64_t steps; /* the number of the dimension T */
     const cellgen_value **shape; /* of theta; NULL where no function reads one */
-    const cellgen_value **state; /* final states, then outputs that are none: what checkpoints hold */
-    int states, held;
+    const cellgen_value **held; /* what checkpoints hold: first what they always do */
+    int64_t always, most;
     int *is_gate; /* of outputs and saved arrays: 16 bits of it are float16 */
     int *is_operand; /* of theta: a weight that products alone read */
     int *output_of; /* for each upstream gradient the number of its output */

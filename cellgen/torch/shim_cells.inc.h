@@ -43,41 +43,23 @@ static int describe(Function *function, const Cell *cell, const char *name, cons
             member->source = from[k].source;
             member->number = place(value->name, from[k].names, from[k].count);
         }
-        if (member->number < 0)
-            return 3;
+        if (member->number < 0 || (!first && kept == NULL && member->number != m - signature->arguments))
+            return 3; /* bits of outputs are by numbers of the descriptor */
         if (member->source == THETA)
             cell->shape[member->number] = value;
     }
     return 0;
 }
 
-/* Whether a value is the final state that an output over time ends in: `of` it is the state before the first step,
- * and its name that of the output and what says so. */
-static int ends_in(const cellgen_value *output, const cellgen_value *final)
+/* Note what checkpoints hold. */
+static int note_held(Cell *cell)
 {
-    const size_t length = strlen(output->name);
-    return final->role == CELLGEN_ROLE_FINAL && strncmp(final->name, output->name, length) == 0 &&
-           strcmp(final->name + length, "_last") == 0;
-}
-
-/* Note what checkpoints hold: final states in order, then outputs over time that are no states. */
-static int note_states(Cell *cell)
-{
-    const Function *forward = &cell->forward;
-    cell->state = calloc((size_t)forward->members + 1, sizeof *cell->state);
-    if (cell->state == NULL)
+    const cellgen_signature *forward = cell->forward.signature;
+    cell->held = calloc((size_t)forward->members + 1, sizeof *cell->held);
+    if (cell->held == NULL)
         return 2;
-    for (int turn = 0; turn < 2; ++turn)
-        for (int m = 0; m < forward->members; ++m) {
-            const cellgen_value *value = forward->member[m].value;
-            int is_state = value->role == CELLGEN_ROLE_FINAL;
-            if (forward->member[m].source != RESULT || value->flags & CELLGEN_VALUE_SAVED)
-                continue;
-            for (int other = 0; other < forward->members && turn; ++other)
-                is_state |= ends_in(value, forward->member[other].value);
-            if (turn == 0 ? is_state : !is_state)
-                cell->state[cell->states + cell->held] = value, *(turn ? &cell->held : &cell->states) += 1;
-        }
+    cell->always = cg_checkpoints_of(forward, 0, NULL);
+    cell->most = cg_checkpoints_of(forward, 1, cell->held);
     return 0;
 }
 
@@ -126,7 +108,7 @@ int cellgen_torch_add(const char *text, const cellgen_cell *of, const int64_t *c
         if (!code && cell->output_of[k] < 0)
             code = 3;
     }
-    code = code ? code : note_states(cell);
+    code = code ? code : note_held(cell);
     if (code)
         return code;
     pthread_mutex_lock(&lock);

@@ -1,51 +1,14 @@
-/* A call of a kernel from arrays as they are: which results it has, of which shapes (`cg_result_of`, `cg_shape_of`),
- * whether a kernel can read what it is given, and the words of its struct (`cg_check`, `cg_prepare`). A door to a library of
- * arrays adds views (`cg_add`), gives memory by a callback, and calls `entry->call` itself. Needs the descriptor of a
- * cell and the options of a call as numbers. What is refused here is told by a number; who has words for it looks at
- * the call again. C99 and C++. */
+/* A call of a kernel from arrays as they are: whether a kernel can read what it is given, and the words of its
+ * struct (`cg_check`, `cg_prepare`), by what cellgen_signature.h says of its results. A door to a library of arrays
+ * adds views (`cg_add`), gives memory by a callback, and calls `entry->call` itself. Needs the descriptor of a cell
+ * and the options of a call as numbers. What is refused here is told by a number; who has words for it looks at the
+ * call again. C99 and C++. */
 #ifndef CELLGEN_CALL_H
 #define CELLGEN_CALL_H
 
-#include "cellgen_bind.h"
+#include "cellgen_signature.h"
 
-enum { CG_MOST_MEMBERS = 512, CG_AXES = CELLGEN_VALUE_AXES + 1 };
-
-/* A result: whether a call forms it, and what options change of its shape. */
-typedef struct {
-    int is_formed;
-    cg_change change;
-} cg_result;
-
-/* Say it of a member that is written, by its number. `wanted`: bits of results by their number, -1: all. One that is
- * not wanted is formed all the same where others follow from it. */
-static inline cg_result cg_result_of(const cellgen_signature *function, int64_t member, const cellgen_numbers *say,
-                                     int saves, int64_t wanted)
-{
-    const cellgen_value *value = &function->member[member];
-    const int64_t number = member - function->arguments;
-    const int is_small = number < 63;
-    cg_result result = {1, cg_change_of(value, say)};
-    if (value->flags & CELLGEN_VALUE_SAVED)
-        result.is_formed = saves && !say->checkpoint;
-    else if (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_FINAL)
-        result.is_formed = is_small ? (int)(say->outputs >> number & 1) : say->outputs == -1;
-    else if (value->flags & CELLGEN_VALUE_OPTIONAL)
-        result.is_formed = is_small ? (int)(wanted >> number & 1) : 1;
-    return result;
-}
-
-/* The lengths of an array of a call; their number. */
-static inline int64_t cg_shape_of(const cellgen_cell *cell, const cellgen_value *value, cg_change change,
-                                  const int64_t *size, int64_t *length)
-{
-    const cg_view view = {value, change, 0, NULL};
-    int64_t rank = 0;
-    if (change.by_row)
-        length[rank++] = size[cg_dim_named(cell, "B")];
-    for (int64_t axis = change.last_step; axis < value->axes; ++axis)
-        length[rank++] = cg_view_length(&view, axis, size);
-    return rank;
-}
+enum { CG_MOST_MEMBERS = 512 };
 
 /* How many elements; as a number that cannot overflow. */
 static inline double cg_count(int64_t rank, const int64_t *length)

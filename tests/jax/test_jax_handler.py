@@ -75,6 +75,50 @@ def test_a_program_that_does_not_fit_the_cell_is_refused(
         program(**changes)
 
 
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        ({"every": np.int64(0)}, "every is less than 1, or checkpoint less than 0"),
+        ({"checkpoint": np.int64(-1)}, "every is less than 1, or checkpoint less than 0"),
+        ({"products": np.int64(2)}, "products are in int8, or per_row gives norms"),
+        ({"per_row": np.int64(2)}, "products are in int8, or per_row gives norms"),
+    ],
+)
+def test_options_that_no_call_of_a_framework_has_are_refused(
+    number: dict[str, object], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        program(**number)
+
+
+def checkpointed(*shapes: tuple[int, ...]) -> list[jax.Array]:
+    """A forward pass that keeps the state before every step but the first, in arrays of shapes."""
+    given = drawn(function("elman"))
+    dtype = jnp.asarray(given["x"]).dtype
+    results = [jax.ShapeDtypeStruct(s, dtype) for s in ((3, 2, 3), (2, 3), *shapes)]
+    call = jax.ffi.ffi_call(cellgen.jax.TARGET, results)
+    numbers = [5, 6, *(-10 - k for k in range(len(shapes)))]
+    found = call(
+        *(given[name] for name in NAMES),
+        cell="elman",
+        digest=ELMAN.digest,
+        function="sequence_forward",
+        operands=np.arange(5, dtype=np.int32),
+        results=np.array(numbers, np.int32),
+        checkpoint=np.int64(1),
+    )
+    return [array.block_until_ready() for array in found]
+
+
+def test_checkpoints_have_every_axis_that_a_kernel_writes() -> None:
+    h, _, kept = checkpointed((2, 2, 3))
+    np.testing.assert_array_equal(kept, h[:2])
+    wrong = [(2, 2, 1)], [(2, 2)], [(1, 2, 3)], [(2, 2, 3, 1)], [(2, 2, 3)] * 2, []
+    for shapes in wrong:
+        with pytest.raises(Exception, match="operands are not those of this function"):
+            checkpointed(*shapes)
+
+
 def test_integers_are_refused() -> None:
     whole = {name: np.ones(a.shape, np.int32) for name, a in drawn(function("elman")).items()}
     with pytest.raises(Exception, match="found arrays of XLA's type 4, expected float32, float64"):

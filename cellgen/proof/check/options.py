@@ -31,7 +31,7 @@ from cellgen.proof.over_time import (
     truth_over_time,
 )
 from cellgen.proof.per_row import row_errors
-from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options
 

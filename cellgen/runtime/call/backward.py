@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_steps, check_call, take_out
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.checkpoints import Checkpoints
@@ -18,12 +18,12 @@ from cellgen.runtime.call.frameworks import adopt, has_foreign, saved_as_numpy
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.narrow import narrow_element, narrowed
-from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.over_time import TimeFunction, by_c, qualname
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import OF_RUN, ForwardRun, Saved, stated_of
 from cellgen.runtime.call.settings import checked_options, number_of, read_flags
+from cellgen.runtime.call.signature import NORMS, ROWS_APART, of_steps, signature
 from cellgen.runtime.call.stored import NUMBERS
 from cellgen.runtime.call.truncation import tables_of, truncated
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
@@ -200,8 +200,8 @@ class SequenceBackward(TimeFunction):
         """This function with the shapes that its results have row by row."""
         norms = bool(number_of(self.__qualname__, ROWS["per_row"], mode) > 1)
         if norms not in self._variants:
-            results = tuple(_of_rows(item, norms=norms) for item in self.function.results)
-            made = SequenceBackward(self._kernel, replace(self.function, results=results))
+            of_rows = signature(self.function, per_row=NORMS if norms else ROWS_APART)
+            made = SequenceBackward(self._kernel, of_rows)
             made._mode = True
             self._variants[norms] = made
         return self._variants[norms]
@@ -243,7 +243,7 @@ class SequenceBackward(TimeFunction):
                 swap_time_and_batch(over_time, arguments),
                 swap_time_and_batch(over_time, results),
             )
-        checked = check_call(where, interface_of(self.function, options.every), arguments, results)
+        checked = check_call(where, of_steps(self.function, options), arguments, results)
         refuse_shared(where, checked.inputs, checked.outputs)
         if run is not None:
             self._runs.check(run, checked.dims)
@@ -339,10 +339,3 @@ def _arrays_of(where: str, saved: Saved, given: Mapping[str, object]) -> tuple[A
                 f"{expected}; pass the arguments and results of that run"
             )
     return tuple(saved)
-
-
-def _of_rows(item: Argument, *, norms: bool) -> Argument:
-    """What a sum over rows and steps is row by row, or the sum of its squares."""
-    if {"T", "B"} & set(item.shape):
-        return item
-    return replace(item, shape=("B",) if norms else ("B", *item.shape))

@@ -35,6 +35,7 @@ class SequenceForward(TimeFunction):
         self.result = result_class(function.name, (*self._fields, "saved"))
         self._door = Door(kernel, function, self.result)
         self._described: dict[object, ForwardRun] = {}
+        self._needed = sum(a.used and not (a.optional or a.is_scalar) for a in function.arguments)
 
     def __call__(self, /, **arguments: object) -> Results:
         """Compute all steps; ``Options`` says what a call takes beside what follows.
@@ -68,9 +69,12 @@ class SequenceForward(TimeFunction):
     def _with_saved(self, found: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""
         fields, arrays, dims = found
+        is_plain = len(arguments) == self._needed or self._keywords.isdisjoint(arguments)
+        stated = () if is_plain else [n for n in self._chosen if n in arguments and n not in TABLES]
         scalars = self._runs.scalars(arguments)
-        stated = [n for n in self._chosen if n in arguments and n not in TABLES]
-        key = (dims, bits_of(scalars), *[(name, arguments[name]) for name in stated])
+        key: tuple[object, ...] = dims
+        if stated or scalars:
+            key = (dims, bits_of(scalars), *[(name, arguments[name]) for name in stated])
         run = self._described.get(key)
         if run is None:
             options = checked_options(self.__qualname__, {n: arguments[n] for n in stated})
@@ -79,11 +83,11 @@ class SequenceForward(TimeFunction):
             if len(self._described) >= KEPT_PLANS:
                 self._described.clear()
             self._described[key] = run
-        tables = [arguments.get(name) for name in TABLES]
-        if any(table is not None for table in tables):
-            run = self._runs.with_tables(run, *tables)
-        kept = make_saved(self._saves, arrays, run)
-        return tuple.__new__(self.result, (*fields[:-1], kept))
+        if not is_plain:
+            tables = [arguments.get(name) for name in TABLES]
+            if any(table is not None for table in tables):
+                run = self._runs.with_tables(run, *tables)
+        return tuple.__new__(self.result, (*fields[:-1], make_saved(self._saves, arrays, run)))
 
     def _by_python(
         self,

@@ -3,7 +3,7 @@
 Outputs are of all steps, of every so many-th, or of the last alone; gradients, those wanted.
 
 Input: the interface of a function over time and the options of a call. Output: for each result
-whether it is formed, and of which shape; the interface as a call with these options has it.
+whether it is formed, and of which steps; ``signature`` has its shape.
 Outputs are those of a forward pass, the upstream gradients of a backward pass are as its outputs.
 """
 
@@ -11,39 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
 from cellgen.accept import shown
 from cellgen.errors import ArgumentError
-from cellgen.runtime.abi import EVERY, Argument, Function
+from cellgen.runtime.abi import Function
 from cellgen.runtime.call.saved import is_on
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.call.wanted import Wanted
 from cellgen.runtime.options import FORWARD, Options
 from cellgen.runtime.results import Array
-
-
-def shown_steps(options: Options) -> slice:
-    """The steps whose outputs a call shows, along the axis of steps."""
-    return slice(options.every - 1, None, options.every)
-
-
-@cache
-def interface_of(function: Function, every: int) -> Function:
-    """The interface of a function over time that shows every so many-th step alone."""
-    if every == 1:
-        return function
-    if function.name == FORWARD:
-        return replace(function, results=tuple(_divided(a, every) for a in function.results))
-    upstream = (_divided(a, every) if a.optional else a for a in function.arguments)
-    return replace(function, arguments=tuple(upstream))
-
-
-def _divided(item: Argument, every: int) -> Argument:
-    if not item.over_time:
-        return item
-    return replace(item, shape=(f"{item.shape[0]}{EVERY}{every}", *item.shape[1:]))
 
 
 class Outputs:

@@ -24,13 +24,13 @@ from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import KernelFunction, Out
 from cellgen.runtime.call.layout import swap_time_and_batch
 from cellgen.runtime.call.narrow import narrow_element, narrowed
-from cellgen.runtime.call.outputs import interface_of
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
 from cellgen.runtime.call.saved import ForwardRun, is_on, stated_of
 from cellgen.runtime.call.settings import checked_options
+from cellgen.runtime.call.signature import of_steps, signature
 from cellgen.runtime.call.workspace import Pointer, lending, per_thread, take_workspace
 from cellgen.runtime.host.interrupt import heeding_signals
 from cellgen.runtime.host.plans import Constants, SequencePlan, choose
@@ -251,7 +251,7 @@ class TimeFunction(KernelFunction):
     def _plan(
         self, arguments: dict[str, object], results: dict[str, Array], every: int
     ) -> CallPlan:
-        function = interface_of(self.function, every)
+        function = signature(self.function, every)
         checked = check_call(self.__qualname__, function, arguments, results)
         return self._calls.plan(checked, function)
 
@@ -334,7 +334,7 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
     owner._take_scalars(arrays)
     if is_on(steps.batch_first):
         arrays = swap_time_and_batch(owner._calls.over_time, arrays)
-    function = interface_of(owner.function, steps.every)
+    function = of_steps(owner.function, steps)
     checked = check_call(owner.__qualname__, function, arrays, {})
     dims = {name: checked.dims[name] for name in owner.function.dims}
     own = owner.plan(threads=count, constants=None, dtype=checked.dtype, **dims)

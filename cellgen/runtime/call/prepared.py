@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cellgen.runtime.abi import Argument, Function
-from cellgen.runtime.call.arguments import DTYPES, Checked, has_steps, lengths
+from cellgen.runtime.call.arguments import DTYPES, Checked, lengths
 from cellgen.runtime.call.checkpoints import Checkpoints, empty_checkpoints
 from cellgen.runtime.call.layout import (
     address_of,
@@ -32,7 +32,8 @@ from cellgen.runtime.call.settings import (
     require_float32,
     require_forward,
 )
-from cellgen.runtime.call.stored import FLOAT16, NUMBERS, STORED, kinds_of
+from cellgen.runtime.call.signature import kept_element
+from cellgen.runtime.call.stored import NUMBERS, STORED, element_of_type, kinds_of
 from cellgen.runtime.call.workspace import AlignedBytes, Pointer, take_workspace
 from cellgen.runtime.host.interrupt import LONG as LONG  # what tests shorten
 from cellgen.runtime.host.memory import empty, hold, is_small
@@ -106,9 +107,8 @@ class Preparation:
         named = (*function.arguments, *function.results)
         # A name that a call may give and the kernel does not read is checked all the same.
         self.over_time = frozenset(item.name for item in named if item.over_time)
-        self.steps = frozenset(item.name for item in named if has_steps(item))
         self._operands = tuple(item.name for item in function.arguments if item.operand)
-        self._bounded = frozenset(item.name for item in function.results if item.bounded)
+        self._results = {item.name: item for item in function.results}
 
     def plan(self, checked: Checked, function: Function) -> TimeCallPlan:
         """Say how to make a call that has been checked; ``function`` is the interface it had."""
@@ -231,10 +231,10 @@ class Preparation:
         return found, shown
 
     def _dtype(self, plan: TimeCallPlan, name: str) -> np.dtype[Any]:
-        """The type of a result; bounded numbers that are saved need digits, and no range."""
-        if plan.stored is None or name not in self.steps:
+        if plan.stored is None:
             return plan.dtype
-        return STORED[FLOAT16] if name in self._bounded else plan.stored
+        element = kept_element(self._results[name], element_of_type(plan.stored))
+        return STORED.get(element, plan.dtype)
 
     def _stored(self, call: CheckedCall, found: Mapping[str, Array | None]) -> Array | None:
         """What each member of a call's struct holds, as C numbers it; None: floats, all of them."""

@@ -15,7 +15,6 @@ import numpy as np
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import as_scalar, scalar_places
-from cellgen.runtime.call.outputs import shown_steps
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.saved import (
     OF_RUN,
@@ -27,6 +26,7 @@ from cellgen.runtime.call.saved import (
     steps_of,
 )
 from cellgen.runtime.call.settings import read_flags, read_lengths
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.host.out_of_memory import dense, named_in_memory_errors
 from cellgen.runtime.options import NONE, ROWS, SWITCHES, Options
 
@@ -58,6 +58,8 @@ class Runs:
 
     def scalars(self, arguments: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
         """The run-time scalars of a call."""
+        if not self._scalars:
+            return ()
         return tuple(
             (name, as_scalar(self.where, name, arguments.get(name, default), default))
             for name, default in self._scalars.items()
@@ -113,7 +115,7 @@ class Runs:
     # --- of a backward pass ---
 
     def beside(
-        self, arguments: Mapping[str, object], saved: Saved, run: ForwardRun
+        self, arguments: dict[str, object], saved: Saved, run: ForwardRun
     ) -> dict[str, object] | None:
         """The arguments of a call with what a run saved; None where more has to be looked at."""
         options = run.options
@@ -121,9 +123,10 @@ class Runs:
             return None
         if run.dims != self._function.dims or run.digest != self._kernel.digest():
             return None
-        whole = {**arguments, **dict(zip(self._takes, saved, strict=True))}
+        whole = arguments.copy()
+        whole.update(zip(self._takes, saved, strict=True))
         if options is NONE and not run.scalars:
-            return whole if _OWN.isdisjoint(arguments) else None
+            return whole if arguments.keys().isdisjoint(_OWN) else None
         of_run = {n: v for n, v in run.scalars if n in self._scalars}
         of_run |= {n: v for n in OF_RUN if (v := getattr(options, n)) is not getattr(NONE, n)}
         whole |= {n: v for n, v in of_run.items() if arguments.get(n) is None}

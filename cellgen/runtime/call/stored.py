@@ -33,7 +33,11 @@ def is_stored(dtype: str) -> bool:
 
 def element_of(array: Any) -> str:
     """The name of the type of an array's elements, whatever library made it."""
-    dtype = getattr(array, "dtype", "")
+    return element_of_type(getattr(array, "dtype", ""))
+
+
+def element_of_type(dtype: Any) -> str:
+    """The name of a type of elements; what is held by one of 16 bits during a call."""
     if isinstance(dtype, np.dtype) and dtype in NUMBERS:
         return str(dtype.names[0])  # type: ignore[index]
     return element_name(dtype)

@@ -16,7 +16,7 @@ import numpy as np
 
 from cellgen.accept import in_memory, lacking, type_name
 from cellgen.errors import ArgumentError, DeviceError
-from cellgen.runtime.call.outputs import shown_steps
+from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.call.views import (
     BYTES,
     TYPESTRS,

@@ -21,8 +21,9 @@ from cellgen.runtime.call.arguments import (
     refuse_overflow,
     take_out,
 )
-from cellgen.runtime.call.outputs import Outputs, interface_of
+from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import Saved
+from cellgen.runtime.call.signature import of_steps
 from cellgen.runtime.call.views import BYTES, ArrayView
 from cellgen.runtime.device.arrays import (
     SUFFIXES,
@@ -161,7 +162,7 @@ class CudaFunction:
         if first:
             tables = {n: v.swapped() for n, v in tables.items()}
             views.update((n, v.swapped()) for n, v in views.items() if n in self._over_time)
-        function = interface_of(self.function, options.chosen.every)
+        function = of_steps(self.function, options.chosen)
         checked = check_call(
             where, function, given, results, lambda _, label, __: views[label], tuple(SUFFIXES)
         )
@@ -186,7 +187,7 @@ class CudaFunction:
         checked, chosen, views = call.checked, options.chosen, dict(call.views)
         dims, element = checked.dims, checked.element
         fresh = dict[str, tuple[int, ...]]()
-        for item in interface_of(self.function, chosen.every).results:
+        for item in of_steps(self.function, chosen).results:
             if item.name in results or (item.saved and not save):
                 continue
             if not self._outputs.is_formed(item.name, chosen):

@@ -29,3 +29,16 @@ void results_of(const cellgen_cell *cell, int64_t function, const cellgen_number
         rank[number] = result.is_formed ? cg_shape_of(cell, &of->member[m], result.change, size, length[number]) : -1;
     }
 }
+
+/* What checkpoints of a function hold, and their lengths, for tests/runtime/call/test_signature.py; how many. */
+int64_t checkpoints_of(const cellgen_cell *cell, int64_t function, int64_t skips, int64_t steps, const int64_t *size,
+                       const char **name, int64_t *rank, int64_t (*length)[CG_AXES + 1])
+{
+    const cellgen_value *held[512];
+    const int64_t count = cg_checkpoints_of(&cell->function[function], (int)skips, held);
+    for (int64_t k = 0; k < count; ++k) {
+        name[k] = held[k]->name;
+        rank[k] = cg_checkpoint_shape(cell, held[k], steps, size, length[k]);
+    }
+    return count;
+}

@@ -18,7 +18,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import ROLES, Argument, Function, Interface, axis_terms, term_dims
 from cellgen.runtime.build.compiler import compiler
 from cellgen.runtime.call.arguments import check_call, lengths
-from cellgen.runtime.call.outputs import interface_of
+from cellgen.runtime.call.signature import signature
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.numbers import USUAL
 from cellgen.runtime.paths import generated_folder, include_folder
@@ -96,7 +96,8 @@ class Described:
             + WEIGHT * item.is_weight
         )
         axis = (ctypes.POINTER(Axis) * 8)(*axes)
-        return Value(role=ROLES.index(item.role), flags=flags, axes=len(axes), axis=axis)
+        name, role = item.name.encode(), ROLES.index(item.role)
+        return Value(name=name, role=role, flags=flags, axes=len(axes), axis=axis)
 
     def _axis(self, axis: str) -> Axis:
         terms = []
@@ -153,7 +154,7 @@ def test_c_tells_what_python_does(name: str, library: ctypes.CDLL, data: st.Data
     function = data.draw(st.sampled_from(cell.interface.functions))
     every = data.draw(st.sampled_from([1, 2, 3])) if function.team else 1
     sizes = {dim: data.draw(st.integers(0, 6)) for dim in function.dims}
-    of_call = interface_of(function, every)
+    of_call = signature(function, every)
     items = [i for i in of_call.arguments if i.used and not i.is_scalar]
     items = [i for i in items if not i.optional or data.draw(st.booleans())]
     known = {**sizes, f"T // {every}": sizes.get("T", 0) // every}

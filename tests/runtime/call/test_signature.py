@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 from cellgen.cells import SHIPPED
 from cellgen.runtime.abi import Function
 from cellgen.runtime.call.arguments import lengths
-from cellgen.runtime.call.backward import _of_rows
-from cellgen.runtime.call.outputs import Outputs, interface_of
+from cellgen.runtime.call.checkpoints import checkpoints, kept_items
+from cellgen.runtime.call.outputs import Outputs
+from cellgen.runtime.call.signature import signature
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.numbers import USUAL
 from cellgen.runtime.options import BACKWARD, FORWARD, Options
@@ -53,7 +53,7 @@ def in_python(
     outputs: Outputs, function: Function, options: Options, sizes: dict[str, int], *, saves: bool
 ) -> Shapes:
     found: Shapes = {}
-    for item in interface_of(function, options.every).results:
+    for item in signature(function, options.every).results:
         known = {**sizes, f"T // {options.every}": sizes["T"] // options.every}
         shape = lengths(item, known)
         is_formed = outputs.is_formed(item.name, options)
@@ -97,8 +97,7 @@ def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> 
     outputs, sizes = Outputs(name, function), {d: 2 + k for k, d in enumerate(function.dims)}
     sizes["T"] = 7
     for per_row, only in product((False, True), (None, *([a.name] for a in function.results))):
-        rows = tuple(_of_rows(a, norms=False) if per_row else a for a in function.results)
-        of_call = replace(function, results=rows)
+        of_call = signature(function, per_row=int(per_row))
         wanted = -1
         if only is not None:
             wanted = 1 << [a.name for a in function.results].index(only[0])
@@ -106,3 +105,28 @@ def test_c_forms_what_python_forms_backward(name: str, library: ctypes.CDLL) -> 
         numbers = {"per_row": int(per_row)}
         found = in_c(library, cell, function, numbers, sizes, saves=True, wanted=wanted)
         assert found == in_python(outputs, of_call, options, sizes, saves=True), options
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("name", [cell.definition.name for cell in SHIPPED])
+def test_c_keeps_what_python_keeps_at_checkpoints(
+    name: str, skips: bool, library: ctypes.CDLL
+) -> None:
+    cell = Described(read_interface(generated_folder() / name))
+    (function,) = (f for f in cell.interface.functions if f.name == FORWARD)
+    sizes = {d: 2 + k for k, d in enumerate(function.dims)}
+    count = len(function.results)
+    for steps, segment in product((0, 1, 7), (1, 3)):
+        sizes["T"] = steps
+        items = kept_items(function, Options(mask=skips or None))
+        expected = [(a.name, checkpoints(steps, segment), *lengths(a, sizes)) for _, a in items]
+        names, ranks = (ctypes.c_char_p * count)(), (ctypes.c_int64 * count)()
+        shapes = (ctypes.c_int64 * (AXES + 1) * count)()
+        size = [sizes.get(dim, -1) for dim in cell.interface.dims]
+        kept = library.checkpoints_of(
+            *(ctypes.byref(cell.cell), ctypes.c_int64(cell.interface.functions.index(function))),
+            *(ctypes.c_int64(skips), ctypes.c_int64(segment), (ctypes.c_int64 * len(size))(*size)),
+            *(names, ranks, shapes),
+        )
+        found = [(names[k].decode(), *shapes[k][: ranks[k]]) for k in range(kept)]
+        assert found == expected

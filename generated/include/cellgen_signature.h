@@ -1,0 +1,118 @@
+/* What a call of a function has: which results it forms and of which lengths, what its checkpoints hold, and the
+ * forward pass that a backward pass with checkpoints runs once more. Every door asks here, NumPy's
+ * (cellgen_call.h), torch's operators and programs of XLA; call/signature.py, outputs.py and checkpoints.py say the
+ * same in Python, of lengths that are symbols too. C99 and C++. */
+#ifndef CELLGEN_SIGNATURE_H
+#define CELLGEN_SIGNATURE_H
+
+#include "cellgen_bind.h"
+
+enum { CG_AXES = CELLGEN_VALUE_AXES + 1 };
+
+/* A result: whether a call forms it, and what options change of its shape. */
+typedef struct {
+    int is_formed;
+    cg_change change;
+} cg_result;
+
+/* Say it of a member that is written, by its number. `wanted`: bits of results by their number, -1: all. One that is
+ * not wanted is formed all the same where others follow from it. */
+static inline cg_result cg_result_of(const cellgen_signature *function, int64_t member, const cellgen_numbers *say,
+                                     int saves, int64_t wanted)
+{
+    const cellgen_value *value = &function->member[member];
+    const int64_t number = member - function->arguments;
+    const int is_small = number < 63;
+    cg_result result = {1, cg_change_of(value, say)};
+    if (value->flags & CELLGEN_VALUE_SAVED)
+        result.is_formed = saves && !say->checkpoint;
+    else if (value->role == CELLGEN_ROLE_OUTPUT || value->role == CELLGEN_ROLE_FINAL)
+        result.is_formed = is_small ? (int)(say->outputs >> number & 1) : say->outputs == -1;
+    else if (value->flags & CELLGEN_VALUE_OPTIONAL)
+        result.is_formed = is_small ? (int)(wanted >> number & 1) : 1;
+    return result;
+}
+
+/* The lengths of an array of a call; their number. */
+static inline int64_t cg_shape_of(const cellgen_cell *cell, const cellgen_value *value, cg_change change,
+                                  const int64_t *size, int64_t *length)
+{
+    const cg_view view = {value, change, 0, NULL};
+    int64_t rank = 0;
+    if (change.by_row)
+        length[rank++] = size[cg_dim_named(cell, "B")];
+    for (int64_t axis = change.last_step; axis < value->axes; ++axis)
+        length[rank++] = cg_view_length(&view, axis, size);
+    return rank;
+}
+
+/* What is wrong with the numbers of a call that a bridge to a framework makes; NULL: nothing. */
+static inline const char *cg_wrong_numbers(const cellgen_numbers *say)
+{
+    if (say->every < 1 || say->checkpoint < 0)
+        return "cellgen: every is less than 1, or checkpoint less than 0";
+    if (say->products > CELLGEN_PRODUCTS_BF16 || say->per_row > 1)
+        return "cellgen: products are in int8, or per_row gives norms: calls of frameworks have neither";
+    return NULL;
+}
+
+/* Whether a value is the final state that an output over time ends in: its name is that of the output and what
+ * says so; `of` it is the state before the first step. */
+static inline int cg_ends_in(const cellgen_value *output, const cellgen_value *final)
+{
+    const size_t length = strlen(output->name);
+    return final->role == CELLGEN_ROLE_FINAL && strncmp(final->name, output->name, length) == 0 &&
+           strcmp(final->name + length, "_last") == 0;
+}
+
+/* What checkpoints of a forward pass hold, in order: states, by their final ones, then, where steps may be left
+ * out (`skips`), outputs over time that are none, which such steps repeat. Their number; `held`: NULL, or room
+ * for as many as there are results. */
+static inline int64_t cg_checkpoints_of(const cellgen_signature *forward, int skips, const cellgen_value **held)
+{
+    const cellgen_value *first = &forward->member[forward->arguments], *end = &forward->member[forward->members];
+    int64_t count = 0;
+    for (int outputs = 0; outputs <= skips; ++outputs)
+        for (const cellgen_value *value = first; value < end; ++value) {
+            int is_state = value->role == CELLGEN_ROLE_FINAL;
+            for (const cellgen_value *other = first; outputs && other < end; ++other)
+                is_state |= cg_ends_in(value, other);
+            if ((value->flags & CELLGEN_VALUE_SAVED) || is_state == outputs)
+                continue;
+            if (held != NULL)
+                held[count] = value;
+            count += 1;
+        }
+    return count;
+}
+
+/* The lengths of what checkpoints hold of a value, (checkpoints, B, ...), one every `steps` steps; their number. */
+static inline int64_t cg_checkpoint_shape(const cellgen_cell *cell, const cellgen_value *value, int64_t steps,
+                                          const int64_t *size, int64_t *length)
+{
+    const int64_t all = size[cg_dim_named(cell, "T")];
+    const cg_change of_step = {0, (value->flags & CELLGEN_VALUE_OVER_TIME) != 0, 1};
+    length[0] = all > 0 ? (all - 1) / steps : 0;
+    return 1 + cg_shape_of(cell, value, of_step, size, length + 1);
+}
+
+/* The options of the forward pass that a backward pass with `options` runs once more; a door adds its own
+ * strides and types. */
+static inline cellgen_options cg_options_again(const cellgen_options *options)
+{
+    cellgen_options again = *options;
+    again.window = again.checkpoint = again.every = again.partial = again.per_row = 0;
+    again.checkpoints = NULL, again.strides = NULL, again.stored = NULL;
+    return again;
+}
+
+/* The first row whose length is none of 0 to `steps`; the last one where there is no other. */
+static inline int64_t cg_wrong_length(const int64_t *lengths, int64_t rows, int64_t steps)
+{
+    int64_t row = 0;
+    while (row + 1 < rows && lengths[row] >= 0 && lengths[row] <= steps)
+        ++row;
+    return row;
+}
+
+#endif /* CELLGEN_SIGNATURE_H */
