@@ -21,14 +21,17 @@ TOGETHER = 5
 """Cells that one file includes: what the headers share is compiled once for all of them."""
 
 BUDGETS = {
+    r"_held_.*cellgen_frameILi8E": 255,
     r"_(forward|reverse)_(block|stream)_": REGISTERS,
     r"_f64|_over_rows_": 192,
     r"": 128,
 }
 """Registers of a thread by kernel, the first pattern that its name has. A multiprocessor has 65536,
 and blocks have up to 256 threads: 128 registers leave room for two of them, so that one computes
-while the other waits for memory; the cost model counts on one. What only checks (float64) or runs
-once for all steps (sums over rows) may have three quarters of what one block of 256 can have."""
+while the other waits for memory; the cost model counts on one. A block that keeps a memory in
+registers has a multiprocessor to itself: 256 threads can have 255 of them, 512 have 128. What only
+checks (float64) or runs once for all steps (sums over rows) may have three quarters of what one
+block of 256 can have."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Entry:
     architecture: str
     registers: int
     spilled: int
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether it keeps 128 x 128 numbers, or doubles: a quarter of all registers or more."""
+        return bool(re.search(r"_held_.*cellgen_frameILi16E|_held_f64", self.name))
 
     @property
     def budget(self) -> int:
@@ -73,7 +81,7 @@ def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) ->
 def require_budgets(entries: Sequence[Entry], source: str) -> None:
     """No spill, registers within budget, all kernels there, for both architectures."""
     assert {e.architecture for e in entries} == {"sm_80", "sm_90a"}
-    assert not [e for e in entries if e.spilled]
+    assert not [e for e in entries if e.spilled and not e.may_spill]
     assert not [e for e in entries if e.registers > e.budget]
     with_units = [e for e in entries if re.search(r"_block_bf16( |I19cellgen_)by_fragment", e.name)]
     assert len(with_units) == 2 * source.count("template <typename way>")

@@ -20,7 +20,7 @@
 
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
-#include "cellgen_cuda_tiers.cuh"
+#include "cellgen_cuda_held.cuh"
 #define CELLGEN_STORE 32
 #include "lstm.cu"
 #undef CELLGEN_STORE

@@ -24,7 +24,7 @@
 
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
-#include "cellgen_cuda_tiers.cuh"
+#include "cellgen_cuda_held.cuh"
 #define CELLGEN_STORE 32
 #include "mlstm.cu"
 #undef CELLGEN_STORE
@@ -1860,6 +1860,340 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_forward_7)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes one head of a row through all steps: its memory in registers, vectors in shared memory; what the next step reads is under way meanwhile. */
+template <typename frame>
+__global__ void CELLGEN_OF_FRAME CELLGEN_CUDA_NAME(mlstm_forward_held)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nN,
+    int64_t nD,
+    int64_t nK,
+    CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    real *forward_2_sums,
+    store *forward_v,
+    store *forward_o,
+    real *forward_3_sums,
+    store *forward_q,
+    store *forward_k,
+    store *forward_sum_c_reshaped_q,
+    store *forward_sum_q_n)
+{
+    const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nN;
+    (void)nD;
+    (void)nK;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t n_step = args->strides[6];
+    const int64_t n_row = args->strides[7];
+    const int64_t m_step = args->strides[8];
+    const int64_t m_row = args->strides[9];
+    const int64_t row = blockIdx.x, head = blockIdx.y, thread = threadIdx.x;
+    const cellgen_my my((int)threadIdx.x);
+    const int axes1 = (int)(nD), axes2 = (int)(nK);
+    (void)head, (void)thread;
+    CELLGEN_DYNAMIC_SHARED(real, shared);
+    real *const b_v_held = shared + 0 * frame::most;
+    real *const b_o_held = shared + 1 * frame::most;
+    real *const x_w_v_held = shared + 2 * frame::most;
+    real *const x_w_o_held = shared + 3 * frame::most;
+    real *const v_held = shared + 4 * frame::most;
+    real *const o_held = shared + 5 * frame::most;
+    real *const b_q_held = shared + 6 * frame::most;
+    real *const b_k_held = shared + 7 * frame::most;
+    real *const x_w_q_held = shared + 8 * frame::most;
+    real *const x_w_k_held = shared + 9 * frame::most;
+    real *const q_held = shared + 10 * frame::most;
+    real *const k_held = shared + 11 * frame::most;
+    real *const sum_c_reshaped_q_held = shared + 12 * frame::most;
+    real *const n_prev_held = shared + 13 * frame::most;
+    real *const n_held = shared + 14 * frame::most;
+    real x_w_v_ahead;
+    real x_w_o_ahead;
+    real m_prev_held;
+    real b_i_held;
+    real b_f_held;
+    real x_w_i_ahead;
+    real x_w_i_held;
+    real x_w_f_ahead;
+    real x_w_f_held;
+    real m_held;
+    real i_held;
+    real f_held;
+    real exp_exp_pre_held;
+    real x_w_q_ahead;
+    real x_w_k_ahead;
+    real c_prev_held[frame::rows][frame::columns];
+    real c_held[frame::rows][frame::columns];
+    real sum_q_n_held;
+    {
+        const int64_t step = 0;
+        if (thread < nD) {
+            const int64_t unit = thread;
+            b_v_held[unit] = cg_load(cg_in(args->b_v, nD), 0, head * (nD) + unit);
+        }
+        if (thread < nD) {
+            const int64_t unit = thread;
+            b_o_held[unit] = cg_load(cg_in(args->b_o, nD), 0, head * (nD) + unit);
+        }
+        b_i_held = cg_load(cg_in(args->b_i, 1), 0, head * (1));
+        b_f_held = cg_load(cg_in(args->b_f, 1), 0, head * (1));
+        if (thread < nK) {
+            const int64_t unit = thread;
+            b_q_held[unit] = cg_load(cg_in(args->b_q, nK), 0, head * (nK) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            b_k_held[unit] = cg_load(cg_in(args->b_k, nK), 0, head * (nK) + unit);
+        }
+        CELLGEN_UNROLL
+        for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+            CELLGEN_UNROLL
+            for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                if (axis1 >= axes1 || axis2 >= axes2) continue;
+                c_prev_held[tile_1][tile_2] = cg_load(cg_in(args->c_prev, (nD * nK * nN)), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+            }
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            n_prev_held[unit] = cg_load(cg_in(args->n_prev, (nK * nN)), row, head * (nK) + unit);
+        }
+        m_prev_held = cg_load(cg_in(args->m_prev, nN), row, head * (1));
+        if (thread < nD) {
+            const int64_t unit = thread;
+            x_w_v_ahead = cg_load(cg_in(forward_2_sums + step * nB * (2 * nD * nN), (2 * nD * nN)), row, head * (nD) + unit);
+        }
+        if (thread < nD) {
+            const int64_t unit = thread;
+            x_w_o_ahead = cg_load(cg_in(forward_2_sums + step * nB * (2 * nD * nN) + nD * nN, (2 * nD * nN)), row, head * (nD) + unit);
+        }
+        x_w_i_ahead = cg_load(cg_in(forward_3_sums + step * nB * (2 * nN), (2 * nN)), row, head * (1));
+        x_w_f_ahead = cg_load(cg_in(forward_3_sums + step * nB * (2 * nN) + nN, (2 * nN)), row, head * (1));
+        if (thread < nK) {
+            const int64_t unit = thread;
+            x_w_q_ahead = cg_load(cg_in(forward_1_sums + step * nB * (2 * nK * nN), (2 * nK * nN)), row, head * (nK) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            x_w_k_ahead = cg_load(cg_in(forward_1_sums + step * nB * (2 * nK * nN) + nK * nN, (2 * nK * nN)), row, head * (nK) + unit);
+        }
+if (frame::ahead) {
+}
+        (void)step;
+    }
+    __syncthreads();
+    for (int64_t past = 0; past < nT; ++past) {
+        const int64_t step = past;
+        {
+            if (thread < nD) {
+                const int64_t unit = thread;
+                x_w_v_held[unit] = x_w_v_ahead;
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                x_w_o_held[unit] = x_w_o_ahead;
+            }
+            x_w_i_held = x_w_i_ahead;
+            x_w_f_held = x_w_f_ahead;
+            if (thread < nK) {
+                const int64_t unit = thread;
+                x_w_q_held[unit] = x_w_q_ahead;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                x_w_k_held[unit] = x_w_k_ahead;
+            }
+}
+{
+            const int64_t now = step, step = cellgen_earlier(now + 1, nT - 1);
+            if (thread < nD) {
+                const int64_t unit = thread;
+                x_w_v_ahead = cg_load(cg_in(forward_2_sums + step * nB * (2 * nD * nN), (2 * nD * nN)), row, head * (nD) + unit);
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                x_w_o_ahead = cg_load(cg_in(forward_2_sums + step * nB * (2 * nD * nN) + nD * nN, (2 * nD * nN)), row, head * (nD) + unit);
+            }
+            x_w_i_ahead = cg_load(cg_in(forward_3_sums + step * nB * (2 * nN), (2 * nN)), row, head * (1));
+            x_w_f_ahead = cg_load(cg_in(forward_3_sums + step * nB * (2 * nN) + nN, (2 * nN)), row, head * (1));
+            if (thread < nK) {
+                const int64_t unit = thread;
+                x_w_q_ahead = cg_load(cg_in(forward_1_sums + step * nB * (2 * nK * nN), (2 * nK * nN)), row, head * (nK) + unit);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                x_w_k_ahead = cg_load(cg_in(forward_1_sums + step * nB * (2 * nK * nN) + nK * nN, (2 * nK * nN)), row, head * (nK) + unit);
+            }
+if (frame::ahead) {
+}
+            (void)step;
+        }
+        /* v = b_v + x_w_v
+         * o = sigmoid(b_o + x_w_o) */
+        {
+            if (thread < nD) {
+                const int64_t unit = thread;
+                const real b_v = b_v_held[unit];
+                const real b_o = b_o_held[unit];
+                const real x_w_v = x_w_v_held[unit];
+                const real x_w_o = x_w_o_held[unit];
+                const real v = b_v + x_w_v;
+                v_held[unit] = cg_as_stored<store>(v);
+                cg_store_if(cg_rows((args->v ? args->v + step * nB * (nD * nN) : nullptr), (nD * nN)), row, head * (nD) + unit, v);
+                const real o = cg_sigmoid(b_o + x_w_o);
+                o_held[unit] = cg_as_stored<store>(o);
+                cg_store_if(cg_rows((args->o ? args->o + step * nB * (nD * nN) : nullptr), (nD * nN)), row, head * (nD) + unit, o);
+            }
+}
+        /* i_bar = b_i + x_w_i
+         * f_bar = b_f + x_w_f
+         * log_f = m_prev + log_sigmoid(f_bar)
+         * m = maximum(log_f, i_bar)
+         * i = where((log_f_i_bar_gap <= 0), 1, log_f_i_bar_gap_exp)
+         * f = where((log_f_i_bar_gap >= 0), 1, log_f_i_bar_gap_exp)
+         * exp_exp_pre = exp(-m) */
+        {
+            const real m_prev = m_prev_held;
+            const real b_i = b_i_held;
+            const real b_f = b_f_held;
+            const real x_w_i = x_w_i_held;
+            const real x_w_f = x_w_f_held;
+            const real i_bar = b_i + x_w_i;
+            if (thread == 0) cg_store_if(cg_rows((args->i_bar ? args->i_bar + step * nB * nN : nullptr), nN), row, head * (1), i_bar);
+            const real f_bar = b_f + x_w_f;
+            if (thread == 0) cg_store_if(cg_rows((args->f_bar ? args->f_bar + step * nB * nN : nullptr), nN), row, head * (1), f_bar);
+            const real log_f = m_prev + cg_log_sigmoid(f_bar);
+            const real m = cg_maximum(log_f, i_bar);
+            m_held = cg_as_stored<store>(m);
+            if (thread == 0) cg_store(cg_rows(args->m + step * m_step, m_row), row, head * (1), m);
+            const real log_f_i_bar_gap = log_f - i_bar;
+            const real log_f_i_bar_gap_exp = cg_exp(-cg_abs(log_f_i_bar_gap));
+            const real i = cg_where(cg_le(log_f_i_bar_gap, 0), 1, log_f_i_bar_gap_exp);
+            i_held = i;
+            const real f = cg_where(cg_ge(log_f_i_bar_gap, 0), 1, log_f_i_bar_gap_exp);
+            f_held = f;
+            const real exp_exp_pre = cg_exp(-m);
+            exp_exp_pre_held = exp_exp_pre;
+}
+        /* q = b_q + x_w_q
+         * k = b_k + x_w_k / sqrt(K) */
+        {
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real b_q = b_q_held[unit];
+                const real b_k = b_k_held[unit];
+                const real x_w_q = x_w_q_held[unit];
+                const real x_w_k = x_w_k_held[unit];
+                const real q = b_q + x_w_q;
+                q_held[unit] = cg_as_stored<store>(q);
+                cg_store_if(cg_rows((args->q ? args->q + step * nB * (nK * nN) : nullptr), (nK * nN)), row, head * (nK) + unit, q);
+                const real k = b_k + x_w_k / cg_sqrt((real)nK);
+                k_held[unit] = cg_as_stored<store>(k);
+                cg_store_if(cg_rows((args->k ? args->k + step * nB * (nK * nN) : nullptr), (nK * nN)), row, head * (nK) + unit, k);
+            }
+}
+        __syncthreads();
+        /* c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i
+         * sum_c_reshaped_q = sum(c_reshaped_q -> (B, N, D, 1)) */
+        {
+            real sum_c_reshaped_q_total[frame::rows] = {};
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    const real c_prev = c_prev_held[tile_1][tile_2];
+                    const real reshaped_f = f_held;
+                    const real reshaped_k = k_held[axis2];
+                    const real reshaped_v = v_held[axis1];
+                    const real reshaped_i = i_held;
+                    const real reshaped_q = q_held[axis2];
+                    const real c = c_prev * reshaped_f + reshaped_k * reshaped_v * reshaped_i;
+                    c_held[tile_1][tile_2] = cg_as_stored<store>(c);
+                    cg_store(cg_rows(args->c + step * c_step, c_row), row, head * (nD * nK) + (axis1 * axes2 + axis2), c);
+                    sum_c_reshaped_q_total[tile_1] += c * reshaped_q;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                const int axis1 = my.warp + tile_1 * frame::warps;
+                const real sum_c_reshaped_q = cellgen_warp_total(sum_c_reshaped_q_total[tile_1]);
+                if (my.lane == 0 && axis1 < axes1) {
+                sum_c_reshaped_q_held[axis1] = cg_as_stored<store>(sum_c_reshaped_q);
+                cg_store_if(cg_rows((args->sum_c_reshaped_q ? args->sum_c_reshaped_q + step * nB * (nD * nN) : nullptr), (nD * nN)), row, head * (nD) + axis1, sum_c_reshaped_q);
+                }
+            }
+}
+        /* n = n_prev * f + k * i
+         * sum_q_n = sum(q_n -> (B, N, 1)) */
+        {
+            real sum_q_n_total = 0;
+            for (int64_t unit = my.lane; unit < nK; unit += 32) {
+                const real n_prev = n_prev_held[unit];
+                const real q = q_held[unit];
+                const real k = k_held[unit];
+                const real i = i_held;
+                const real f = f_held;
+                const real n = n_prev * f + k * i;
+                sum_q_n_total += q * n;
+            }
+            {
+            const real sum_q_n = cellgen_warp_total(sum_q_n_total);
+            sum_q_n_held = cg_as_stored<store>(sum_q_n);
+            if (thread == 0) cg_store_if(cg_rows((args->sum_q_n ? args->sum_q_n + step * nB * nN : nullptr), nN), row, head * (1), sum_q_n);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real n_prev = n_prev_held[unit];
+                const real k = k_held[unit];
+                const real i = i_held;
+                const real f = f_held;
+                const real n = n_prev * f + k * i;
+                n_held[unit] = cg_as_stored<store>(n);
+                cg_store(cg_rows(args->n + step * n_step, n_row), row, head * (nK) + unit, n);
+            }
+}
+        __syncthreads();
+        /* h = o * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre) */
+        {
+            if (thread < nD) {
+                const int64_t unit = thread;
+                const real o = o_held[unit];
+                const real sum_q_n = sum_q_n_held;
+                const real exp_exp_pre = exp_exp_pre_held;
+                const real reshaped_sum_c_reshaped_q = sum_c_reshaped_q_held[unit];
+                const real h = o * reshaped_sum_c_reshaped_q / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
+                cg_store(cg_rows(args->h + step * h_step, h_row), row, head * (nD) + unit, h);
+            }
+}
+        {
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    c_prev_held[tile_1][tile_2] = c_held[tile_1][tile_2];
+                }
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                n_prev_held[unit] = n_held[unit];
+            }
+            m_prev_held = m_held;
+}
+    }
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *args)
@@ -2053,85 +2387,92 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 2 * nD * nN, nI, args->x, nI, forward_2_weights_1, 2 * nD * nN, forward_2_sums, (2 * nD * nN), 0);
     /* x @ [w_i, w_f], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nN, nI, args->x, nI, forward_3_weights_1, 2 * nN, forward_3_sums, (2 * nN), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_2), nB, nD * nN,
-            cg_in(args->b_v, nD),
-            cg_in(args->b_o, nD),
-            cg_in(forward_2_sums + step * nB * (2 * nD * nN), (2 * nD * nN)),
-            cg_in(forward_2_sums + step * nB * (2 * nD * nN) + nD * nN, (2 * nD * nN)),
-            cg_rows((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
-            cg_rows((args->o ? args->o + step * nB * (nD * nN) : forward_o), (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_3), nB, nN,
-            cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nN : m_row)),
-            cg_in(args->b_i, 1),
-            cg_in(args->b_f, 1),
-            cg_in(forward_3_sums + step * nB * (2 * nN), (2 * nN)),
-            cg_in(forward_3_sums + step * nB * (2 * nN) + nN, (2 * nN)),
-            cg_rows((args->i_bar ? args->i_bar + step * nB * nN : nullptr), nN),
-            cg_rows((args->f_bar ? args->f_bar + step * nB * nN : nullptr), nN),
-            cg_rows(args->m + step * m_step, m_row),
-            cg_rows(forward_i, nN),
-            cg_rows(forward_f, nN),
-            cg_rows(forward_exp_exp_pre, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_4), nB, nK * nN,
-            cg_in(args->b_q, nK),
-            cg_in(args->b_k, nK),
-            cg_in(forward_1_sums + step * nB * (2 * nK * nN), (2 * nK * nN)),
-            cg_in(forward_1_sums + step * nB * (2 * nK * nN) + nK * nN, (2 * nK * nN)),
-            nK,
-            nN,
-            cg_rows((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
-            cg_rows((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_5), nB, nD * nK * nN,
-            cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
-            cg_in(forward_f, nN),
-            cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
-            cg_in((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
-            cg_in(forward_i, nN),
-            nD,
-            nK,
-            nN,
-            cg_rows(args->c + step * c_step, c_row));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_5_sums1), (int64_t)(nB), (int64_t)(nN * nD), nK,
-            cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
-            cg_in(forward_f, nN),
-            cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
-            cg_in((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
-            cg_in(forward_i, nN),
-            cg_in((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows((args->sum_c_reshaped_q ? args->sum_c_reshaped_q + step * nB * (nD * nN) : forward_sum_c_reshaped_q), (nD * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_6), nB, nK * nN,
-            cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
-            cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
-            cg_in(forward_i, nN),
-            cg_in(forward_f, nN),
-            nK,
-            nN,
-            cg_rows(args->n + step * n_step, n_row));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_6_sums1), (int64_t)(nB), (int64_t)(nN), nK,
-            cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
-            cg_in((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
-            cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
-            cg_in(forward_i, nN),
-            cg_in(forward_f, nN),
-            nK,
-            nN,
-            cg_rows((args->sum_q_n ? args->sum_q_n + step * nB * nN : forward_sum_q_n), nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_7), nB, nD * nN,
-            cg_in((args->o ? args->o + step * nB * (nD * nN) : forward_o), (nD * nN)),
-            cg_in((args->sum_q_n ? args->sum_q_n + step * nB * nN : forward_sum_q_n), nN),
-            cg_in(forward_exp_exp_pre, nN),
-            cg_in((args->sum_c_reshaped_q ? args->sum_c_reshaped_q + step * nB * (nD * nN) : forward_sum_c_reshaped_q), (nD * nN)),
-            nD,
-            nN,
-            cg_rows(args->h + step * h_step, h_row));
-        if (guarded) {
-            cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
-            cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
-            { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
+    const int held = guarded ? CELLGEN_NOT_HELD : cellgen_choose_held<real>(&run, args->tier, nT, nB, nN, nD, nK, cellgen_larger(cellgen_larger(0, nD), nK), cellgen_held_bytes<cellgen_large<real>>(15, 0, sizeof(real)));
+    if (held == CELLGEN_HELD_SMALL) { /* a block keeps a head of a row in registers */
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_forward_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 0, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, forward_1_sums, forward_2_sums, forward_v, forward_o, forward_3_sums, forward_q, forward_k, forward_sum_c_reshaped_q, forward_sum_q_n);
+    } else if (held == CELLGEN_HELD_LARGE) {
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_forward_held)<cellgen_large<real>>), cellgen_large<real>, nB, nN, cellgen_held_bytes<cellgen_large<real>>(15, 0, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, forward_1_sums, forward_2_sums, forward_v, forward_o, forward_3_sums, forward_q, forward_k, forward_sum_c_reshaped_q, forward_sum_q_n);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_2), nB, nD * nN,
+                cg_in(args->b_v, nD),
+                cg_in(args->b_o, nD),
+                cg_in(forward_2_sums + step * nB * (2 * nD * nN), (2 * nD * nN)),
+                cg_in(forward_2_sums + step * nB * (2 * nD * nN) + nD * nN, (2 * nD * nN)),
+                cg_rows((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
+                cg_rows((args->o ? args->o + step * nB * (nD * nN) : forward_o), (nD * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_3), nB, nN,
+                cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nN : m_row)),
+                cg_in(args->b_i, 1),
+                cg_in(args->b_f, 1),
+                cg_in(forward_3_sums + step * nB * (2 * nN), (2 * nN)),
+                cg_in(forward_3_sums + step * nB * (2 * nN) + nN, (2 * nN)),
+                cg_rows((args->i_bar ? args->i_bar + step * nB * nN : nullptr), nN),
+                cg_rows((args->f_bar ? args->f_bar + step * nB * nN : nullptr), nN),
+                cg_rows(args->m + step * m_step, m_row),
+                cg_rows(forward_i, nN),
+                cg_rows(forward_f, nN),
+                cg_rows(forward_exp_exp_pre, nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_4), nB, nK * nN,
+                cg_in(args->b_q, nK),
+                cg_in(args->b_k, nK),
+                cg_in(forward_1_sums + step * nB * (2 * nK * nN), (2 * nK * nN)),
+                cg_in(forward_1_sums + step * nB * (2 * nK * nN) + nK * nN, (2 * nK * nN)),
+                nK,
+                nN,
+                cg_rows((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
+                cg_rows((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_5), nB, nD * nK * nN,
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
+                cg_in(forward_f, nN),
+                cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
+                cg_in((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
+                cg_in(forward_i, nN),
+                nD,
+                nK,
+                nN,
+                cg_rows(args->c + step * c_step, c_row));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_5_sums1), (int64_t)(nB), (int64_t)(nN * nD), nK,
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
+                cg_in(forward_f, nN),
+                cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
+                cg_in((args->v ? args->v + step * nB * (nD * nN) : forward_v), (nD * nN)),
+                cg_in(forward_i, nN),
+                cg_in((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows((args->sum_c_reshaped_q ? args->sum_c_reshaped_q + step * nB * (nD * nN) : forward_sum_c_reshaped_q), (nD * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_6), nB, nK * nN,
+                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
+                cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
+                cg_in(forward_i, nN),
+                cg_in(forward_f, nN),
+                nK,
+                nN,
+                cg_rows(args->n + step * n_step, n_row));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_forward_6_sums1), (int64_t)(nB), (int64_t)(nN), nK,
+                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
+                cg_in((args->q ? args->q + step * nB * (nK * nN) : forward_q), (nK * nN)),
+                cg_in((args->k ? args->k + step * nB * (nK * nN) : forward_k), (nK * nN)),
+                cg_in(forward_i, nN),
+                cg_in(forward_f, nN),
+                nK,
+                nN,
+                cg_rows((args->sum_q_n ? args->sum_q_n + step * nB * nN : forward_sum_q_n), nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_forward_7), nB, nD * nN,
+                cg_in((args->o ? args->o + step * nB * (nD * nN) : forward_o), (nD * nN)),
+                cg_in((args->sum_q_n ? args->sum_q_n + step * nB * nN : forward_sum_q_n), nN),
+                cg_in(forward_exp_exp_pre, nN),
+                cg_in((args->sum_c_reshaped_q ? args->sum_c_reshaped_q + step * nB * (nD * nN) : forward_sum_c_reshaped_q), (nD * nN)),
+                nD,
+                nN,
+                cg_rows(args->h + step * h_step, h_row));
+            if (guarded) {
+                cg_masked_select(&run, nB, nD * nK * nN, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                cg_masked_select(&run, nB, nK * nN, n_prev_before, args->n + step * n_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                { cg_masked_select(&run, nB, nN, m_prev_before, args->m + step * m_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); cg_start_rows(&run, nB, nN, m_prev_before, -(real)INFINITY, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr); }
+            }
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->c_last, nD * nK * nN), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nD * nK * nN));
@@ -2746,6 +3087,615 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_3_over_rows)(
     cellgen_chunk_total(d_b_v, d_b_v_rows, units, unit);
 }
 
+/* A block takes one head of a row through all steps: its memory in registers, vectors in shared memory; what the next step reads is under way meanwhile. */
+template <typename frame>
+__global__ void CELLGEN_OF_FRAME CELLGEN_CUDA_NAME(mlstm_reverse_held)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nN,
+    int64_t nD,
+    int64_t nK,
+    CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_c_prev_pair,
+    real *d_n_prev_pair,
+    real *d_m_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nN;
+    (void)nD;
+    (void)nK;
+    const int64_t c_step = args->strides[2];
+    const int64_t c_row = args->strides[3];
+    const int64_t n_step = args->strides[4];
+    const int64_t n_row = args->strides[5];
+    const int64_t m_step = args->strides[6];
+    const int64_t m_row = args->strides[7];
+    const int64_t d_h_step = args->strides[8];
+    const int64_t d_h_row = args->strides[9];
+    const int64_t d_c_step = args->strides[10];
+    const int64_t d_c_row = args->strides[11];
+    const int64_t d_n_step = args->strides[12];
+    const int64_t d_n_row = args->strides[13];
+    const int64_t d_m_step = args->strides[14];
+    const int64_t d_m_row = args->strides[15];
+    const int64_t row = blockIdx.x, head = blockIdx.y, thread = threadIdx.x;
+    const cellgen_my my((int)threadIdx.x);
+    const int axes1 = (int)(nD), axes2 = (int)(nK);
+    (void)head, (void)thread;
+    CELLGEN_DYNAMIC_SHARED(real, shared);
+    real *const d_n_held = shared + 0 * frame::most;
+    real *const d_n_next_held = shared + 1 * frame::most;
+    real *const d_n_in_held = shared + 2 * frame::most;
+    real *const d_h_held = shared + 3 * frame::most;
+    real *const o_held = shared + 4 * frame::most;
+    real *const sum_c_reshaped_q_held = shared + 5 * frame::most;
+    real *const d_reshaped_sum_c_reshaped_q_held = shared + 6 * frame::most;
+    real *const k_held = shared + 7 * frame::most;
+    real *const v_held = shared + 8 * frame::most;
+    real *const q_held = shared + 9 * frame::most;
+    real *const d_reshaped_q_held = shared + 10 * frame::most;
+    real *const d_reshaped_k_held = shared + 11 * frame::most;
+    real *const n_prev_held = shared + 12 * frame::most;
+    real *const n_held = shared + 13 * frame::most;
+    real *const d_n_prev_held = shared + 14 * frame::most;
+    real *const d_reshaped_q_shares = shared + 15 * frame::most + 0 * frame::share;
+    real *const d_reshaped_i_shares = shared + 15 * frame::most + 1 * frame::share;
+    real *const d_reshaped_k_shares = shared + 15 * frame::most + 2 * frame::share;
+    real *const d_reshaped_f_shares = shared + 15 * frame::most + 3 * frame::share;
+    real d_c_next_held[frame::rows][frame::columns];
+    real d_c_in_held[frame::rows][frame::columns];
+    real d_n_ahead;
+    real d_m_ahead;
+    real d_m_held;
+    real d_m_next_held;
+    real m_prev_ahead;
+    real m_prev_held;
+    real i_bar_ahead;
+    real i_bar_held;
+    real f_bar_ahead;
+    real f_bar_held;
+    real m_ahead;
+    real m_held;
+    real d_m_in_held;
+    real log_f_held;
+    real i_held;
+    real f_held;
+    real exp_exp_pre_held;
+    real d_h_ahead;
+    real o_ahead;
+    real sum_q_n_ahead;
+    real sum_q_n_held;
+    real sum_c_reshaped_q_ahead;
+    real d_exp_exp_pre_held;
+    real d_sum_q_n_held;
+    real c_prev_ahead[frame::rows][frame::columns];
+    real c_prev_held[frame::rows][frame::columns];
+    real c_held[frame::rows][frame::columns];
+    real k_ahead;
+    real v_ahead;
+    real q_ahead;
+    real d_c_prev_held[frame::rows][frame::columns];
+    real d_reshaped_i_held;
+    real d_reshaped_f_held;
+    real d_exp_pre_held;
+    real n_prev_ahead;
+    real n_ahead;
+    real d_f_1_held;
+    real d_i_1_held;
+    real d_m_prev_held;
+    {
+        const int64_t step = nT - 1;
+        CELLGEN_UNROLL
+        for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+            CELLGEN_UNROLL
+            for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                if (axis1 >= axes1 || axis2 >= axes2) continue;
+                d_c_next_held[tile_1][tile_2] = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * (nD * nK * nN), (nD * nK * nN)), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+            }
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            d_n_next_held[unit] = cg_load(cg_in(d_n_prev_pair + nT % 2 * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit);
+        }
+        d_m_next_held = cg_load(cg_in(d_m_prev_pair + nT % 2 * nB * nN, nN), row, head * (1));
+        CELLGEN_UNROLL
+        for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+            CELLGEN_UNROLL
+            for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                if (axis1 >= axes1 || axis2 >= axes2) continue;
+                c_prev_held[tile_1][tile_2] = cg_load(cg_in(args->c + step * c_step, c_row), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+            }
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            d_n_ahead = cg_load_or_zero(cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row), row, head * (nK) + unit);
+        }
+        d_m_ahead = cg_load_or_zero(cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row), row, head * (1));
+        m_prev_ahead = cg_load(cg_in((step ? args->m + (step - 1) * m_step : args->m_prev), (step == 0 ? nN : m_row)), row, head * (1));
+        i_bar_ahead = cg_load(cg_in(args->i_bar + step * nB * nN, nN), row, head * (1));
+        f_bar_ahead = cg_load(cg_in(args->f_bar + step * nB * nN, nN), row, head * (1));
+        m_ahead = cg_load(cg_in(args->m + step * m_step, m_row), row, head * (1));
+        if (thread < nD) {
+            const int64_t unit = thread;
+            d_h_ahead = cg_load_or_zero(cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row), row, head * (nD) + unit);
+        }
+        if (thread < nD) {
+            const int64_t unit = thread;
+            o_ahead = cg_load(cg_in(args->o + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+        }
+        sum_q_n_ahead = cg_load(cg_in(args->sum_q_n + step * nB * nN, nN), row, head * (1));
+        if (thread < nD) {
+            const int64_t unit = thread;
+            sum_c_reshaped_q_ahead = cg_load(cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            k_ahead = cg_load(cg_in(args->k + step * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit);
+        }
+        if (thread < nD) {
+            const int64_t unit = thread;
+            v_ahead = cg_load(cg_in(args->v + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            q_ahead = cg_load(cg_in(args->q + step * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            n_prev_ahead = cg_load(cg_in((step ? args->n + (step - 1) * n_step : args->n_prev), (step == 0 ? (nK * nN) : n_row)), row, head * (nK) + unit);
+        }
+        if (thread < nK) {
+            const int64_t unit = thread;
+            n_ahead = cg_load(cg_in(args->n + step * n_step, n_row), row, head * (nK) + unit);
+        }
+if (frame::ahead) {
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    c_prev_ahead[tile_1][tile_2] = cg_load(cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? (nD * nK * nN) : c_row)), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+                }
+            }
+}
+        (void)step;
+    }
+    __syncthreads();
+    for (int64_t past = 0; past < nT; ++past) {
+        const int64_t step = nT - 1 - past;
+        __syncthreads();
+        {
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    if (frame::ahead) c_held[tile_1][tile_2] = c_prev_held[tile_1][tile_2];
+                }
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                d_n_held[unit] = d_n_ahead;
+            }
+            d_m_held = d_m_ahead;
+            m_prev_held = m_prev_ahead;
+            i_bar_held = i_bar_ahead;
+            f_bar_held = f_bar_ahead;
+            m_held = m_ahead;
+            if (thread < nD) {
+                const int64_t unit = thread;
+                d_h_held[unit] = d_h_ahead;
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                o_held[unit] = o_ahead;
+            }
+            sum_q_n_held = sum_q_n_ahead;
+            if (thread < nD) {
+                const int64_t unit = thread;
+                sum_c_reshaped_q_held[unit] = sum_c_reshaped_q_ahead;
+            }
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    if (frame::ahead) c_prev_held[tile_1][tile_2] = c_prev_ahead[tile_1][tile_2];
+                }
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                k_held[unit] = k_ahead;
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                v_held[unit] = v_ahead;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                q_held[unit] = q_ahead;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                n_prev_held[unit] = n_prev_ahead;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                n_held[unit] = n_ahead;
+            }
+}
+{
+            const int64_t now = step, step = cellgen_later(now - 1, 0);
+            if (thread < nK) {
+                const int64_t unit = thread;
+                d_n_ahead = cg_load_or_zero(cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row), row, head * (nK) + unit);
+            }
+            d_m_ahead = cg_load_or_zero(cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row), row, head * (1));
+            m_prev_ahead = cg_load(cg_in((step ? args->m + (step - 1) * m_step : args->m_prev), (step == 0 ? nN : m_row)), row, head * (1));
+            i_bar_ahead = cg_load(cg_in(args->i_bar + step * nB * nN, nN), row, head * (1));
+            f_bar_ahead = cg_load(cg_in(args->f_bar + step * nB * nN, nN), row, head * (1));
+            m_ahead = cg_load(cg_in(args->m + step * m_step, m_row), row, head * (1));
+            if (thread < nD) {
+                const int64_t unit = thread;
+                d_h_ahead = cg_load_or_zero(cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row), row, head * (nD) + unit);
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                o_ahead = cg_load(cg_in(args->o + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+            }
+            sum_q_n_ahead = cg_load(cg_in(args->sum_q_n + step * nB * nN, nN), row, head * (1));
+            if (thread < nD) {
+                const int64_t unit = thread;
+                sum_c_reshaped_q_ahead = cg_load(cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                k_ahead = cg_load(cg_in(args->k + step * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit);
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                v_ahead = cg_load(cg_in(args->v + step * nB * (nD * nN), (nD * nN)), row, head * (nD) + unit);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                q_ahead = cg_load(cg_in(args->q + step * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                n_prev_ahead = cg_load(cg_in((step ? args->n + (step - 1) * n_step : args->n_prev), (step == 0 ? (nK * nN) : n_row)), row, head * (nK) + unit);
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                n_ahead = cg_load(cg_in(args->n + step * n_step, n_row), row, head * (nK) + unit);
+            }
+if (frame::ahead) {
+                CELLGEN_UNROLL
+                for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                    CELLGEN_UNROLL
+                    for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                        const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                        if (axis1 >= axes1 || axis2 >= axes2) continue;
+                        c_prev_ahead[tile_1][tile_2] = cg_load(cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? (nD * nK * nN) : c_row)), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+                    }
+                }
+}
+            (void)step;
+        }
+        /* d_c_in = d_c + d_c_next */
+        {
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    const real d_c = cg_load_or_zero(cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+                    const real d_c_next = d_c_next_held[tile_1][tile_2];
+                    const real d_c_in = d_c + d_c_next;
+                    d_c_in_held[tile_1][tile_2] = d_c_in;
+                }
+            }
+}
+        /* d_n_in = d_n + d_n_next */
+        {
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real d_n = d_n_held[unit];
+                const real d_n_next = d_n_next_held[unit];
+                const real d_n_in = d_n + d_n_next;
+                d_n_in_held[unit] = d_n_in;
+            }
+}
+        /* d_m_in = d_m + d_m_next
+         * log_f = m_prev + log_sigmoid(f_bar)
+         * i = where((log_f_i_bar_gap <= 0), 1, log_f_i_bar_gap_exp)
+         * f = where((log_f_i_bar_gap >= 0), 1, log_f_i_bar_gap_exp)
+         * exp_exp_pre = exp(-m) */
+        {
+            const real d_m = d_m_held;
+            const real d_m_next = d_m_next_held;
+            const real m_prev = m_prev_held;
+            const real i_bar = i_bar_held;
+            const real f_bar = f_bar_held;
+            const real m = m_held;
+            const real d_m_in = d_m + d_m_next;
+            d_m_in_held = d_m_in;
+            const real log_f = m_prev + cg_log_sigmoid(f_bar);
+            log_f_held = log_f;
+            const real log_f_i_bar_gap = log_f - i_bar;
+            const real log_f_i_bar_gap_exp = cg_exp(-cg_abs(log_f_i_bar_gap));
+            const real i = cg_where(cg_le(log_f_i_bar_gap, 0), 1, log_f_i_bar_gap_exp);
+            i_held = i;
+            const real f = cg_where(cg_ge(log_f_i_bar_gap, 0), 1, log_f_i_bar_gap_exp);
+            f_held = f;
+            const real exp_exp_pre = cg_exp(-m);
+            exp_exp_pre_held = exp_exp_pre;
+}
+        __syncthreads();
+        /* d_reshaped_sum_c_reshaped_q = d_h * o / maximum(abs(sum_q_n), exp_exp_pre)
+         * d_o = d_h * reshaped_sum_c_reshaped_q / maximum(abs(sum_q_n), exp_exp_pre)
+         * d_o_pre = d_o * (1 - o) * o
+         * d_exp_exp_pre = sum(d_exp_exp_pre_terms -> (B, N, 1))
+         * d_sum_q_n = sum(d_sum_q_n_terms -> (B, N, 1)) */
+        {
+            real d_exp_exp_pre_total = 0;
+            for (int64_t unit = my.lane; unit < nD; unit += 32) {
+                const real d_h = d_h_held[unit];
+                const real o = o_held[unit];
+                const real sum_q_n = sum_q_n_held;
+                const real exp_exp_pre = exp_exp_pre_held;
+                const real reshaped_sum_c_reshaped_q = sum_c_reshaped_q_held[unit];
+                d_exp_exp_pre_total += d_h * o * cg_where(cg_lt(cg_abs(sum_q_n), exp_exp_pre), -1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), 0) * reshaped_sum_c_reshaped_q;
+            }
+            {
+            const real d_exp_exp_pre = cellgen_warp_total(d_exp_exp_pre_total);
+            d_exp_exp_pre_held = d_exp_exp_pre;
+            }
+            real d_sum_q_n_total = 0;
+            for (int64_t unit = my.lane; unit < nD; unit += 32) {
+                const real d_h = d_h_held[unit];
+                const real o = o_held[unit];
+                const real sum_q_n = sum_q_n_held;
+                const real exp_exp_pre = exp_exp_pre_held;
+                const real reshaped_sum_c_reshaped_q = sum_c_reshaped_q_held[unit];
+                d_sum_q_n_total += d_h * o * cg_where(cg_ge(cg_abs(sum_q_n), exp_exp_pre), cg_strong_product(-1 / (cg_maximum(cg_abs(sum_q_n), exp_exp_pre) * cg_maximum(cg_abs(sum_q_n), exp_exp_pre)), cg_sign(sum_q_n)), 0) * reshaped_sum_c_reshaped_q;
+            }
+            {
+            const real d_sum_q_n = cellgen_warp_total(d_sum_q_n_total);
+            d_sum_q_n_held = d_sum_q_n;
+            }
+            if (thread < nD) {
+                const int64_t unit = thread;
+                const real d_h = d_h_held[unit];
+                const real o = o_held[unit];
+                const real sum_q_n = sum_q_n_held;
+                const real exp_exp_pre = exp_exp_pre_held;
+                const real reshaped_sum_c_reshaped_q = sum_c_reshaped_q_held[unit];
+                const real d_reshaped_sum_c_reshaped_q = d_h * o / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
+                d_reshaped_sum_c_reshaped_q_held[unit] = d_reshaped_sum_c_reshaped_q;
+                const real d_o = d_h * reshaped_sum_c_reshaped_q / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
+                const real d_o_pre = d_o * (1 - o) * o;
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nD) + unit, d_o_pre);
+            }
+}
+        __syncthreads();
+        /* d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q
+         * d_c_prev = d_c_total * reshaped_f
+         * d_reshaped_q = sum(d_reshaped_q_terms -> (B, N, 1, K))
+         * d_reshaped_i = sum(d_reshaped_i_terms -> (B, N, 1, 1))
+         * d_reshaped_v = sum(d_reshaped_v_terms -> (B, N, D, 1))
+         * d_reshaped_k = sum(d_reshaped_k_terms -> (B, N, 1, K))
+         * d_reshaped_f = sum(d_reshaped_f_terms -> (B, N, 1, 1)) */
+        {
+            real d_reshaped_q_total[frame::classes][frame::columns] = {};
+            real d_reshaped_i_total = 0;
+            real d_reshaped_v_total[frame::rows] = {};
+            real d_reshaped_k_total[frame::classes][frame::columns] = {};
+            real d_reshaped_f_total = 0;
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    const real d_c_in = d_c_in_held[tile_1][tile_2];
+                    const real d_sum_c_reshaped_q = d_reshaped_sum_c_reshaped_q_held[axis1];
+                    const real c_prev = frame::ahead ? c_prev_held[tile_1][tile_2] : cg_load(cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? (nD * nK * nN) : c_row)), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+                    const real c = frame::ahead ? c_held[tile_1][tile_2] : cg_load(cg_in(args->c + step * c_step, c_row), row, head * (nD * nK) + (axis1 * axes2 + axis2));
+                    const real reshaped_f = f_held;
+                    const real reshaped_k = k_held[axis2];
+                    const real reshaped_v = v_held[axis1];
+                    const real reshaped_i = i_held;
+                    const real reshaped_q = q_held[axis2];
+                    const real d_c_total = d_c_in + d_sum_c_reshaped_q * reshaped_q;
+                    const real d_c_prev = d_c_total * reshaped_f;
+                    d_c_prev_held[tile_1][tile_2] = d_c_prev;
+                    d_reshaped_q_total[tile_1 % frame::classes][tile_2] += d_sum_c_reshaped_q * c;
+                    d_reshaped_i_total += d_c_total * reshaped_k * reshaped_v;
+                    d_reshaped_v_total[tile_1] += d_c_total * reshaped_k * reshaped_i;
+                    d_reshaped_k_total[tile_1 % frame::classes][tile_2] += d_c_total * reshaped_v * reshaped_i;
+                    d_reshaped_f_total += d_c_total * c_prev;
+                }
+            }
+            CELLGEN_UNROLL
+            for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                const int axis2 = my.lane + tile_2 * 32;
+                d_reshaped_q_shares[my.warp * frame::last + axis2] = cellgen_classes_total(d_reshaped_q_total, tile_2);
+            }
+            d_reshaped_i_total = cellgen_warp_total(d_reshaped_i_total);
+            if (my.lane == 0) d_reshaped_i_shares[my.warp] = d_reshaped_i_total;
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                const int axis1 = my.warp + tile_1 * frame::warps;
+                const real d_reshaped_v = cellgen_warp_total(d_reshaped_v_total[tile_1]);
+                if (my.lane == 0 && axis1 < axes1) {
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nD) + axis1, d_reshaped_v);
+                }
+            }
+            CELLGEN_UNROLL
+            for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                const int axis2 = my.lane + tile_2 * 32;
+                d_reshaped_k_shares[my.warp * frame::last + axis2] = cellgen_classes_total(d_reshaped_k_total, tile_2);
+            }
+            d_reshaped_f_total = cellgen_warp_total(d_reshaped_f_total);
+            if (my.lane == 0) d_reshaped_f_shares[my.warp] = d_reshaped_f_total;
+}
+        __syncthreads();
+        {
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real d_reshaped_q = cellgen_shares_total<frame::warps>(d_reshaped_q_shares + unit, frame::last);
+                d_reshaped_q_held[unit] = d_reshaped_q;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real d_reshaped_k = cellgen_shares_total<frame::warps>(d_reshaped_k_shares + unit, frame::last);
+                d_reshaped_k_held[unit] = d_reshaped_k;
+            }
+}
+        {
+            const real d_reshaped_i = cellgen_shares_total<frame::warps>(d_reshaped_i_shares, 1);
+            d_reshaped_i_held = d_reshaped_i;
+            const real d_reshaped_f = cellgen_shares_total<frame::warps>(d_reshaped_f_shares, 1);
+            d_reshaped_f_held = d_reshaped_f;
+}
+        /* d_exp_pre = strong_product(d_exp_exp_pre, exp_exp_pre) */
+        {
+            const real d_exp_exp_pre = d_exp_exp_pre_held;
+            const real exp_exp_pre = exp_exp_pre_held;
+            const real d_exp_pre = cg_strong_product(d_exp_exp_pre, exp_exp_pre);
+            d_exp_pre_held = d_exp_pre;
+}
+        __syncthreads();
+        /* d_n_total = d_n_in + d_sum_q_n * q
+         * d_k = d_n_total * i + d_k_1
+         * d_q = d_sum_q_n * n + d_q_1
+         * d_n_prev = d_n_total * f
+         * d_f_1 = sum(d_f_terms -> (B, N, 1))
+         * d_i_1 = sum(d_i_terms -> (B, N, 1)) */
+        {
+            real d_f_1_total = 0;
+            for (int64_t unit = my.lane; unit < nK; unit += 32) {
+                const real d_n_in = d_n_in_held[unit];
+                const real d_sum_q_n = d_sum_q_n_held;
+                const real n_prev = n_prev_held[unit];
+                const real q = q_held[unit];
+                const real d_n_total = d_n_in + d_sum_q_n * q;
+                d_f_1_total += d_n_total * n_prev;
+            }
+            {
+            const real d_f_1 = cellgen_warp_total(d_f_1_total);
+            d_f_1_held = d_f_1;
+            }
+            real d_i_1_total = 0;
+            for (int64_t unit = my.lane; unit < nK; unit += 32) {
+                const real d_n_in = d_n_in_held[unit];
+                const real d_sum_q_n = d_sum_q_n_held;
+                const real q = q_held[unit];
+                const real k = k_held[unit];
+                const real d_n_total = d_n_in + d_sum_q_n * q;
+                d_i_1_total += d_n_total * k;
+            }
+            {
+            const real d_i_1 = cellgen_warp_total(d_i_1_total);
+            d_i_1_held = d_i_1;
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                const real d_n_in = d_n_in_held[unit];
+                const real d_sum_q_n = d_sum_q_n_held;
+                const real d_k_1 = d_reshaped_k_held[unit];
+                const real d_q_1 = d_reshaped_q_held[unit];
+                const real q = q_held[unit];
+                const real i = i_held;
+                const real f = f_held;
+                const real n = n_held[unit];
+                const real d_n_total = d_n_in + d_sum_q_n * q;
+                const real d_k = d_n_total * i + d_k_1;
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nK) + unit, d_k);
+                const real d_q = d_sum_q_n * n + d_q_1;
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nK) + unit, d_q);
+                const real d_n_prev = d_n_total * f;
+                d_n_prev_held[unit] = d_n_prev;
+            }
+}
+        /* d_f = d_f_1 + d_f_2
+         * d_f_pre = d_f * f
+         * d_i = d_i_1 + d_i_2
+         * d_i_pre = d_i * i
+         * d_m_total = d_m_in - d_exp_pre - d_f_pre - d_i_pre
+         * d_m_prev_step = d_f_pre + where((log_f >= i_bar), d_m_total, 0)
+         * d_f_bar = d_m_prev_step * sigmoid(-f_bar)
+         * d_i_bar = d_i_pre + where((log_f < i_bar), d_m_total, 0)
+         * d_m_prev = d_m_prev_step */
+        {
+            const real d_m_in = d_m_in_held;
+            const real d_exp_pre = d_exp_pre_held;
+            const real d_f_1 = d_f_1_held;
+            const real d_f_2 = d_reshaped_f_held;
+            const real d_i_1 = d_i_1_held;
+            const real d_i_2 = d_reshaped_i_held;
+            const real i_bar = i_bar_held;
+            const real f_bar = f_bar_held;
+            const real log_f = log_f_held;
+            const real i = i_held;
+            const real f = f_held;
+            const real d_f = d_f_1 + d_f_2;
+            const real d_f_pre = d_f * f;
+            const real d_i = d_i_1 + d_i_2;
+            const real d_i_pre = d_i * i;
+            const real d_m_total = d_m_in - d_exp_pre - d_f_pre - d_i_pre;
+            const real d_m_prev_step = d_f_pre + cg_where(cg_ge(log_f, i_bar), d_m_total, 0);
+            const real d_f_bar = d_m_prev_step * cg_sigmoid(-f_bar);
+            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (1), d_f_bar);
+            const real d_i_bar = d_i_pre + cg_where(cg_lt(log_f, i_bar), d_m_total, 0);
+            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (1), d_i_bar);
+            const real d_m_prev = d_m_prev_step;
+            d_m_prev_held = d_m_prev;
+}
+        {
+            CELLGEN_UNROLL
+            for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+                CELLGEN_UNROLL
+                for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+                    const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+                    if (axis1 >= axes1 || axis2 >= axes2) continue;
+                    d_c_next_held[tile_1][tile_2] = cellgen_cuts(args->window, step) ? real(0) : d_c_prev_held[tile_1][tile_2];
+                }
+            }
+            if (thread < nK) {
+                const int64_t unit = thread;
+                d_n_next_held[unit] = cellgen_cuts(args->window, step) ? real(0) : d_n_prev_held[unit];
+            }
+            d_m_next_held = cellgen_cuts(args->window, step) ? real(0) : d_m_prev_held;
+}
+    }
+    CELLGEN_UNROLL
+    for (int tile_1 = 0; tile_1 < frame::rows; ++tile_1) {
+        CELLGEN_UNROLL
+        for (int tile_2 = 0; tile_2 < frame::columns; ++tile_2) {
+            const int axis1 = my.warp + tile_1 * frame::warps, axis2 = my.lane + tile_2 * 32;
+            if (axis1 >= axes1 || axis2 >= axes2) continue;
+            cg_store(cg_rows(d_c_prev_pair, (nD * nK * nN)), row, head * (nD * nK) + (axis1 * axes2 + axis2), d_c_next_held[tile_1][tile_2]);
+        }
+    }
+    if (thread < nK) {
+        const int64_t unit = thread;
+        cg_store(cg_rows(d_n_prev_pair, (nK * nN)), row, head * (nK) + unit, d_n_next_held[unit]);
+    }
+    if (thread == 0) cg_store(cg_rows(d_m_prev_pair, nN), row, head * (1), d_m_next_held);
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *args)
@@ -3045,146 +3995,153 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_c_last, nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(d_n_prev_pair + nT % 2 * nB * (nK * nN), nK * nN), cg_in(args->d_n_last, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(d_m_prev_pair + nT % 2 * nB * nN, nN), cg_in(args->d_m_last, nN));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_1), nB, nD * nK * nN,
-            cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), (nD * nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows(reverse_d_c_in, (nD * nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_2), nB, nK * nN,
-            cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row),
-            cg_in(d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), (nK * nN)),
-            cg_rows(reverse_d_n_in, (nK * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_3), nB, nN,
-            cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row),
-            cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nN, nN),
-            cg_in((guarded ? m_prev_before + step * nB * nN : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nN : m_row)),
-            cg_in(args->i_bar + step * nB * nN, nN),
-            cg_in(args->f_bar + step * nB * nN, nN),
-            cg_in(args->m + step * m_step, m_row),
-            cg_rows(reverse_d_m_in, nN),
-            cg_rows(reverse_log_f, nN),
-            cg_rows(reverse_i, nN),
-            cg_rows(reverse_f, nN),
-            cg_rows(reverse_exp_exp_pre, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4), nB, nD * nN,
-            cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
-            cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
-            cg_in(args->sum_q_n + step * nB * nN, nN),
-            cg_in(reverse_exp_exp_pre, nN),
-            cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)),
-            nD,
-            nN,
-            cg_rows(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN), nD,
-            cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
-            cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
-            cg_in(args->sum_q_n + step * nB * nN, nN),
-            cg_in(reverse_exp_exp_pre, nN),
-            cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)),
-            nD,
-            nN,
-            cg_rows(reverse_d_exp_exp_pre, nN),
-            cg_rows(reverse_d_sum_q_n, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5), nB, nD * nK * nN,
-            cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_in(reverse_f, nN),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK), nD,
-            cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_in(args->c + step * c_step, c_row),
-            cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
-            cg_in(reverse_i, nN),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows(reverse_d_reshaped_q, (nK * nN)),
-            cg_rows(reverse_d_reshaped_k, (nK * nN)));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN), nK,
-            cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_in((guarded ? c_prev_before + step * nB * (nD * nK * nN) : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
-            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
-            cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows(reverse_d_reshaped_i, nN),
-            cg_rows(reverse_d_reshaped_f, nN));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3), (int64_t)(nB), (int64_t)(nN * nD), nK,
-            cg_in(reverse_d_c_in, (nD * nK * nN)),
-            cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
-            cg_in(reverse_i, nN),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            nD,
-            nK,
-            nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_6), nB, nN,
-            cg_in(reverse_d_exp_exp_pre, nN),
-            cg_in(reverse_exp_exp_pre, nN),
-            cg_rows(reverse_d_exp_pre, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7), nB, nK * nN,
-            cg_in(reverse_d_n_in, (nK * nN)),
-            cg_in(reverse_d_sum_q_n, nN),
-            cg_in(reverse_d_reshaped_k, (nK * nN)),
-            cg_in(reverse_d_reshaped_q, (nK * nN)),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            cg_in(reverse_i, nN),
-            cg_in(reverse_f, nN),
-            cg_in(args->n + step * n_step, n_row),
-            nK,
-            nN,
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
-        CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN), nK,
-            cg_in(reverse_d_n_in, (nK * nN)),
-            cg_in(reverse_d_sum_q_n, nN),
-            cg_in((guarded ? n_prev_before + step * nB * (nK * nN) : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
-            cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
-            cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
-            nK,
-            nN,
-            cg_rows(reverse_d_f_1, nN),
-            cg_rows(reverse_d_i_1, nN));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_8), nB, nN,
-            cg_in(reverse_d_m_in, nN),
-            cg_in(reverse_d_exp_pre, nN),
-            cg_in(reverse_d_f_1, nN),
-            cg_in(reverse_d_reshaped_f, nN),
-            cg_in(reverse_d_i_1, nN),
-            cg_in(reverse_d_reshaped_i, nN),
-            cg_in(args->i_bar + step * nB * nN, nN),
-            cg_in(args->f_bar + step * nB * nN, nN),
-            cg_in(reverse_log_f, nN),
-            cg_in(reverse_i, nN),
-            cg_in(reverse_f, nN),
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-            cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
-        if (guarded) {
-            cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-            cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-            cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-            cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_validity + step * nB);
-        }
-        if (cellgen_cuts(args->window, step)) {
-            cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
-            cg_clear(&run, nB, nK * nN, cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
-            cg_clear(&run, nB, nN, cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
+    const int held = guarded ? CELLGEN_NOT_HELD : cellgen_choose_held<real>(&run, args->tier, nT, nB, nN, nD, nK, cellgen_larger(cellgen_larger(0, nD), nK), cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)));
+    if (held == CELLGEN_HELD_SMALL) { /* a block keeps a head of a row in registers */
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+    } else if (held == CELLGEN_HELD_LARGE) {
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_large<real>>), cellgen_large<real>, nB, nN, cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_1), nB, nD * nK * nN,
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), (nD * nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows(reverse_d_c_in, (nD * nK * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_2), nB, nK * nN,
+                cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row),
+                cg_in(d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), (nK * nN)),
+                cg_rows(reverse_d_n_in, (nK * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_3), nB, nN,
+                cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row),
+                cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nN, nN),
+                cg_in((guarded ? m_prev_before + step * nB * nN : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nN : m_row)),
+                cg_in(args->i_bar + step * nB * nN, nN),
+                cg_in(args->f_bar + step * nB * nN, nN),
+                cg_in(args->m + step * m_step, m_row),
+                cg_rows(reverse_d_m_in, nN),
+                cg_rows(reverse_log_f, nN),
+                cg_rows(reverse_i, nN),
+                cg_rows(reverse_f, nN),
+                cg_rows(reverse_exp_exp_pre, nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4), nB, nD * nN,
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+                cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
+                cg_in(args->sum_q_n + step * nB * nN, nN),
+                cg_in(reverse_exp_exp_pre, nN),
+                cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)),
+                nD,
+                nN,
+                cg_rows(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN), nD,
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+                cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
+                cg_in(args->sum_q_n + step * nB * nN, nN),
+                cg_in(reverse_exp_exp_pre, nN),
+                cg_in(args->sum_c_reshaped_q + step * nB * (nD * nN), (nD * nN)),
+                nD,
+                nN,
+                cg_rows(reverse_d_exp_exp_pre, nN),
+                cg_rows(reverse_d_sum_q_n, nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5), nB, nD * nK * nN,
+                cg_in(reverse_d_c_in, (nD * nK * nN)),
+                cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+                cg_in(reverse_f, nN),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums1), (int64_t)(nB), (int64_t)(nN * nK), nD,
+                cg_in(reverse_d_c_in, (nD * nK * nN)),
+                cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+                cg_in(args->c + step * c_step, c_row),
+                cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
+                cg_in(reverse_i, nN),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows(reverse_d_reshaped_q, (nK * nN)),
+                cg_rows(reverse_d_reshaped_k, (nK * nN)));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums2), (int64_t)(nB), (int64_t)(nN), nK,
+                cg_in(reverse_d_c_in, (nD * nK * nN)),
+                cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+                cg_in((guarded ? c_prev_before + step * nB * (nD * nK * nN) : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? (nD * nK * nN) : c_row)),
+                cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+                cg_in(args->v + step * nB * (nD * nN), (nD * nN)),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows(reverse_d_reshaped_i, nN),
+                cg_rows(reverse_d_reshaped_f, nN));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_5_sums3), (int64_t)(nB), (int64_t)(nN * nD), nK,
+                cg_in(reverse_d_c_in, (nD * nK * nN)),
+                cg_in(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
+                cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+                cg_in(reverse_i, nN),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                nD,
+                nK,
+                nN,
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_6), nB, nN,
+                cg_in(reverse_d_exp_exp_pre, nN),
+                cg_in(reverse_exp_exp_pre, nN),
+                cg_rows(reverse_d_exp_pre, nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7), nB, nK * nN,
+                cg_in(reverse_d_n_in, (nK * nN)),
+                cg_in(reverse_d_sum_q_n, nN),
+                cg_in(reverse_d_reshaped_k, (nK * nN)),
+                cg_in(reverse_d_reshaped_q, (nK * nN)),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                cg_in(reverse_i, nN),
+                cg_in(reverse_f, nN),
+                cg_in(args->n + step * n_step, n_row),
+                nK,
+                nN,
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
+            CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN), nK,
+                cg_in(reverse_d_n_in, (nK * nN)),
+                cg_in(reverse_d_sum_q_n, nN),
+                cg_in((guarded ? n_prev_before + step * nB * (nK * nN) : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? (nK * nN) : n_row)),
+                cg_in(args->q + step * nB * (nK * nN), (nK * nN)),
+                cg_in(args->k + step * nB * (nK * nN), (nK * nN)),
+                nK,
+                nN,
+                cg_rows(reverse_d_f_1, nN),
+                cg_rows(reverse_d_i_1, nN));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_8), nB, nN,
+                cg_in(reverse_d_m_in, nN),
+                cg_in(reverse_d_exp_pre, nN),
+                cg_in(reverse_d_f_1, nN),
+                cg_in(reverse_d_reshaped_f, nN),
+                cg_in(reverse_d_i_1, nN),
+                cg_in(reverse_d_reshaped_i, nN),
+                cg_in(args->i_bar + step * nB * nN, nN),
+                cg_in(args->f_bar + step * nB * nN, nN),
+                cg_in(reverse_log_f, nN),
+                cg_in(reverse_i, nN),
+                cg_in(reverse_f, nN),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
+            if (guarded) {
+                cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_validity + step * nB);
+            }
+            if (cellgen_cuts(args->window, step)) {
+                cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
+                cg_clear(&run, nB, nK * nN, cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
+                cg_clear(&run, nB, nN, cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
+            }
         }
     }
     cg_copy(&run, nB, nD * nK * nN, cg_rows(args->d_c_prev, nD * nK * nN), cg_in(d_c_prev_pair, nD * nK * nN));

@@ -50,10 +50,11 @@ TOY = replace(
     launch={kind: f"TOY_{kind.name}" for kind in LaunchedOver},
     launch_stream="TOY_STREAM",
     launch_blocks="TOY_BLOCKS",
+    launch_held="TOY_HELD",
 )
 MACROS = """#include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
-#include "cellgen_cuda_tiers.cuh"
+#include "cellgen_cuda_held.cuh"
 #define kernel __global__ void
 #define threadgroup_barrier() __syncthreads()
 #define threadgroup_position_x blockIdx.x
@@ -79,6 +80,7 @@ MACROS = """#include "cellgen_cuda.cuh"
 #define TOY_ENTRIES CELLGEN_ENTRIES
 #define TOY_STREAM CELLGEN_STREAM
 #define TOY_BLOCKS CELLGEN_IN_BLOCKS
+#define TOY_HELD CELLGEN_HELD
 """
 OF_CUDA = (
     r"__\w+__|__syncthreads|blockIdx|threadIdx|blockDim|CELLGEN_(CUDA|EL|EN|EA|MY|ST\w+M|IN_B)"

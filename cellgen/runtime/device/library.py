@@ -64,7 +64,10 @@ class DeviceLibrary:
         if code == NO_CUBLAS:
             return "cuBLAS cannot be opened"
         if code == DOES_NOT_FIT:
-            return "the recurrent weights do not fit a block's shared memory; use tier='steps'"
+            return (
+                "the recurrent weights do not fit a block's shared memory, or the memory of a "
+                "head its registers; use tier='steps'"
+            )
         if code >= CUBLAS_STATUS:
             return f"cuBLAS status {code - CUBLAS_STATUS}"
         text = self.ffi.string(self.lib.cellgen_cuda_error_text(code)).decode()

@@ -92,7 +92,7 @@ class Choice:
         """The way that is taken."""
         if self.weighed is not None:
             return WAYS[int(self.weighed.way)]
-        return WAYS[0] if self.launches == self.stepwise else "a thread for each unit of a row"
+        return WAYS[0] if self.launches == self.stepwise else "all steps in one launch"
 
 
 def choices(

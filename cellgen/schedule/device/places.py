@@ -237,10 +237,20 @@ class DevicePlace:
         """Arrays of the workspace and strides that it names."""
         return self.source.names
 
+    def at_step(self, at: Moment | None) -> DevicePlace:
+        """The same at a step, or from the first one on: of rows, and of what stands for them."""
+        source = self.source
+        if isinstance(source, RowsOfArray):
+            return replace(self, source=replace(source, at=at))
+        if isinstance(source, IfGiven):
+            other = source.other and replace(source.other, at=at)
+            return replace(self, source=IfGiven(replace(source.rows, at=at), other))
+        return self
+
     def at_all_steps(self, stride: Expr | None = None) -> DevicePlace:
         """Where a matrix over all steps begins: one row follows the other."""
         if not isinstance(self.source, RowsOfArray):
-            return self
+            return self.at_step(None)
         rows = replace(self.source, at=None, by_turns=False)
         if stride is not None:
             rows = replace(rows, strides=None, stride=stride)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cellgen.program.over_time import StateLink
+from cellgen.schedule.device.held import HeldTier
 from cellgen.schedule.device.over_time import ArraysOverTime
 from cellgen.schedule.device.places import DeviceMemory, IfGiven, Moment, RowsOfArray
 from cellgen.schedule.device.stages import (
@@ -108,6 +109,9 @@ class DeviceTimePlan:
 
     def _tier(self) -> Iterator[str]:
         tier = self.tier.tier
+        if self.tier.held is not None:
+            yield from self._held(self.tier.held)
+            return
         if tier is None:
             yield f"  one launch for each level and step: {self.tier.reason}"
             return
@@ -120,10 +124,19 @@ class DeviceTimePlan:
         if tier.kind is TierKind.BLOCK:
             yield f"    {len(tier.stages)} stages, {barriers} barriers in a step"
 
+    def _held(self, tier: HeldTier) -> Iterator[str]:
+        yield "  one launch for all steps: held, one head of a row in registers"
+        for array in tier.arrays.values():
+            place = f" ({array.place})" if array.place is not None else ""
+            holder = array.holder.value if array.is_held else "stored"
+            yield f"    {array.buffer.name}: {array.origin.value}{place}, {holder}"
+        for stage in tier.stages:
+            yield f"    {'barrier; ' if stage.barrier else ''}{stage}"
+
     @property
     def strides_of_tier(self) -> tuple[str, ...]:
         """The strides that the kernel over all steps reads."""
-        tier = self.tier.tier
+        tier = self.tier.tier or self.tier.held
         names = tier.names if tier else frozenset[str]()
         strides = (name for array in self.options.arrays for name in array.strides)
         return tuple(name for name in strides if name in names)

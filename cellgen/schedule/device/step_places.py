@@ -6,7 +6,7 @@ launches of one step and in a kernel over all steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sympy import Expr, Integer
@@ -59,6 +59,7 @@ class StepPlaces:
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[Expr, bool]] = {}
         self.own: dict[Buffer, DevicePlace] = {}
+        self.ahead: set[Buffer] = set()
         self.kept_sums: dict[Buffer, DevicePlace] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
             self.carries[link.passed] = pair_of(host, link.passed, Element.REAL)
@@ -143,12 +144,19 @@ class StepPlaces:
         if buffer not in self.own:
             is_result = buffer.kind is BufferKind.RESULT
             is_stored = buffer in self.operands or is_result
-            name = f"{self.name}_{buffer.name}"
-            self.own[buffer] = self.host.memory.place(name, buffer, is_stored=is_stored)
+            name, memory = f"{self.name}_{buffer.name}", self.host.memory
+            steps = (T,) if buffer in self.ahead else ()
+            own = memory.place(name, buffer, is_stored=is_stored, steps=steps)
+            self.own[buffer] = own.at_step(Moment.NOW) if steps else own
         return self.own[buffer]
 
     def _link_of(self, state: Value) -> StateLink:
         return next(k for k in self.host.schedule.programs.links if k.previous == state)
+
+    def form_ahead(self, buffers: Iterable[Buffer]) -> None:
+        """Give what products of all steps form a place at every step, unless the caller has one."""
+        outputs = self.host.schedule.programs.outputs
+        self.ahead |= {b for b in buffers if b.value not in outputs and not self._is_scratch(b)}
 
     def put_side_by_side(self, stem: str, group: Group, over_time: bool) -> None:
         """Let the sums of a group lie side by side, where nothing fixes their place.

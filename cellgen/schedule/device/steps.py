@@ -11,6 +11,7 @@ from sympy import Expr
 from cellgen.language.value import B
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.function import FunctionPlanner
+from cellgen.schedule.device.hold import has_memory, hold
 from cellgen.schedule.device.loops import named_loops, plan_loop, plan_routine
 from cellgen.schedule.device.places import (
     IfGiven,
@@ -78,13 +79,14 @@ class StepsPlanner:
 
     def choice(self) -> TierChoice:
         """The kernel that runs all steps at once, if there is one."""
-        links = self.host.schedule.programs.links
-        return choose(
-            self.stages,
-            self.places.place_in_tier,
-            [self._carried(link) for link in links],
-            [self._passed(link) for link in links if link.passed in self.places.carries],
-        )
+        links, places = self.host.schedule.programs.links, self.places.place_in_tier
+        carried = [self._carried(link) for link in links]
+        passed = [self._passed(link) for link in links if link.passed in self.places.carries]
+        chosen = choose(self.stages, places, carried, passed)
+        if chosen.tier is not None or not has_memory(links):
+            return chosen
+        held = hold(self.stages, places, links, carried)
+        return TierChoice(None, held) if isinstance(held, str) else TierChoice(None, "", held)
 
     def _carried(self, link: StateLink) -> Carried:
         if self.name == "forward":
@@ -112,6 +114,9 @@ class StepsPlanner:
         inputs = [t for t in group.terms if over_time and self._is_input(t.operand)]
         others = [t for t in group.terms if t not in inputs]
         group = ordered_slots(replace(group, terms=(*inputs, *others)), len(inputs))
+        reached = {weight.slot for term in others for weight in term.weights} | begun
+        fed = [slot.view.buffer for n, slot in enumerate(group.slots) if n not in reached]
+        self.places.form_ahead(fed if over_time else ())
         self.places.put_side_by_side(stem, group, over_time)
         columns = [self.places.column(slot.view) for slot in group.slots]
         cleared = self._cleared(group, len(inputs))
@@ -153,6 +158,8 @@ class StepsPlanner:
         memory = self.places.column(slot.view).memory
         if memory in self.places.sums:
             return self.places.sums[memory][1]
+        if slot.view.buffer in self.places.ahead:
+            return True
         value = slot.view.buffer.value
         return value in self.host.schedule.programs.outputs
 

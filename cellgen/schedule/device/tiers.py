@@ -1,7 +1,7 @@
 """Decide whether all steps of a part run in one launch, and what such a kernel holds.
 
-Input: what a part does in every step (products, loops), as values. Output: ``TierChoice``. Two
-tiers stand above one launch per level and step:
+Input: what a part does in every step (products, loops), as values. Output: ``TierChoice``. Three
+tiers stand above one launch per level and step, of which the third is planned by ``hold``:
 
 - a stream: no product and one loop in a step. A thread takes one unit of one row through all
   steps, its state in a register: one pass over memory. What some steps read does not wait for the
@@ -9,6 +9,7 @@ tiers stand above one launch per level and step:
 - blocks: loops without sums between units. A block takes some rows through all steps, the
   recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
   read nothing of each other.
+- held: memories of heads. A block takes one head of a row, its memory in registers.
 
 Which tier runs is chosen by the host at run time, by capacity and a cost model; a part that has
 no tier says why.
@@ -23,6 +24,7 @@ from enum import Enum
 from sympy import Expr, expand
 
 from cellgen.language.value import B, Value
+from cellgen.schedule.device.held import HeldTier
 from cellgen.schedule.device.places import DevicePlace, Over, Places, RowsOfArray, placed
 from cellgen.schedule.device.stages import (
     DeviceLoop,
@@ -200,10 +202,11 @@ class Tier:
 
 @dataclass(frozen=True)
 class TierChoice:
-    """The kernel over time of a part, or why it has none."""
+    """The kernel over time of a part, one that keeps memories in registers, or why it has none."""
 
     tier: Tier | None
     reason: str = ""
+    held: HeldTier | None = None
 
 
 def choose(

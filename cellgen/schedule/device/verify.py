@@ -9,7 +9,8 @@ Four rules hold:
   and a sum is read when all of its products have been added up, and never added to after that;
 - every result is written whole: at all steps, in all columns;
 - in a kernel over all steps, a barrier stands between a write and what another thread reads or
-  writes there, and between a read and what another thread writes there.
+  writes there, and between a read and what another thread writes there; of one that keeps memories
+  in registers, ``verify_held`` says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.stages import WeightGradients
 from cellgen.schedule.device.tiers import Tier, TierKind
+from cellgen.schedule.device.verify_held import held_faults
 from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
 
 STEPS = 3
@@ -51,7 +53,7 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     Raises:
         DerivationError: naming the function, the stage and the array.
     """
-    for what in panel_faults(plan):
+    for what in (*panel_faults(plan), *held_faults(plan)):
         raise _fault(plan, what)
     memory = _PlanMemory(plan)
     for stage in (*plan.prologue, *plan.packed, *plan.ahead):

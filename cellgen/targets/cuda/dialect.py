@@ -45,6 +45,7 @@ class DeviceDialect:
     launch: Mapping[LaunchedOver, str]
     launch_stream: str
     launch_blocks: str
+    launch_held: str
     by_thread: str
     by_fragment: str
 
@@ -56,7 +57,7 @@ class DeviceDialect:
 CUDA = DeviceDialect(
     name="cuda",
     suffix=".cu",
-    headers=("cellgen_cuda.cuh", "cellgen_cuda_options.cuh", "cellgen_cuda_tiers.cuh"),
+    headers=("cellgen_cuda.cuh", "cellgen_cuda_options.cuh", "cellgen_cuda_held.cuh"),
     header_of_type="cellgen_cuda_real.cuh",
     kernel="__global__ void",
     barrier="__syncthreads();",
@@ -84,6 +85,7 @@ CUDA = DeviceDialect(
     },
     launch_stream="CELLGEN_STREAM",
     launch_blocks="CELLGEN_IN_BLOCKS",
+    launch_held="CELLGEN_HELD",
     by_thread="cellgen_by_thread",
     by_fragment="cellgen_matrix_units<store>::way",
 )

@@ -12,6 +12,7 @@ from cellgen.schedule.device.places import Moment, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.dialect import DeviceDialect
+from cellgen.targets.cuda.held import spell_held
 from cellgen.targets.cuda.launches import indented, loop_over_steps
 from cellgen.targets.cuda.options import OptionLines
 from cellgen.targets.cuda.places import pointer_of, rows_at, stride_of
@@ -36,6 +37,7 @@ def sequence_function(
     ]
     prologue, steps, deferred, epilogue = (part.launches for part in parts)
     tier = spell_tier(plan, signature, memory, words)
+    held = spell_held(plan, signature, memory, words)
     body = [*steps, *_guarded(plan, options)]
     strides = options.strides()
     return HostFunctionContext(
@@ -50,13 +52,14 @@ def sequence_function(
             *map(spell_packed, plan.packed),
             *(_taken_in(state) for state in plan.states if plan.is_backward),
             *(line for stage in plan.ahead for line in spell_ahead(stage)),
-            *loop_over_steps(tier, plan.is_backward, body, words),
+            *loop_over_steps(tier or held, plan.is_backward, body, words),
             *(_handed_out(state, options) for state in plan.states),
             *deferred,
             *epilogue,
             *options.end(),
         ],
         tiers=[tier] if tier else [],
+        held=held,
         over_time=True,
         arrays=len(plan.options.arrays),
         moves=options.moves(),

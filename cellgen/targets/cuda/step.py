@@ -33,6 +33,7 @@ from cellgen.targets.cuda.places import address, extent, launched, pointer, stri
 from cellgen.targets.cuda.products import spell_product, weight_gradients, whole_product
 
 if TYPE_CHECKING:
+    from cellgen.targets.cuda.held import HeldContext
     from cellgen.targets.cuda.tiers import TierContext
 
 
@@ -62,6 +63,7 @@ class HostFunctionContext:
     memory: list[ArrayContext]
     lines: list[str]
     tiers: list[TierContext]
+    held: HeldContext | None = None
     over_time: bool = False
     arrays: int = 0
     moves: list[str] = field(default_factory=list)

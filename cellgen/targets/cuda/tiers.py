@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from cellgen.runtime.abi import Function as Signature
 from cellgen.runtime.abi import c_dim
+from cellgen.schedule.device.held import HeldTier
 from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.stages import DeviceProduct
 from cellgen.schedule.device.tiers import Carried, Passed, Tier, TierKind, TierStage
@@ -218,7 +219,9 @@ def explanation(plans: Iterable[DeviceTimePlan]) -> list[str]:
     lines = []
     for plan in plans:
         tier = plan.tier.tier
-        if tier is None:
+        if plan.tier.held is not None:
+            lines.append(_of_held(plan.function, plan.tier.held))
+        elif tier is None:
             lines.append(
                 f"{plan.function}: one launch for each level and step, because {plan.tier.reason}"
             )
@@ -229,6 +232,22 @@ def explanation(plans: Iterable[DeviceTimePlan]) -> list[str]:
         else:
             lines += _of_block(plan.function, tier)
     return lines
+
+
+def _of_held(function: str, tier: HeldTier) -> str:
+    first, last = map(c_axis, tier.axes)
+    read = [name for name, is_written in tier.of_states if not is_written]
+    written = [name for name, is_written in tier.of_states if is_written]
+    done = [
+        f"{verb} {' and '.join(names)}"
+        for verb, names in (("reads", read), ("writes", written))
+        if names
+    ]
+    return (
+        f"{function}: a block keeps the memory of a head, {first} x {last}, in registers through "
+        f"all steps in one launch, where both are at most 128 and every step is valid (a step "
+        f"{', '.join(done) or 'touches none in arrays'}); else one launch for each level and step"
+    )
 
 
 def _of_block(function: str, tier: Tier) -> list[str]:
