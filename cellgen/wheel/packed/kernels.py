@@ -13,13 +13,13 @@ from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_int64, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cellgen.wheel.packed.loader import (
-    CellRecord,
     EntryRecord,
     Objects,
     SignatureRecord,
@@ -37,6 +37,8 @@ SCALAR, UPSTREAM, GRADIENT = 5, 10, 11
 OPTIONAL, SAVED, WRITTEN = 1, 4, 8
 """Flags of values (``cellgen_flag``)."""
 PRODUCTS = ("full", "bf16", "int8")
+OWN = ("name", "dims", "option_order", "team", "functions", "names")
+"""Attributes of a kernel itself."""
 ERRORS = {
     1: "a required array is missing",
     2: "a dimension is negative",
@@ -371,21 +373,32 @@ class PrebuiltKernel:
     """A cell: each of its functions by name, ``kernel.sequence_forward(x=..., ...)``."""
 
     def __init__(self, objects: Objects, name: str) -> None:
-        cell: CellRecord = objects.cell(name)
+        cell = objects.cell(name)
         self.name = name
         self.dims: list[str] = [dim.decode() for dim in cell.dim[: cell.dims]]
         self.option_order = objects.options
         self.team = cell.team
+        self._cell = cell
+
+    @cached_property
+    def functions(self) -> dict[str, PrebuiltFunction]:
+        """By name; read of the descriptor when first asked for."""
+        cell, functions = self._cell, {}
         precisions = cell.precision[: cell.precisions]
-        self.functions: dict[str, PrebuiltFunction] = {}
         for number, signature in enumerate(cell.function[: cell.functions]):
             entries = {p.name.decode(): p.entry[number] for p in precisions}
-            self.functions[signature.name.decode()] = PrebuiltFunction(self, signature, entries)
-        functions = self.functions.values()
-        self.names = {m.name for function in functions for m in function.members}
+            functions[signature.name.decode()] = PrebuiltFunction(self, signature, entries)
+        return functions
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of every value of every function: a call may have those that it does not take."""
+        return frozenset(m.name for f in self.functions.values() for m in f.members)
 
     def __getattr__(self, name: str) -> PrebuiltFunction:
-        functions: dict[str, PrebuiltFunction] = self.__dict__.get("functions", {})
+        if name.startswith("_") or name in OWN:
+            raise AttributeError(name)
+        functions = self.functions
         if name not in functions:
             raise AttributeError(
                 f"{self.__dict__.get('name')} has {', '.join(functions)}; no {name!r}"
