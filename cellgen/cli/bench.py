@@ -37,9 +37,9 @@ def plan_of(
     """Read the options; also what was named and cannot be had. Raises UsageError."""
     if rounds < MIN_ROUNDS:
         raise UsageError(f"--rounds is {rounds}, expected at least {MIN_ROUNDS}")
-    found, failures = _selectors(cells)
+    selectors, failures = _selectors(cells)
     plan = Plan(
-        cells=found if cells else DEFAULT_CELLS,
+        cells=selectors if cells else DEFAULT_CELLS,
         peers=parse_peers(against),
         shapes=parse_shapes(shapes),
         modes=_modes(modes),
@@ -108,7 +108,7 @@ def show(report: BenchReport, as_json: bool) -> None:
 
 def _selectors(cells: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
     """Names of the cells that are meant, ``FILE.py:NAME`` for those of an author."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     failures: list[Failure] = []
     for selector in cells:
         path = selector.partition(".py")[0] + ".py"
@@ -116,8 +116,8 @@ def _selectors(cells: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
         failures += failed
         for cell in meant:
             name = f"{path}:{cell.__name__}" if is_file(selector) else cell.definition.name
-            found[name] = None
-    return tuple(found), failures
+            names[name] = None
+    return tuple(names), failures
 
 
 def _modes(text: str) -> tuple[Mode, ...]:

@@ -103,8 +103,8 @@ def _cache() -> list[Finding]:
             pass
         return "can be written, private to you"
 
-    found = cache.info()
-    text = f"{found.path}, {found.entries} kernels, {size(found.bytes)}"
+    kernels = cache.info()
+    text = f"{kernels.path}, {kernels.entries} kernels, {size(kernels.bytes)}"
     return [Finding("cache folder", True, text), _guarded("cache access", usable)]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cellgen.cli.asked import ONE_CELL
+from cellgen.cli.explained import ONE_CELL
 from cellgen.cli.models import export_onnx
 from cellgen.cli.status import ending
 from cellgen.errors import ArgumentError, BuildError, UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cellgen.language.cell import Cell
-    from cellgen.targets.embedded.asked import Asked
+    from cellgen.targets.embedded.request import ExportRequest
 
 
 LimitOption = Annotated[
@@ -72,11 +72,11 @@ def export(  # noqa: PLR0913, PLR0917 - one argument an option
             own = (out, train, window, optimizer, limit_ram, limit_flash, name, replace)
             if own != (None, False, 16, "sgd", None, None, "", False):
                 raise UsageError("--onnx takes --weights, --dims and --dtype alone")
-            given = read_weights(weights) if weights else None
-            export_onnx(find_one(cell), onnx, given, sizes_of(dims), dtype)
+            values = read_weights(weights) if weights else None
+            export_onnx(find_one(cell), onnx, values, sizes_of(dims), dtype)
             return
-        asked = (dims, dtype, train, window, optimizer, weights, limit_ram, limit_flash)
-        export_embedded(find_one(cell), Embedded(*asked, name, replace), out)
+        choices = (dims, dtype, train, window, optimizer, weights, limit_ram, limit_flash)
+        export_embedded(find_one(cell), Embedded(*choices, name, replace), out)
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,16 @@ class Embedded:
     name: str
     replace: bool
 
-    def asked(self) -> Asked:
+    def request(self) -> ExportRequest:
         """The same, checked but for what hangs on the cell. Raises UsageError."""
-        from cellgen.targets.embedded.asked import Asked
+        from cellgen.targets.embedded.request import ExportRequest
 
         if not self.train and (self.window, self.optimizer) != (16, "sgd"):
             raise UsageError("--window and --optimizer decide nothing without --train; give both")
         weights = read_weights(self.weights) if self.weights else {}
         sizes = sizes_of(self.dims)
         choices = (self.dtype, self.train, self.window, self.optimizer)
-        return Asked(sizes, *choices, weights, self.name)
+        return ExportRequest(sizes, *choices, weights, self.name)
 
 
 def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> None:
@@ -119,7 +119,7 @@ def export_embedded(cell: type[Cell], options: Embedded, out: Path | None) -> No
     if out is None:
         raise UsageError("export --embedded writes two files into a folder; name it, last: OUT/")
     limits = Limits(options.limit_ram, options.limit_flash)
-    target, name = EmbeddedTarget(options.asked(), limits), definition_of(cell).name
+    target, name = EmbeddedTarget(options.request(), limits), definition_of(cell).name
     with progress(f"exporting {name}"):
         plan = planned(cell)
         files = target.render(plan)

@@ -81,11 +81,11 @@ def index(cells: Sequence[type[Cell]]) -> str:
     """The page that lists the others."""
     rows = []
     for cell in cells:
-        definition, found = definition_of(cell), recurrence(cell)
+        definition, over_time = definition_of(cell), recurrence(cell)
         what, source = summary(definition)
         rows.append(
-            f"| [{definition.name}]({definition.name}.md) | {what} | {found.kind.value} "
-            f"| {found.levels} | {source} |"
+            f"| [{definition.name}]({definition.name}.md) | {what} | {over_time.kind.value} "
+            f"| {over_time.levels} | {source} |"
         )
     lines = [
         "# Gallery",
@@ -187,8 +187,8 @@ def _by_work(run: ZooRun, zoo: Zoo) -> Callable[[Case], str]:
     figures = Figures(Zoo((run,), zoo.work))
 
     def text(case: Case) -> str:
-        found = figures.by_work(case.cell, case.shape.text, case.mode)
-        return "" if found is None else f"{found:.2f}"
+        multiple = figures.by_work(case.cell, case.shape.text, case.mode)
+        return "" if multiple is None else f"{multiple:.2f}"
 
     return text
 
@@ -206,9 +206,9 @@ _COLUMNS: Mapping[str, Callable[[Case], str]] = {
 def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) -> str:
     """Lay out figures by case; a column that would be empty is left out."""
     texts = {head: [text(case) for case in cases] for head, text in columns.items()}
-    shown = {head: column for head, column in texts.items() if any(column)}
-    heads = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
-    rows = ["| " + " | ".join(row) + " |" for row in zip(*shown.values(), strict=True)]
+    filled = {head: column for head, column in texts.items() if any(column)}
+    heads = ["| " + " | ".join(filled) + " |", "|" + "---|" * len(filled)]
+    rows = ["| " + " | ".join(row) + " |" for row in zip(*filled.values(), strict=True)]
     return "\n".join([*heads, *rows]).replace("|  |", "| |")
 
 
@@ -225,7 +225,7 @@ def files(
     ``done`` is told the name of each cell whose page is over, and how it ended.
     """
     pages: dict[str, str] = {}
-    shown, failures = [], []
+    listed, failures = [], []
     for cell in cells:
         try:
             pages |= page(cell, results)
@@ -233,9 +233,9 @@ def files(
             failures.append(Failure(cell.definition.name, error))
             done(cell.definition.name, "FAILED")
         else:
-            shown.append(cell)
+            listed.append(cell)
             done(cell.definition.name, "written")
-    return {INDEX: index(shown), **pages}, failures
+    return {INDEX: index(listed), **pages}, failures
 
 
 def write(folder: Path, pages: Mapping[str, str], *, is_whole: bool = True) -> None:
@@ -263,8 +263,8 @@ def write(folder: Path, pages: Mapping[str, str], *, is_whole: bool = True) -> N
 
 def stale(folder: Path, pages: Mapping[str, str]) -> list[Path]:
     """Pages that stand there and belong to no cell; other files are nobody's matter here."""
-    found = [*folder.glob("*.md"), *folder.glob("*.svg")]
-    return sorted(path for path in found if path.name not in pages and _is_page(path))
+    own = [*folder.glob("*.md"), *folder.glob("*.svg")]
+    return sorted(path for path in own if path.name not in pages and _is_page(path))
 
 
 def _is_page(path: Path) -> bool:
@@ -279,6 +279,6 @@ def differences(
 ) -> list[Difference]:
     """What is not as it would be written."""
     changed = [name for name, text in pages.items() if read_text(folder / name) != text]
-    found = [difference_of(folder / name, pages[name]) for name in changed]
+    changes = [difference_of(folder / name, pages[name]) for name in changed]
     gone = [Difference(path, f"{path} belongs to no cell", False) for path in stale(folder, pages)]
-    return [*found, *gone] if is_whole else found
+    return [*changes, *gone] if is_whole else changes

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 import cellgen
-from cellgen.cli.asked import (
+from cellgen.cli.explained import (
     FORMS,
     ONE_CELL,
     FormOption,
@@ -151,16 +151,16 @@ def explain_cell(
         dtype = dtype or runs.precisions[0]
         require_of_backend(runs, shape, threads, dtype, device)
         require_of_shape(runs, shape, memory_limit)
-        found = find_one(cell)
+        chosen = find_one(cell)
         if runs.threads:
             with progress(f"explaining {cell}"):
-                answer = explained(found, shape, threads, dtype, memory_limit)
+                answer = explained(chosen, shape, threads, dtype, memory_limit)
             terminal.print_json(answer.as_dict()) if as_json else typer.echo(str(answer))
             return
         with progress(f"explaining {cell}"):
-            lines = explain_target(found, target)
+            lines = explain_target(chosen, target)
             if shape:
-                lines += weighed(found, runs, shape, dtype, device)
+                lines += weighed(chosen, runs, shape, dtype, device)
         terminal.print_json(lines) if as_json else typer.echo("\n".join(lines))
 
 
@@ -201,9 +201,9 @@ def build(
         from cellgen.views.find import find_each
 
         backend_of(target)
-        (found, failures), folder = find_each(cells or ()), tree.target_folder(out)
-        with terminal.steps("generating", len(found)) as steps:
-            sources, failed = generate_all(found, steps.quietly)
+        (chosen, failures), folder = find_each(cells or ()), tree.target_folder(out)
+        with terminal.steps("generating", len(chosen)) as steps:
+            sources, failed = generate_all(chosen, steps.quietly)
         failures += failed
         tree.refuse_shipped_names(folder, sources)
         if check:
@@ -233,10 +233,10 @@ def check_cells(
         from cellgen.proof.check.several import check_each
         from cellgen.views.find import find_each
 
-        found, failures = find_each(cells or ())
-        with terminal.steps("checking", len(found)) as steps:
+        chosen, failures = find_each(cells or ())
+        with terminal.steps("checking", len(chosen)) as steps:
             every = check_each(
-                found, seed=seed, jobs=jobs, say=steps.say, done=steps.done, form=form
+                chosen, seed=seed, jobs=jobs, say=steps.say, done=steps.done, form=form
             )
         reports = [one for one in every if isinstance(one, Report)]
         failures += [one for one in every if isinstance(one, Failure)]
@@ -290,24 +290,24 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
         if plot is not None:
             command.require_matplotlib()
         if saved is not None:
-            found = command.read(saved)
+            outcome = command.read(saved)
         else:
             options = (cells or (), against, shapes or (), threads, mode, rounds, memory)
             plan, failures = command.usable(*command.plan_of(*options))
             if not plan.cells:
                 leave_for(failures)
-            found = command.run(plan)
+            outcome = command.run(plan)
         if save is not None:
-            command.save(found, save)
-        command.show(found, as_json)
+            command.save(outcome, save)
+        command.show(outcome, as_json)
         if plot is not None:
             from cellgen.bench.plot import draw
 
-            draw(found, plot)
+            draw(outcome, plot)
         if page is not None:
             from cellgen.cli import report as pages
 
-            pages.write(pages.bench_page(found, cells or ()), page)
+            pages.write(pages.bench_page(outcome, cells or ()), page)
         leave_for(failures, is_worse=True)
 
 
@@ -340,10 +340,10 @@ def report(
         from cellgen.views.find import find_each
 
         at, measured = command.shape_of(shape), command.results_of(results or ())
-        found, failures = find_each(cells)
-        if not found:
+        chosen, failures = find_each(cells)
+        if not chosen:
             leave_for(failures)
-        page, failed = command.page_of(found, at, measured, prove=prove, seed=seed, jobs=jobs)
+        page, failed = command.page_of(chosen, at, measured, prove=prove, seed=seed, jobs=jobs)
         command.write(page, out)
         leave_for([*failures, *failed], is_worse=bool(failed))
 
@@ -370,13 +370,13 @@ def gallery(
 
         folder = pages.gallery_folder(out)
         with terminal.steps("writing", len(SHIPPED)) as steps:
-            made, failures = pages.files(SHIPPED, pages.kept_results(), steps.quietly)
+            texts, failures = pages.files(SHIPPED, pages.kept_results(), steps.quietly)
         if not check:
-            pages.write(folder, made, is_whole=not failures)
+            pages.write(folder, texts, is_whole=not failures)
             typer.echo(str(folder))
             leave_for(failures)
             return
-        differences = pages.differences(folder, made, is_whole=not failures)
+        differences = pages.differences(folder, texts, is_whole=not failures)
         terminal.print_differences(differences)
         leave_for(failures)
         if differences:
@@ -386,7 +386,7 @@ def gallery(
 
 @app.command()
 def convert(
-    given: Annotated[
+    file: Annotated[
         Path, typer.Argument(metavar="IN", help="A .safetensors, .npz, .pt, .h5, .keras file.")
     ],
     out: Annotated[
@@ -401,16 +401,18 @@ def convert(
     with ending():
         from cellgen import weights
 
-        if given.resolve() == out.resolve():
-            raise UsageError(f"OUT is IN, {given}, whose arrays would be lost; name another file")
-        with progress(f"converting {given.name}"):
-            read = weights.load(given)
-            found = weights.convert(read, source, target, prefix=prefix, prove=prove)
-        weights.save(out, found)
-        for name, array in found.items():
+        if file.resolve() == out.resolve():
+            raise UsageError(f"OUT is IN, {file}, whose arrays would be lost; name another file")
+        with progress(f"converting {file.name}"):
+            read = weights.load(file)
+            converted = weights.convert(read, source, target, prefix=prefix, prove=prove)
+        weights.save(out, converted)
+        for name, array in converted.items():
             typer.echo(f"{name} {array.shape} {array.dtype}")
-        if found.difference is not None:
-            typer.echo(f"{source} and {target} differ by at most {found.difference:.1e}", err=True)
+        if converted.difference is not None:
+            typer.echo(
+                f"{source} and {target} differ by at most {converted.difference:.1e}", err=True
+            )
 
 
 @app.command()
@@ -440,12 +442,12 @@ def cache_info(as_json: JsonOption = False) -> None:
         from cellgen.cli.doctor import size
         from cellgen.runtime.build import cache
 
-        found = cache.info()
+        kernels = cache.info()
         if as_json:
-            data = {"path": str(found.path), "kernels": found.entries, "bytes": found.bytes}
+            data = {"path": str(kernels.path), "kernels": kernels.entries, "bytes": kernels.bytes}
             terminal.print_json(data)
         else:
-            typer.echo(f"{found.path}: {found.entries} kernels, {size(found.bytes)}")
+            typer.echo(f"{kernels.path}: {kernels.entries} kernels, {size(kernels.bytes)}")
 
 
 @cache_app.command("clear")

@@ -54,8 +54,8 @@ def import_model(
     with ending():
         package = _package()
         with progress(f"reading {model.name}"):
-            found = [package.declared_text(model)] if out is None else package.declare(model, out)
-        typer.echo("\n".join(map(str, found)))
+            lines = [package.declared_text(model)] if out is None else package.declare(model, out)
+        typer.echo("\n".join(map(str, lines)))
 
 
 def _package() -> Any:

@@ -40,14 +40,14 @@ def page_of(
     jobs: int,
 ) -> tuple[ReportPage, list[Failure]]:
     """Make the page of some cells, with progress on stderr; also what failed on the way."""
-    found, failures = _proved(cells, seed, jobs) if prove else ({}, [])
+    proved, failures = _proved(cells, seed, jobs) if prove else ({}, [])
     names = [definition_of(cell).name for cell in cells]
     sections = []
     with terminal.steps("writing", len(cells)) as steps:
         for cell, name in zip(cells, names, strict=True):
-            sections.append(_section(cell, shape, found, results))
+            sections.append(_section(cell, shape, proved, results))
             steps.quietly(name, "ok")
-    proofs = {name: item for name, item in found.items() if isinstance(item, Report)}
+    proofs = {name: item for name, item in proved.items() if isinstance(item, Report)}
     comparison = compare(cells, shape, proofs, results) if len(cells) > 1 else None
     title = names[0] if len(names) == 1 else f"{len(names)} cells"
     page = ReportPage(title, SUBTITLE, tuple(sections), comparison, ())
@@ -60,18 +60,18 @@ def _proved(
     with terminal.steps("checking", len(cells)) as steps:
         every = check_each(cells, seed=seed, jobs=jobs, say=steps.say, done=steps.done)
     names = [definition_of(cell).name for cell in cells]
-    found = dict(zip(names, every, strict=True))
-    return found, [item for item in every if isinstance(item, Failure)]
+    proofs = dict(zip(names, every, strict=True))
+    return proofs, [item for item in every if isinstance(item, Failure)]
 
 
 def _section(
     cell: type[Cell],
     shape: BenchShape,
-    found: dict[str, Report | Failure],
+    proofs: dict[str, Report | Failure],
     results: Sequence[BenchReport],
 ) -> CellSection:
     name = definition_of(cell).name
-    proof = found.get(name)
+    proof = proofs.get(name)
     findings = ReportFindings(
         shape=shape,
         kernel=_kernel(cell) if proof is not None else None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cellgen.cli.asked import (
+from cellgen.cli.explained import (
     FORMS,
     ONE_CELL,
     FormOption,
@@ -57,21 +57,21 @@ def show(
         from cellgen.views import show as shown
         from cellgen.views.find import find_one
 
-        found = find_one(cell)
+        chosen = find_one(cell)
         if svg is not None:
             from cellgen.views.graph import draw
 
-            write_picture(svg, draw(found.definition))
+            write_picture(svg, draw(chosen.definition))
             return
         with progress(f"deriving {cell}"):
             if schedule:
-                answer: object = schedules_of(found, target)
+                answer: object = schedules_of(chosen, target)
             elif form == "chunk":
                 spelled = (
                     chunks.as_data if as_json else chunks.as_latex if latex else chunks.as_text
                 )
-                answer = spelled(found.definition)
+                answer = spelled(chosen.definition)
             else:
                 written = shown.as_data if as_json else shown.as_latex if latex else shown.as_text
-                answer = written(programs_of(found))
+                answer = written(programs_of(chosen))
         terminal.print_json(answer) if as_json else typer.echo(answer)

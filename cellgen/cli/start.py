@@ -90,5 +90,5 @@ def _check(name: str, class_name: str, small: str, folder: Path) -> None:
 def _is_module(name: str, folder: Path) -> bool:
     """Tell whether Python finds a module of this name elsewhere than in the author's folder."""
     elsewhere = [path for path in sys.path if Path(path).resolve() != folder.resolve()]
-    found = PathFinder.find_spec(name, elsewhere)
-    return found is not None and found.origin is not None
+    spec = PathFinder.find_spec(name, elsewhere)
+    return spec is not None and spec.origin is not None

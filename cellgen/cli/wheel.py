@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cellgen.cli.asked import ONE_CELL
+from cellgen.cli.explained import ONE_CELL
 from cellgen.cli.status import ending, leave_for
 
 

@@ -324,19 +324,19 @@ def _forward(
     alphas: tuple[float, float],
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays]:
-    where = f"epynn.{layer.name}"
-    accept.flag(where, "sequences", sequences)
-    x, known = _arguments(where, layer, kernel, X, parameters, dtype)
+    label = f"epynn.{layer.name}"
+    accept.flag(label, "sequences", sequences)
+    x, known = _arguments(label, layer, kernel, X, parameters, dtype)
     if not sequences and not len(x):
         raise ArgumentError(
-            f"{where}: X has shape {_swapped(x).shape}, expected a step at least, since A is that "
+            f"{label}: X has shape {_swapped(x).shape}, expected a step at least, since A is that "
             f"of the last one; pass sequences=True"
         )
-    scalars = _scalars(where, kernel, "sequence_forward", alphas)
-    found = kernel.sequence_forward(out=None, **known, **scalars)
+    scalars = _scalars(label, kernel, "sequence_forward", alphas)
+    run = kernel.sequence_forward(out=None, **known, **scalars)
     fc = {"X": _swapped(x)}
     for cache, output in layer.forward.items():
-        fc[cache] = _swapped(getattr(found, output))
+        fc[cache] = _swapped(getattr(run, output))
     for cache, source in layer.previous.items():
         fc[cache] = np.zeros_like(fc[source])
         fc[cache][:, 1:] = fc[source][:, :-1]
@@ -356,25 +356,25 @@ def _backward(
     alphas: tuple[float, float],
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays, Arrays]:
-    where = f"epynn.{layer.name}_backward"
-    accept.flag(where, "sequences", sequences)
-    accept.flag(where, "clip_gradients", clip_gradients)
-    x, known = _arguments(where, layer, kernel, X, parameters, dtype)
+    label = f"epynn.{layer.name}_backward"
+    accept.flag(label, "sequences", sequences)
+    accept.flag(label, "clip_gradients", clip_gradients)
+    x, known = _arguments(label, layer, kernel, X, parameters, dtype)
     upstream = _upstream(layer, dA, known["p_hp"], sequences)
-    caches = accept.names(where, "fc", fc, "caches")
+    caches = accept.names(label, "fc", fc, "caches")
     outputs = {output: _cache(layer, caches, cache, x) for cache, output in layer.forward.items()}
-    scalars = _scalars(where, kernel, "sequence_backward", alphas)
-    found = kernel.sequence_backward(out=None, **known, **outputs, **scalars, d_h=upstream)
+    scalars = _scalars(label, kernel, "sequence_backward", alphas)
+    results = kernel.sequence_backward(out=None, **known, **outputs, **scalars, d_h=upstream)
     gradients = {
-        f"d{name}": getattr(found, f"d_{own}").reshape(np.shape(parameters[name]))
+        f"d{name}": getattr(results, f"d_{own}").reshape(np.shape(parameters[name]))
         for name, own in layer.parameters.items()
     }
-    bc = {cache: _swapped(getattr(found, result)) for cache, result in layer.backward.items()}
+    bc = {cache: _swapped(getattr(results, result)) for cache, result in layer.backward.items()}
     for cache, source in layer.following.items():
         bc[cache] = np.zeros_like(bc[source])
         bc[cache][:, :-1] = bc[source][:, 1:]
     bc |= {cache: np.zeros_like(bc["dh"]) for cache in layer.unused}
-    dX = _swapped(found.d_x)
+    dX = _swapped(results.d_x)
     return (
         dX,
         _clipped(gradients) if clip_gradients else gradients,
@@ -387,7 +387,7 @@ def _backward(
 
 
 def _arguments(
-    where: str,
+    label: str,
     layer: Layer,
     kernel: Kernel,
     X: ArrayLike,
@@ -395,25 +395,25 @@ def _arguments(
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays]:
     """Lay out X time-major, name the parameters, and make the zeros: states and ``p_`` inputs."""
-    dtype, batch = accept.float_dtype(where, dtype), accept.array(where, "X", X)
-    given = accept.names(where, "parameters", parameters, "parameters")
-    missing = [name for name in layer.parameters if name not in given]
+    dtype, batch = accept.float_dtype(label, dtype), accept.array(label, "X", X)
+    named = accept.names(label, "parameters", parameters, "parameters")
+    missing = [name for name in layer.parameters if name not in named]
     if batch.ndim != 3 or missing:
         raise ArgumentError(
-            f"{where}: X has shape {batch.shape}, expected (m, s, e); parameters lack "
+            f"{label}: X has shape {batch.shape}, expected (m, s, e); parameters lack "
             f"{', '.join(missing) or 'nothing'} of {', '.join(layer.parameters)}"
         )
-    unknown = [name for name in given if name not in layer.parameters]
+    unknown = [name for name in named if name not in layer.parameters]
     if unknown:
         raise ArgumentError(
-            f"{where}: parameters hold {', '.join(unknown)}, expected {', '.join(layer.parameters)}"
+            f"{label}: parameters hold {', '.join(unknown)}, expected {', '.join(layer.parameters)}"
         )
     x = np.ascontiguousarray(_swapped(batch), dtype)
     known = {"x": x}
     for name, own in layer.parameters.items():
-        array = accept.array(where, f"parameters[{name!r}]", given[name])
+        array = accept.array(label, f"parameters[{name!r}]", named[name])
         if not array.ndim:
-            raise ArgumentError(f"{where}: parameters[{name!r}] is a number, expected an array")
+            raise ArgumentError(f"{label}: parameters[{name!r}] is a number, expected an array")
         bias = name.startswith("b") and array.ndim == 2 and len(array) == 1
         known[own] = np.ascontiguousarray(array[0] if bias else array, dtype)
     units = known[next(own for name, own in layer.parameters.items() if name[0] == "b")].shape[-1]
@@ -429,19 +429,19 @@ def _arguments(
 
 def _upstream(layer: Layer, dA: ArrayLike, zeros: Array, sequences: bool) -> Array:
     """Lay out dA over all steps (s, m, u): as it is, or at the last one."""
-    given = accept.array(f"epynn.{layer.name}_backward", "dA", dA)
+    gradient = accept.array(f"epynn.{layer.name}_backward", "dA", dA)
     steps, rows, units = zeros.shape
     shape = (rows, steps, units) if sequences else (rows, units)
-    if given.shape != shape:
+    if gradient.shape != shape:
         raise ArgumentError(
-            f"epynn.{layer.name}_backward: dA has shape {given.shape}, expected {shape} with "
+            f"epynn.{layer.name}_backward: dA has shape {gradient.shape}, expected {shape} with "
             f"sequences={sequences}"
         )
     upstream = zeros.copy()
     if sequences:
-        upstream[:] = _swapped(given)
+        upstream[:] = _swapped(gradient)
     elif steps:
-        upstream[-1] = given
+        upstream[-1] = gradient
     return upstream
 
 
@@ -450,22 +450,22 @@ def _cache(layer: Layer, fc: Mapping[str, object], name: str, x: Array) -> Array
         raise ArgumentError(
             f"epynn.{layer.name}_backward: fc lacks {name!r}, expected what {layer.name} returned"
         )
-    where, label = f"epynn.{layer.name}_backward", f"fc[{name!r}]"
-    array = accept.array(where, label, fc[name])
+    owner, label = f"epynn.{layer.name}_backward", f"fc[{name!r}]"
+    array = accept.array(owner, label, fc[name])
     if array.ndim != 3:
-        raise ArgumentError(f"{where}: {label} has shape {array.shape}, expected (m, s, u)")
+        raise ArgumentError(f"{owner}: {label} has shape {array.shape}, expected (m, s, u)")
     return np.ascontiguousarray(_swapped(array), x.dtype)
 
 
 def _scalars(
-    where: str, kernel: Kernel, function: str, alphas: tuple[float, float]
+    label: str, kernel: Kernel, function: str, alphas: tuple[float, float]
 ) -> dict[str, float]:
     """Choose the parameters of activations that the cell has."""
     known = {argument.name for argument in kernel.functions[function].function.arguments}
     labels = ("LRELU_alpha", "ELU_alpha")
-    found = [accept.real(where, n, value) for n, value in zip(labels, alphas, strict=True)]
-    given = dict(zip(("lrelu_alpha", "elu_alpha"), found, strict=True))
-    return {name: value for name, value in given.items() if name in known}
+    slopes = [accept.real(label, n, value) for n, value in zip(labels, alphas, strict=True)]
+    scalars = dict(zip(("lrelu_alpha", "elu_alpha"), slopes, strict=True))
+    return {name: value for name, value in scalars.items() if name in known}
 
 
 def _clipped(gradients: Arrays) -> Arrays:

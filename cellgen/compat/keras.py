@@ -260,13 +260,13 @@ def _run(
         taken = {item.name for item in cell.sequence_backward.function.arguments}
         results = {n: a for n, a in done._asdict().items() if n in taken}
         call = {"x": np.asarray(x, dtype), **known, **results, **upstream}
-        found = cell.sequence_backward(**call, **settings, saved=done.saved)._asdict()
+        gradients = cell.sequence_backward(**call, **settings, saved=done.saved)._asdict()
         return {
-            "sequence": found["d_x"],
-            "initial_state": [found[f"d_{name}_prev"] for name in names],
-            "kernel": np.concatenate([found[f"d_w{gate}"] for gate in gates], axis=1),
-            "recurrent_kernel": np.concatenate([found[f"d_u{gate}"] for gate in gates], axis=1),
-            "bias": _bias(kind, gates, found),
+            "sequence": gradients["d_x"],
+            "initial_state": [gradients[f"d_{name}_prev"] for name in names],
+            "kernel": np.concatenate([gradients[f"d_w{gate}"] for gate in gates], axis=1),
+            "recurrent_kernel": np.concatenate([gradients[f"d_u{gate}"] for gate in gates], axis=1),
+            "bias": _bias(kind, gates, gradients),
         }
 
     return ([output, *finals] if options.return_state else output), backward
@@ -274,14 +274,14 @@ def _run(
 
 def _upstream(
     kind: str,
-    given: Mapping[str, ArrayLike | None],
+    upstream: Mapping[str, ArrayLike | None],
     shape: tuple[int, int],
     dtype: np.dtype[Any],
 ) -> Arrays:
     """The gradients of final states by the names of the kernel."""
     return {
         f"d_{name}_last": accept.shaped(kind, f"d_states[{index}]", array, shape, dtype)
-        for index, (name, array) in enumerate(given.items())
+        for index, (name, array) in enumerate(upstream.items())
         if array is not None
     }
 
@@ -298,12 +298,12 @@ def _check_sequence(kind: str, x: Array, options: LayerOptions) -> None:
 
 
 def _states(
-    kind: str, label: str, given: object, names: Sequence[str]
+    kind: str, label: str, states: object, names: Sequence[str]
 ) -> dict[str, ArrayLike | None]:
     """Name the entries of a list with one for each state; all None where it was left out."""
-    if given is None:
+    if states is None:
         return dict.fromkeys(names)
-    listed = accept.items(kind, label, given, f"a list of arrays: {', '.join(names)}")
+    listed = accept.items(kind, label, states, f"a list of arrays: {', '.join(names)}")
     if len(listed) != len(names):
         raise ArgumentError(
             f"{kind}: {label} holds {len(listed)} arrays, expected {len(names)}: {', '.join(names)}"
@@ -314,14 +314,14 @@ def _states(
 def _initial(
     kind: str,
     names: Sequence[str],
-    given: Sequence[ArrayLike] | None,
+    initial: Sequence[ArrayLike] | None,
     shape: tuple[int, int],
     dtype: np.dtype[Any],
 ) -> Arrays:
     """The states before the first step, zeros where they were left out."""
     known = Arrays()
-    for index, (name, state) in enumerate(_states(kind, "initial_state", given, names).items()):
-        start = np.zeros(shape, dtype) if given is None else state
+    for index, (name, state) in enumerate(_states(kind, "initial_state", initial, names).items()):
+        start = np.zeros(shape, dtype) if initial is None else state
         label = f"initial_state[{index}]"
         known[f"{name}_prev"] = accept.shaped(kind, label, start, shape, dtype, meaning="(N, H)")
     return known
@@ -359,13 +359,13 @@ def _weights(
     return known
 
 
-def _bias(kind: str, gates: Sequence[str], found: Mapping[str, Array]) -> Array:
+def _bias(kind: str, gates: Sequence[str], gradients: Mapping[str, Array]) -> Array:
     """Stack the gradients of the biases as Keras' bias is stacked."""
-    first = np.concatenate([found[f"d_b{gate}"] for gate in gates])
+    first = np.concatenate([gradients[f"d_b{gate}"] for gate in gates])
     if kind != "gru_reset_after":
         return first
     names = ["d_c_n" if gate == "_n" else f"d_b{gate}" for gate in gates]
-    return np.stack([first, np.concatenate([found[name] for name in names])])
+    return np.stack([first, np.concatenate([gradients[name] for name in names])])
 
 
 def _activated(layer: tuple[str, ...]) -> tuple[str, ...]:

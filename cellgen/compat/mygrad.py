@@ -76,9 +76,9 @@ def gru(
         ArgumentError: shapes that do not agree, s0 not as ``gru_vjp`` says; it is a ValueError.
         AssertionError: ``bp_lim`` or ``dropout`` out of range, as in mygrad.
     """
-    given = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
-    given |= {"Uh": Uh, "Wh": Wh, "bh": bh}
-    return _run(given, s0, bp_lim, dropout, constant, None, save=False).states
+    variables = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
+    variables |= {"Uh": Uh, "Wh": Wh, "bh": bh}
+    return _run(variables, s0, bp_lim, dropout, constant, None, save=False).states
 
 
 def gru_vjp(
@@ -114,9 +114,9 @@ def gru_vjp(
             mygrad. It is a ValueError.
         AssertionError: ``bp_lim`` or ``dropout`` out of range, as in mygrad.
     """
-    given = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
-    given |= {"Uh": Uh, "Wh": Wh, "bh": bh}
-    run = _run(given, s0, bp_lim, dropout, constant, masks, save=True)
+    variables = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
+    variables |= {"Uh": Uh, "Wh": Wh, "bh": bh}
+    run = _run(variables, s0, bp_lim, dropout, constant, masks, save=True)
     return run.states, run.backward
 
 
@@ -161,8 +161,8 @@ class _Run:
         if not self.dtypes:
             return {}
         d_h = np.ascontiguousarray(upstream[1:], self.known["x"].dtype)
-        found = self._through_time(d_h)
-        gradients = {name: found[f"d_{NAMES[name]}"] for name in self.dtypes}
+        through_time = self._through_time(d_h)
+        gradients = {name: through_time[f"d_{NAMES[name]}"] for name in self.dtypes}
         for name in gradients.keys() & self.masks.keys():
             gradients[name] = gradients[name] * self.masks[name]
         return {name: array.astype(self.dtypes[name]) for name, array in gradients.items()}
@@ -183,7 +183,7 @@ class _Run:
 
 
 def _run(
-    given: dict[str, ArrayLike],
+    variables: dict[str, ArrayLike],
     s0: Array | None,
     bp_lim: int | None,
     dropout: float,
@@ -195,7 +195,7 @@ def _run(
     """Check what mygrad checks, run the kernel, keep what the backward pass needs."""
     if constant is not None:
         accept.flag("gru", "constant", constant)
-    arrays = {name: accept.array("gru", name, value) for name, value in given.items()}
+    arrays = {name: accept.array("gru", name, value) for name, value in variables.items()}
     time, rows, features = _require_shape("X", arrays["X"], 3)
     (units,) = _require_shape("bz", arrays["bz"], 1)
     shapes = {"U": (features, units), "W": (units, units), "b": (units,), "X": arrays["X"].shape}
@@ -230,7 +230,7 @@ def _run(
         states.astype(dtype, copy=False),
         _saved(result) if save else None,
         None if bp_lim is None or bp_lim == time - 1 else int(bp_lim),
-        {} if constant else _variables(given, arrays),
+        {} if constant else _variables(variables, arrays),
         {name: mask for name, mask in drop.items() if name.startswith("W")},
     )
 
@@ -270,29 +270,29 @@ def _kernel_arguments(arrays: Arrays, masks: Arrays, dtype: np.dtype[Any]) -> Ar
 
 def _masks(masks: Mapping[str, ArrayLike], rows: int, units: int) -> Arrays:
     """Check the names and shapes of masks; those of U become (N, D)."""
-    given = accept.names("gru", "masks", masks, "weights")
-    if set(given) != set(MASKS):
+    named = accept.names("gru", "masks", masks, "weights")
+    if set(named) != set(MASKS):
         raise ArgumentError(
-            f"gru: masks are {', '.join(sorted(given)) or 'none'}, expected one each for "
+            f"gru: masks are {', '.join(sorted(named)) or 'none'}, expected one each for "
             f"{', '.join(MASKS)}"
         )
-    found = {}
+    checked = {}
     for name in MASKS:
-        mask = accept.array("gru", f"mask {name}", given[name])
+        mask = accept.array("gru", f"mask {name}", named[name])
         shape = (units if name.startswith("W") else rows, units)
         if mask.shape not in (shape, (1, *shape)) or (mask.ndim == 3 and name.startswith("W")):
             raise ArgumentError(f"gru: mask {name} has shape {mask.shape}, expected {shape}")
-        found[name] = mask.reshape(shape)
-    return found
+        checked[name] = mask.reshape(shape)
+    return checked
 
 
-def _variables(given: Mapping[str, ArrayLike], arrays: Arrays) -> dict[str, np.dtype[Any]]:
+def _variables(variables: Mapping[str, ArrayLike], arrays: Arrays) -> dict[str, np.dtype[Any]]:
     """List the arguments that get a gradient, with their dtypes."""
     return {
         name: array.dtype
         for name, array in arrays.items()
         if np.issubdtype(array.dtype, np.floating)
-        and getattr(given[name], "constant", False) is not True
+        and getattr(variables[name], "constant", False) is not True
     }
 
 
@@ -313,12 +313,12 @@ def _initial_state(s0: object, constant: bool | None) -> Array | None:
 
 def _dropout(dropout: object) -> float:
     """Check a rate as mygrad does."""
-    found = accept.number(dropout)
-    if found is None or not 0 <= found < 1:
+    rate = accept.number(dropout)
+    if rate is None or not 0 <= rate < 1:
         raise PeerAssertionError(
             f"gru: dropout is {accept.shown(dropout)}, expected a number in [0, 1)"
         )
-    return found
+    return rate
 
 
 def _require(holds: bool, what: str) -> None:

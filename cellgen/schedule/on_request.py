@@ -29,14 +29,14 @@ def on_request(schedule: SequenceSchedule) -> frozenset[Value]:
     read = {value for stage in stages for value in read_by(stage)}
     read |= set(programs.epilogue.arguments) if programs.epilogue else set()
     places = {b.value: place for b, place in schedule.deferred.storage.items()}
-    found = {link.passed for link in programs.links if link.passed not in programs.gradients}
+    gradients = {link.passed for link in programs.links if link.passed not in programs.gradients}
     for value in programs.gradients:
         writing = [stage for stage in stages if value in written_by(stage)]
         is_total = places.get(value) is Storage.TOTAL
         alone = all(_is_alone(stage, value, is_total=is_total) for stage in writing)
         if writing and alone and value not in read:
-            found.add(value)
-    return frozenset(found)
+            gradients.add(value)
+    return frozenset(gradients)
 
 
 def _is_alone(stage: GroupedStage, value: Value, *, is_total: bool) -> bool:
@@ -67,7 +67,7 @@ def on_request_of_step(function: PlannedFunction) -> frozenset[Buffer]:
         for buffer in function.of_kind(BufferKind.RESULT)
         if buffer.value.role is Role.ADJOINT
         and buffer not in read
-        and all(found == {buffer} for found in written.values() if buffer in found)
+        and all(targets == {buffer} for targets in written.values() if buffer in targets)
     )
 
 

@@ -66,19 +66,19 @@ class StreamedCell:
     @property
     def functions(self) -> tuple[PlannedFunction, ...]:
         """All functions, in the order in which a target writes them."""
-        found = [self.prologue, self.step]
+        functions = [self.prologue, self.step]
         if self.training is not None:
             training = self.training
-            found += [training.forward, training.reverse, training.deferred, training.epilogue]
-        return tuple(function for function in found if function is not None)
+            functions += [training.forward, training.reverse, training.deferred, training.epilogue]
+        return tuple(function for function in functions if function is not None)
 
 
 def stream(programs: SequencePrograms, *, train: bool) -> StreamedCell:
     """Plan the functions of one step, those of training as well where they are wanted."""
-    given, definition = programs.given, programs.definition
-    parameters = [v for v in given if v.role in (Role.WEIGHT, Role.BIAS)]
-    learning = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in given]
-    scalars = [v for v in definition.requested if v in given and not v.is_batched]
+    arguments, definition = programs.given, programs.definition
+    parameters = [v for v in arguments if v.role in (Role.WEIGHT, Role.BIAS)]
+    learning = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in arguments]
+    scalars = [v for v in definition.requested if v in arguments and not v.is_batched]
     learning += scalars
     results = dict.fromkeys((*programs.outputs, *(link.next for link in programs.links)))
     step = programs.forward.restrict("step", results, ())

@@ -64,11 +64,11 @@ def _strides(shape: Shape, view: View) -> tuple[Expr, ...]:
         return (ONE,) * len(shape)
     if view.transposed:
         shape = (*shape[:-2], shape[-1], shape[-2])
-    found, step = [ONE], ONE
+    inner, step = [ONE], ONE
     for axis in reversed(shape[2:]):
         step = step * axis
-        found.insert(0, step)
-    strides = (view.row_stride, *found)
+        inner.insert(0, step)
+    strides = (view.row_stride, *inner)
     return (*strides[:-2], strides[-1], strides[-2]) if view.transposed else strides
 
 

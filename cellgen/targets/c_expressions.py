@@ -114,7 +114,7 @@ def c_axis(axis: Expr) -> str:
     'nH * nH'
     """
     terms = []
-    spelled = _SQUARE.sub(lambda found: "*".join([found[1]] * int(found[2])), format_axis(axis))
+    spelled = _SQUARE.sub(lambda power: "*".join([power[1]] * int(power[2])), format_axis(axis))
     for term in spelled.split(" + "):
         factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
         terms.append(" * ".join(factors))

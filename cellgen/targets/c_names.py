@@ -70,7 +70,7 @@ class _Spelling:
         if item is None or isinstance(item, str | int | float | Enum | Operator):
             return item
         if isinstance(item, Mapping):
-            return {self._of(key): self._of(found) for key, found in item.items()}
+            return {self._of(key): self._of(value) for key, value in item.items()}
         if isinstance(item, Iterable):
             return type(item)(map(self._of, item))  # type: ignore[call-arg]
         if isinstance(item, Definition):

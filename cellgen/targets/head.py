@@ -54,4 +54,4 @@ def safe(text: str) -> str:
 
 def in_ascii(equation: str) -> str:
     """Spell the names in an equation as C does its arguments."""
-    return re.sub(r"[^\W\d]\w*", lambda found: spelled(found[0]) or found[0], equation)
+    return re.sub(r"[^\W\d]\w*", lambda word: spelled(word[0]) or word[0], equation)

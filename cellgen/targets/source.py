@@ -42,10 +42,10 @@ class Source:
         Raises:
             BuildError: the target cannot spell the cell; says why.
         """
-        found = self.rendered[target]
-        if isinstance(found, NotYet):
-            raise BuildError(f"{self.name}: {found.reason}", code=f"build.{target}")
-        return {self.name + suffix: text for suffix, text in found.items()}
+        texts = self.rendered[target]
+        if isinstance(texts, NotYet):
+            raise BuildError(f"{self.name}: {texts.reason}", code=f"build.{target}")
+        return {self.name + suffix: text for suffix, text in texts.items()}
 
     def is_spelled(self, target: str) -> bool:
         """Whether the cell was rendered for a target, and could be."""
@@ -58,7 +58,7 @@ class Source:
     @property
     def files(self) -> dict[str, str]:
         """Contents by file name, as they stand in ``generated/<cell>/``."""
-        spelled = [name for name, found in self.rendered.items() if not isinstance(found, NotYet)]
+        spelled = [name for name, texts in self.rendered.items() if not isinstance(texts, NotYet)]
         files = {name: text for target in spelled for name, text in self.of(target).items()}
         return {**files, FILE: self.described, "__init__.py": self.init}
 

@@ -21,7 +21,7 @@ from cellgen.program.interpret import axis_size
 from cellgen.proof.check.points import GRADIENT_SIZES, Subject, draw_point, drawn_normal
 from cellgen.proof.over_time import run_steps
 from cellgen.runtime.names import c_name
-from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.layout import Struct
 from cellgen.targets.embedded.source import EmbeddedTarget
 
@@ -31,7 +31,7 @@ FLAGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wdouble-promotion", "-We
 Arrays = Mapping[str, np.ndarray]
 
 
-def write(cell: type[Cell], asked: Asked, folder: Path) -> Path:
+def write(cell: type[Cell], asked: ExportRequest, folder: Path) -> Path:
     """Write an export; returns the path of its body."""
     files = EmbeddedTarget(asked).render(planned(cell))
     name = asked.name or definition_of(cell).name
@@ -72,7 +72,9 @@ def case(cell: type[Cell], steps: int = 5, seed: int = 0) -> Case:
 class Export:
     """A compiled export of one cell."""
 
-    def __init__(self, cell: type[Cell], asked: Asked, folder: Path, flags: Sequence[str] = ()):
+    def __init__(
+        self, cell: type[Cell], asked: ExportRequest, folder: Path, flags: Sequence[str] = ()
+    ):
         self.definition, self.asked = definition_of(cell), asked
         self.name = self.definition.name
         plan = planned(cell)
@@ -230,7 +232,7 @@ def _passed(argument: object) -> object:
     return argument
 
 
-def asked_for(case: Case, dtype: str, *, train: bool = False, **more) -> Asked:
+def asked_for(case: Case, dtype: str, *, train: bool = False, **more) -> ExportRequest:
     """What an export of a case is asked for."""
     sizes = {name: size for name, size in case.sizes.items() if name != "T"}
-    return replace(Asked(sizes, dtype, train, case.sizes["T"]), **more)
+    return replace(ExportRequest(sizes, dtype, train, case.sizes["T"]), **more)

@@ -19,7 +19,7 @@ from cellgen.cells import SHIPPED
 from cellgen.language.cell import Cell, definition_of
 from cellgen.language.value import Role
 from cellgen.runtime.names import c_name
-from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.request import ExportRequest
 from tests.embedded import FLAGS, Case, Export, asked_for, case, write
 
 BOARD = Path(__file__).parents[2] / "examples/embedded/board"
@@ -205,7 +205,7 @@ def measured(name: str, sizes_: dict[str, int], train: bool, flags: Sequence[str
     cell = next(c for c in SHIPPED if definition_of(c).name == name)
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        asked = Asked(sizes_, train=train)
+        asked = ExportRequest(sizes_, train=train)
         body, main = write(cell, asked, folder), folder / "main.c"
         export = Export(cell, asked, folder)
         scalars = [

@@ -21,7 +21,7 @@ from cellgen.proof.check.over_time import SEQUENCE_BARS
 from cellgen.proof.over_time import VALUES, run_steps
 from cellgen.proof.rounding import NUDGE, largest, scales_of
 from cellgen.runtime.names import c_name
-from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.limits import Limits
 from cellgen.targets.embedded.source import EmbeddedTarget
 from cellgen.targets.target import NotYet
@@ -143,7 +143,7 @@ def test_names_that_c_spells_otherwise_and_scalars_that_learn(tmp_path: Path) ->
     ("sizes", "window"), [({"I": 100_000, "H": 100_000}, 16), ({"I": 2, "H": 3}, 10**11)]
 )
 def test_sizes_that_an_int_does_not_count_are_refused(sizes: dict[str, int], window: int) -> None:
-    target = EmbeddedTarget(Asked(sizes, train=True, window=window))
+    target = EmbeddedTarget(ExportRequest(sizes, train=True, window=window))
     with pytest.raises(UsageError, match=r"gru: its \w+ would take \d+ bytes, .* up to 2147483647"):
         target.render(planned(CELLS["gru"]))
 
@@ -178,7 +178,7 @@ def test_training_steps_are_the_optimiser_s_over_windows_one_after_the_other(
 def test_a_float_export_computes_in_float_and_calls_nothing_but_the_memory_functions(
     tmp_path: Path,
 ) -> None:
-    body = write(CELLS["gru"], Asked({"I": 3, "H": 4}, train=True), tmp_path)
+    body = write(CELLS["gru"], ExportRequest({"I": 3, "H": 4}, train=True), tmp_path)
     text = re.sub(r"/\*.*?\*/", "", body.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert "double" not in text
     assert re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?(?![\w.])", text) == []
@@ -194,7 +194,7 @@ def test_weights_are_a_constant(tmp_path: Path) -> None:
     shapes = {"w": (3, 4), "u": (4, 4), "b": (4,)}
     weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     weights["w"][0, :2] = 1e-30, 2**30
-    export = Export(CELLS["elman"], Asked(sizes, weights=weights), tmp_path)
+    export = Export(CELLS["elman"], ExportRequest(sizes, weights=weights), tmp_path)
     kind = np.ctypeslib.ctypes.c_float * (export.bytes["weights"] // 4)
     kept = np.ctypeslib.as_array(kind.in_dll(export.library, "elman_exported"))
     for name, array in export.unpacked(kept).items():
@@ -208,7 +208,7 @@ def test_a_cell_without_steps_over_time_is_not_exported() -> None:
         h_prev, b = State(H), Bias(H)
         h = tanh(h_prev + b)
 
-    found = EmbeddedTarget(Asked({"H": 3})).render(planned(Clock))
+    found = EmbeddedTarget(ExportRequest({"H": 3})).render(planned(Clock))
     assert isinstance(found, NotYet)
     assert "one step only" in found.reason
 
@@ -222,7 +222,7 @@ def test_a_cell_without_weights_runs_and_has_nothing_to_train(tmp_path: Path) ->
 
     prove(Mean, tmp_path)
     with pytest.raises(UsageError, match="nothing of it learns"):
-        EmbeddedTarget(Asked({"H": 3}, train=True)).render(planned(Mean))
+        EmbeddedTarget(ExportRequest({"H": 3}, train=True)).render(planned(Mean))
 
 
 LIMITS = (
@@ -239,14 +239,14 @@ def test_an_export_that_is_too_large_says_by_how_much_and_what_would_fit(
 ) -> None:
     plan, sizes = planned(CELLS["gru"]), {"I": 8, "H": 32}
     with pytest.raises(UsageError) as raised:
-        EmbeddedTarget(Asked(sizes, **more), Limits(**limits)).render(plan)
+        EmbeddedTarget(ExportRequest(sizes, **more), Limits(**limits)).render(plan)
     text = str(raised.value)
     total, over = re.search(rf"take (\d+) bytes of {kind} .*, (\d+) more than", text).groups()
     assert int(total) - int(over) == limits["ram"]
     assert says in text
     for name, size in re.findall(r"(\w+)=(\d+)", text.rpartition("with the other")[2]):
         for of, fits in ((int(size), True), (int(size) + 1, False)):
-            target = EmbeddedTarget(Asked({**sizes, name: of}, **more), Limits(**limits))
+            target = EmbeddedTarget(ExportRequest({**sizes, name: of}, **more), Limits(**limits))
             if fits:
                 target.render(plan)
             else:
@@ -256,7 +256,7 @@ def test_an_export_that_is_too_large_says_by_how_much_and_what_would_fit(
 
 def test_constants_have_a_limit_too(tmp_path: Path) -> None:
     shapes = {"w": (3, 4), "u": (4, 4), "b": (4,)}
-    asked = Asked({"I": 3, "H": 4}, weights={n: np.ones(s) for n, s in shapes.items()})
+    asked = ExportRequest({"I": 3, "H": 4}, weights={n: np.ones(s) for n, s in shapes.items()})
     plan = planned(CELLS["elman"])
     EmbeddedTarget(asked, Limits(flash=128)).render(plan)
     with pytest.raises(UsageError, match=r"128 bytes of flash .*, 1 more than --limit"):
@@ -314,7 +314,7 @@ def test_bodies_of_two_exports_are_one_unit_of_compilation(
     dtypes: tuple[str, str], tmp_path: Path
 ) -> None:
     asked = [
-        Asked({"I": 3, "H": 2 + n}, dtype, train=True, optimizer="adam", name=f"layer{n}")
+        ExportRequest({"I": 3, "H": 2 + n}, dtype, train=True, optimizer="adam", name=f"layer{n}")
         for n, dtype in enumerate(dtypes)
     ]
     for one in asked:

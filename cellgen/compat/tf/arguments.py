@@ -41,14 +41,14 @@ def lstm_kernel(use_peephole: bool, clip_gradient: str) -> Kernel:
     return kernel_of(LSTM_MEMBERS[use_peephole, clip_gradient])
 
 
-def named_arrays(where: str, **given: ArrayLike) -> tuple[Arrays, np.dtype[Any]]:
+def named_arrays(label: str, **arguments: ArrayLike) -> tuple[Arrays, np.dtype[Any]]:
     """Make arrays contiguous, float16 ones float32; also tell the dtype of the first.
 
     The kernels tell what is wrong with other dtypes and with shapes.
     """
     arrays = {
-        name: np.asarray(accept.array(where, name, array), order="C")
-        for name, array in given.items()
+        name: np.asarray(accept.array(label, name, array), order="C")
+        for name, array in arguments.items()
     }
     dtype = next(iter(arrays.values())).dtype
     if dtype == np.float16 and all(array.dtype == dtype for array in arrays.values()):
@@ -57,14 +57,14 @@ def named_arrays(where: str, **given: ArrayLike) -> tuple[Arrays, np.dtype[Any]]
 
 
 def lstm_arrays(
-    where: str, use_peephole: bool, arrays: tuple[ArrayLike, ...]
+    label: str, use_peephole: bool, arrays: tuple[ArrayLike, ...]
 ) -> tuple[Arrays, np.dtype[Any]]:
     """Name the arguments of an LSTM; without peepholes their weights are left out."""
-    given = dict(zip(LSTM_ARGUMENTS, arrays, strict=True))
-    if not accept.flag(where, "use_peephole", use_peephole):
+    arguments = dict(zip(LSTM_ARGUMENTS, arrays, strict=True))
+    if not accept.flag(label, "use_peephole", use_peephole):
         for name in PEEPHOLES:
-            accept.array(where, name, given.pop(name))
-    return named_arrays(where, **given)
+            accept.array(label, name, arguments.pop(name))
+    return named_arrays(label, **arguments)
 
 
 def rounded(arrays: Results | tuple[Array, ...], dtype: np.dtype[Any]) -> list[Array]:
@@ -72,21 +72,21 @@ def rounded(arrays: Results | tuple[Array, ...], dtype: np.dtype[Any]) -> list[A
     return [array.astype(dtype, copy=False) for array in arrays]
 
 
-def peephole_gradients(found: Results, wci: ArrayLike) -> list[Array]:
+def peephole_gradients(gradients: Results, wci: ArrayLike) -> list[Array]:
     """The three gradients of the peepholes, zeros where the cell has none."""
-    zeros = np.zeros(np.shape(wci), found[0].dtype)
-    return [getattr(found, f"d_{name}", zeros) for name in PEEPHOLES]
+    zeros = np.zeros(np.shape(wci), gradients[0].dtype)
+    return [getattr(gradients, f"d_{name}", zeros) for name in PEEPHOLES]
 
 
-def checked_clip(where: str, clip_gradient: str, cell_clip: float | None) -> float:
+def checked_clip(label: str, clip_gradient: str, cell_clip: float | None) -> float:
     """Check the choice of the clip's derivative; without a bound there is none (-1)."""
     if not isinstance(clip_gradient, str) or clip_gradient not in ("straight_through", "exact"):
         raise ArgumentError(
-            f"{where}: clip_gradient is {accept.shown(clip_gradient)}, expected 'straight_through' "
+            f"{label}: clip_gradient is {accept.shown(clip_gradient)}, expected 'straight_through' "
             f"(TensorFlow's) or 'exact'"
         )
     if clip_gradient == "exact" and cell_clip is None:
         raise ArgumentError(
-            f"{where}: clip_gradient='exact' needs the cell_clip of the forward call; pass it"
+            f"{label}: clip_gradient='exact' needs the cell_clip of the forward call; pass it"
         )
-    return -1.0 if cell_clip is None else accept.real(where, "cell_clip", cell_clip)
+    return -1.0 if cell_clip is None else accept.real(label, "cell_clip", cell_clip)

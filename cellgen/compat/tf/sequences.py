@@ -44,12 +44,12 @@ def block_lstm(
     Raises:
         ArgumentError: ``seq_len_max`` outside [0, T]; arrays whose shapes or dtypes do not agree.
     """
-    given, dtype = lstm_arrays(
+    arguments, dtype = lstm_arrays(
         "block_lstm", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    steps = _steps("block_lstm", seq_len_max, given["x"])
-    found = _forward(given, steps, use_peephole, forget_bias, cell_clip)
-    return BlockLSTM(*rounded(found, dtype))
+    steps = _steps("block_lstm", seq_len_max, arguments["x"])
+    results = _forward(arguments, steps, use_peephole, forget_bias, cell_clip)
+    return BlockLSTM(*rounded(results, dtype))
 
 
 def block_lstm_grad(
@@ -87,17 +87,19 @@ def block_lstm_grad(
         ArgumentError: ``seq_len_max`` outside [0, T]; arrays whose shapes or dtypes do not agree;
             an exact clip without its bound.
     """
-    given, dtype = lstm_arrays(
+    arguments, dtype = lstm_arrays(
         "block_lstm_grad", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     outputs, _ = named_arrays(
         "block_lstm_grad", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
     )
-    steps = _steps("block_lstm_grad", seq_len_max, given["x"])
-    _over_time("block_lstm_grad", outputs, given["x"])
+    steps = _steps("block_lstm_grad", seq_len_max, arguments["x"])
+    _over_time("block_lstm_grad", outputs, arguments["x"])
     clip = checked_clip("block_lstm_grad", clip_gradient, cell_clip)
-    found = _backward(given, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci)
-    return BlockLSTMGrad(*rounded(found, dtype))
+    gradients = _backward(
+        arguments, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci
+    )
+    return BlockLSTMGrad(*rounded(gradients, dtype))
 
 
 def block_lstm_v2(
@@ -119,12 +121,12 @@ def block_lstm_v2(
     Raises:
         ArgumentError: as ``block_lstm``.
     """
-    given, dtype = lstm_arrays(
+    arguments, dtype = lstm_arrays(
         "block_lstm_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    steps = _steps("block_lstm_v2", seq_len_max, given["x"])
-    given |= {key: _swap_gates("block_lstm_v2", key, given[key]) for key in ("w", "b")}
-    return BlockLSTM(*rounded(_forward(given, steps, use_peephole, 0, cell_clip), dtype))
+    steps = _steps("block_lstm_v2", seq_len_max, arguments["x"])
+    arguments |= {key: _swap_gates("block_lstm_v2", key, arguments[key]) for key in ("w", "b")}
+    return BlockLSTM(*rounded(_forward(arguments, steps, use_peephole, 0, cell_clip), dtype))
 
 
 def block_lstm_grad_v2(
@@ -159,38 +161,40 @@ def block_lstm_grad_v2(
     Raises:
         ArgumentError: as ``block_lstm_grad``.
     """
-    where = "block_lstm_grad_v2"
-    given, dtype = lstm_arrays(
+    label = "block_lstm_grad_v2"
+    arguments, dtype = lstm_arrays(
         "block_lstm_grad_v2", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     outputs, _ = named_arrays(
         "block_lstm_grad_v2", i=i, cs=cs, f=f, o=o, ci=ci, co=co, h=h, d_cs=cs_grad, d_h=h_grad
     )
-    steps = _steps(where, seq_len_max, given["x"])
-    _over_time(where, outputs, given["x"])
-    given |= {key: _swap_gates(where, key, given[key]) for key in ("w", "b")}
-    clip = checked_clip(where, clip_gradient, cell_clip)
-    found = _backward(given, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci)
-    found = found._replace(
-        w_grad=_swap_gates(where, "w_grad", found.w_grad),
-        b_grad=_swap_gates(where, "b_grad", found.b_grad),
+    steps = _steps(label, seq_len_max, arguments["x"])
+    _over_time(label, outputs, arguments["x"])
+    arguments |= {key: _swap_gates(label, key, arguments[key]) for key in ("w", "b")}
+    clip = checked_clip(label, clip_gradient, cell_clip)
+    gradients = _backward(
+        arguments, outputs, steps, lstm_kernel(use_peephole, clip_gradient), clip, wci
     )
-    return BlockLSTMGrad(*rounded(found, dtype))
+    gradients = gradients._replace(
+        w_grad=_swap_gates(label, "w_grad", gradients.w_grad),
+        b_grad=_swap_gates(label, "b_grad", gradients.b_grad),
+    )
+    return BlockLSTMGrad(*rounded(gradients, dtype))
 
 
 def _forward(
-    given: Arrays, steps: int, use_peephole: bool, forget_bias: float, cell_clip: float
+    arguments: Arrays, steps: int, use_peephole: bool, forget_bias: float, cell_clip: float
 ) -> tuple[Array, ...]:
     """Run the first steps into arrays of zeros that hold all of them."""
-    if given["cs_prev"].ndim != 2:
+    if arguments["cs_prev"].ndim != 2:
         raise ArgumentError(
-            f"block_lstm: cs_prev has shape {given['cs_prev'].shape}, expected (N, H)"
+            f"block_lstm: cs_prev has shape {arguments['cs_prev'].shape}, expected (N, H)"
         )
-    time, rows, _ = given["x"].shape
-    shape = (time, rows, given["cs_prev"].shape[-1])
-    whole = {name: np.zeros(shape, given["x"].dtype) for name in LSTM_OUTPUTS}
+    time, rows, _ = arguments["x"].shape
+    shape = (time, rows, arguments["cs_prev"].shape[-1])
+    whole = {name: np.zeros(shape, arguments["x"].dtype) for name in LSTM_OUTPUTS}
     lstm_kernel(use_peephole, "straight_through").sequence_forward(
-        **(given | {"x": given["x"][:steps]}),
+        **(arguments | {"x": arguments["x"][:steps]}),
         forget_bias=forget_bias,
         cell_clip=cell_clip,
         out={name: array[:steps] for name, array in whole.items()},
@@ -199,57 +203,57 @@ def _forward(
 
 
 def _backward(
-    given: Arrays, outputs: Arrays, steps: int, kernel: Kernel, clip: float, wci: ArrayLike
+    arguments: Arrays, outputs: Arrays, steps: int, kernel: Kernel, clip: float, wci: ArrayLike
 ) -> BlockLSTMGrad:
     """Differentiate the first steps; x_grad is 0 in the others."""
-    x_grad = np.zeros_like(given["x"])
-    found = kernel.sequence_backward(
-        **(given | {"x": given["x"][:steps]}),
+    x_grad = np.zeros_like(arguments["x"])
+    gradients = kernel.sequence_backward(
+        **(arguments | {"x": arguments["x"][:steps]}),
         **{name: array[:steps] for name, array in outputs.items()},
         cell_clip=clip,
         out={"d_x": x_grad[:steps]},
     )
-    wci_grad, wcf_grad, wco_grad = peephole_gradients(found, wci)
+    wci_grad, wcf_grad, wco_grad = peephole_gradients(gradients, wci)
     return BlockLSTMGrad(
         x_grad=x_grad,
-        cs_prev_grad=found.d_cs_prev,
-        h_prev_grad=found.d_h_prev,
-        w_grad=found.d_w,
+        cs_prev_grad=gradients.d_cs_prev,
+        h_prev_grad=gradients.d_h_prev,
+        w_grad=gradients.d_w,
         wci_grad=wci_grad,
         wcf_grad=wcf_grad,
         wco_grad=wco_grad,
-        b_grad=found.d_b,
+        b_grad=gradients.d_b,
     )
 
 
-def _steps(where: str, seq_len_max: int, x: Array) -> int:
+def _steps(label: str, seq_len_max: int, x: Array) -> int:
     """Read the number of steps that are used, an int64 scalar in TensorFlow."""
     if x.ndim != 3 or not accept.is_whole(seq_len_max, 0, len(x)):
         steps = x.shape[0] if x.ndim else 0
         raise ArgumentError(
-            f"{where}: seq_len_max is {accept.shown(seq_len_max)} with x of shape {x.shape}, "
+            f"{label}: seq_len_max is {accept.shown(seq_len_max)} with x of shape {x.shape}, "
             f"expected x (T, N, I) and an integer, 0 <= seq_len_max <= T; pass "
             f"seq_len_max={steps} to use every step"
         )
-    return accept.whole(where, "seq_len_max", seq_len_max)
+    return accept.whole(label, "seq_len_max", seq_len_max)
 
 
-def _over_time(where: str, outputs: Arrays, x: Array) -> None:
+def _over_time(owner: str, outputs: Arrays, x: Array) -> None:
     """Refuse what has not as many steps as x, which the call cuts to the valid ones."""
     for name, array in outputs.items():
         if array.ndim != 3 or array.shape[:2] != x.shape[:2]:
             label = {"d_cs": "cs_grad", "d_h": "h_grad"}.get(name, name)
             raise ArgumentError(
-                f"{where}: {label} has shape {array.shape}, expected (T, N, H) with T = "
+                f"{owner}: {label} has shape {array.shape}, expected (T, N, H) with T = "
                 f"{x.shape[0]} and N = {x.shape[1]} from x {x.shape}"
             )
 
 
-def _swap_gates(where: str, name: str, array: Array) -> Array:
+def _swap_gates(label: str, name: str, array: Array) -> Array:
     """Exchange the two middle quarters of the columns: [i | f | ci | o] and [i | ci | f | o]."""
     if not array.ndim or array.shape[-1] % 4:
         raise ArgumentError(
-            f"{where}: {name} has shape {array.shape}, expected a last axis of length 4 H"
+            f"{label}: {name} has shape {array.shape}, expected a last axis of length 4 H"
         )
     gates = array.reshape(*array.shape[:-1], 4, array.shape[-1] // 4)
     return np.ascontiguousarray(gates[..., (0, 2, 1, 3), :]).reshape(array.shape)

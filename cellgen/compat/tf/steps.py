@@ -35,11 +35,11 @@ def gru_block_cell(
     Raises:
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
-    given, dtype = named_arrays(
+    arguments, dtype = named_arrays(
         "gru_block_cell", x=x, h_prev=h_prev, w_ru=w_ru, w_c=w_c, b_ru=b_ru, b_c=b_c
     )
-    found = kernel_of("gru_block_cell").forward(**given)
-    return GRUBlockCell(*rounded(found, dtype))
+    results = kernel_of("gru_block_cell").forward(**arguments)
+    return GRUBlockCell(*rounded(results, dtype))
 
 
 def gru_block_cell_grad(
@@ -63,7 +63,7 @@ def gru_block_cell_grad(
     Raises:
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
-    given, dtype = named_arrays(
+    arguments, dtype = named_arrays(
         "gru_block_cell_grad",
         x=x,
         h_prev=h_prev,
@@ -76,8 +76,8 @@ def gru_block_cell_grad(
         c=c,
         d_h=d_h,
     )
-    found = kernel_of("gru_block_cell").backward(**given)
-    return GRUBlockCellGrad(*rounded(found, dtype))
+    gradients = kernel_of("gru_block_cell").backward(**arguments)
+    return GRUBlockCellGrad(*rounded(gradients, dtype))
 
 
 def lstm_block_cell(
@@ -99,12 +99,12 @@ def lstm_block_cell(
     Raises:
         ArgumentError: arrays whose shapes or dtypes do not agree.
     """
-    given, dtype = lstm_arrays(
+    arguments, dtype = lstm_arrays(
         "lstm_block_cell", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
     kernel = lstm_kernel(use_peephole, "straight_through")
-    found = kernel.forward(**given, forget_bias=forget_bias, cell_clip=cell_clip)
-    return LSTMBlockCell(*rounded(found, dtype))
+    results = kernel.forward(**arguments, forget_bias=forget_bias, cell_clip=cell_clip)
+    return LSTMBlockCell(*rounded(results, dtype))
 
 
 def lstm_block_cell_grad(
@@ -140,13 +140,13 @@ def lstm_block_cell_grad(
     Raises:
         ArgumentError: arrays whose shapes or dtypes do not agree; an exact clip without its bound.
     """
-    given, dtype = lstm_arrays(
+    arguments, dtype = lstm_arrays(
         "lstm_block_cell_grad", use_peephole, (x, cs_prev, h_prev, w, wci, wcf, wco, b)
     )
-    given |= named_arrays(
+    arguments |= named_arrays(
         "lstm_block_cell_grad", i=i, cs=cs, f=f, o=o, ci=ci, co=co, d_cs=cs_grad, d_h=h_grad
     )[0]
     clip = checked_clip("lstm_block_cell_grad", clip_gradient, cell_clip)
-    found = lstm_kernel(use_peephole, clip_gradient).backward(**given, cell_clip=clip)
-    gradients = (found.d_cs_prev, found.d_icfo, *peephole_gradients(found, wci))
+    results = lstm_kernel(use_peephole, clip_gradient).backward(**arguments, cell_clip=clip)
+    gradients = (results.d_cs_prev, results.d_icfo, *peephole_gradients(results, wci))
     return LSTMBlockCellGrad(*rounded(gradients, dtype))

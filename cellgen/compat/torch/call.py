@@ -83,32 +83,32 @@ def run_layers(
     function: str,
     input: ArrayLike,
     hx: tuple[ArrayLike, ...],
-    given: _Given,
+    options: _Given,
     lengths: ArrayLike | None,
     *,
     save: bool,
 ) -> tuple[tuple[Array, ...], Backward]:
     """Name the arrays as the cell does, run its layers, stack what they return."""
-    if given.dropout and given.train:
+    if options.dropout and options.train:
         raise ArgumentError(
-            f"{function}: dropout is {given.dropout} in training, expected 0; regularise the cell "
-            f"with cellgen.regularise and give it masks"
+            f"{function}: dropout is {options.dropout} in training, expected 0; regularise the "
+            f"cell with cellgen.regularise and give it masks"
         )
-    x, params = accept.array(function, "input", input), given.params
-    groups = given.num_layers * given.directions
-    layout, each = layout_of(function, len(params), groups, given.has_biases)
+    x, params = accept.array(function, "input", input), options.params
+    groups = options.num_layers * options.directions
+    layout, each = layout_of(function, len(params), groups, options.has_biases)
     dtype = np.result_type(x, *params)
     blocks = [params[each * place : each * (place + 1)] for place in range(groups)]
     for place, block in enumerate(blocks):
-        _check_params(function, layout, block, place, given)
-    weights = [cell_weights(layout, block, given.has_biases, dtype) for block in blocks]
-    starts = _starts(function, layout, hx, given, dtype)
-    layers = Layers(_kernel(layout.cell), _nested(weights, given))
+        _check_params(function, layout, block, place, options)
+    weights = [cell_weights(layout, block, options.has_biases, dtype) for block in blocks]
+    starts = _starts(function, layout, hx, options, dtype)
+    layers = Layers(_kernel(layout.cell), _nested(weights, options))
     run = layers.forward(
         np.asarray(x, dtype),
-        _nested(starts, given),
+        _nested(starts, options),
         save=save,
-        batch_first=given.batch_first,
+        batch_first=options.batch_first,
         lengths=None if lengths is None else accept.array(function, "lengths", lengths),
     )
     finals = tuple(
@@ -124,7 +124,7 @@ def run_layers(
         upstream = {"d_output": d_output, "d_h_n": d_h_n, "d_c_n": d_c_n}
         shapes = [run.output.shape, *(final.shape for final in finals)]
         checked = _upstream(function, upstream, shapes, run.output.dtype)
-        return _backward(layout, layers, run, given, checked)
+        return _backward(layout, layers, run, options, checked)
 
     return (run.output, *finals), backward
 
@@ -133,7 +133,7 @@ def _starts(
     function: str,
     layout: ParamsLayout,
     hx: Sequence[ArrayLike],
-    given: _Given,
+    options: _Given,
     dtype: np.dtype[Any],
 ) -> list[Arrays]:
     """The states of each layer and direction before the first step. Raises ArgumentError."""
@@ -142,14 +142,14 @@ def _starts(
         raise ArgumentError(
             f"{function}: hx holds {len(hx)} arrays, expected {len(labels)}: {', '.join(labels)}"
         )
-    groups = given.num_layers * given.directions
+    groups = options.num_layers * options.directions
     states = []
     for label, array in zip(labels, hx, strict=True):
         state = np.ascontiguousarray(accept.array(function, label, array), dtype)
         if state.ndim != 3 or len(state) != groups:
             raise ArgumentError(
                 f"{function}: {label} has shape {state.shape}, expected ({groups}, N, units): "
-                f"{given.num_layers} layers in {given.directions} directions"
+                f"{options.num_layers} layers in {options.directions} directions"
             )
         states.append(state)
     return [
@@ -162,61 +162,61 @@ def _backward(
     layout: ParamsLayout,
     layers: Layers,
     run: Run,
-    given: _Given,
+    checked: _Given,
     upstream: Sequence[Array | None],
 ) -> dict[str, Any]:
     """Return the gradients of input, hx and params."""
     first, *finals = upstream
-    d_last: list[Arrays] = [{} for _ in range(given.num_layers * given.directions)]
+    d_last: list[Arrays] = [{} for _ in range(checked.num_layers * checked.directions)]
     for name, array in zip(layout.states, finals, strict=True):
         for place, own in enumerate(d_last if array is not None else ()):
             assert array is not None
             own[name] = array[place]
-    found = layers.backward(run, first, _nested(d_last, given))
-    flat = [direction for layer in found.d_states for direction in layer]
+    gradients = layers.backward(run, first, _nested(d_last, checked))
+    flat = [direction for layer in gradients.d_states for direction in layer]
     d_hx = tuple(np.stack([one[f"{name}_prev"] for one in flat]) for name in layout.states)
-    each = [direction for layer in found.d_weights for direction in layer]
-    params = [array for one in each for array in stacked_params(layout, one, given.has_biases)]
+    each = [direction for layer in gradients.d_weights for direction in layer]
+    params = [array for one in each for array in stacked_params(layout, one, checked.has_biases)]
     hx = d_hx if len(d_hx) > 1 else d_hx[0]
-    return {"input": found.d_input, "hx": hx, "params": params}
+    return {"input": gradients.d_input, "hx": hx, "params": params}
 
 
 def _upstream(
     function: str,
-    given: Mapping[str, ArrayLike | None],
+    named: Mapping[str, ArrayLike | None],
     shapes: Sequence[tuple[int, ...]],
     dtype: np.dtype[Any],
 ) -> list[Array | None]:
     """Check the gradients of the results, each of its result's shape. Raises ArgumentError."""
-    found: list[Array | None] = []
-    for name, array in given.items():
+    gradients: list[Array | None] = []
+    for name, array in named.items():
         result = name.removeprefix("d_")
-        if len(found) == len(shapes):
+        if len(gradients) == len(shapes):
             if array is not None:
                 raise ArgumentError(
                     f"{function}: {name} is given, expected none, since {function} has no {result}"
                 )
             continue
-        shape, meaning = shapes[len(found)], f"that of {result}"
+        shape, meaning = shapes[len(gradients)], f"that of {result}"
         is_given = array is not None
-        found.append(
+        gradients.append(
             accept.shaped(function, name, array, shape, dtype, meaning=meaning)
             if is_given
             else None
         )
-    return found
+    return gradients
 
 
 def _check_params(
-    function: str, layout: ParamsLayout, params: Sequence[Array], place: int, given: _Given
+    function: str, layout: ParamsLayout, params: Sequence[Array], place: int, options: _Given
 ) -> None:
     """Refuse params of one layer and direction whose shapes do not agree.
 
     weight_hh tells H, or P with a projection.
     """
-    names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * given.has_biases
+    names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * options.has_biases
     names += ["weight_hr"] * layout.has_projection
-    suffix = f"_l{place // given.directions}{'_reverse' * (place % given.directions)}"
+    suffix = f"_l{place // options.directions}{'_reverse' * (place % options.directions)}"
     arrays = dict(zip(names, params, strict=True))
     for name in ("weight_ih", "weight_hh"):
         if arrays[name].ndim != 2:
@@ -242,7 +242,7 @@ def _check_params(
             )
 
 
-def _nested(items: Sequence[Arrays], given: _Given) -> list[list[Arrays]]:
+def _nested(items: Sequence[Arrays], options: _Given) -> list[list[Arrays]]:
     """Arrange what is flat as [layer][direction]."""
-    wide = given.directions
-    return [list(items[wide * k : wide * (k + 1)]) for k in range(given.num_layers)]
+    wide = options.directions
+    return [list(items[wide * k : wide * (k + 1)]) for k in range(options.num_layers)]

@@ -30,8 +30,8 @@ def gru(
             training (draw masks and give them to a cell of ``cellgen.regularise``).
     """
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("gru", params, *options)
-    output, h_n = run_layers("gru", input, (hx,), given, lengths, save=False)[0]
+    checked = checked_options("gru", params, *options)
+    output, h_n = run_layers("gru", input, (hx,), checked, lengths, save=False)[0]
     return output, h_n
 
 
@@ -56,8 +56,8 @@ def gru_vjp(
     Raises ArgumentError as ``gru`` does.
     """
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("gru", params, *options)
-    return run_layers("gru", input, (hx,), given, lengths, save=True)
+    checked = checked_options("gru", params, *options)
+    return run_layers("gru", input, (hx,), checked, lengths, save=True)
 
 
 def lstm(
@@ -78,8 +78,8 @@ def lstm(
     Raises ArgumentError as ``gru`` does.
     """
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("lstm", params, *options)
-    output, h_n, c_n = run_layers("lstm", input, state_pair(hx), given, lengths, save=False)[0]
+    checked = checked_options("lstm", params, *options)
+    output, h_n, c_n = run_layers("lstm", input, state_pair(hx), checked, lengths, save=False)[0]
     return output, h_n, c_n
 
 
@@ -101,8 +101,8 @@ def lstm_vjp(
     The gradient of ``hx`` is a pair. Raises ArgumentError as ``gru`` does.
     """
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("lstm", params, *options)
-    return run_layers("lstm", input, state_pair(hx), given, lengths, save=True)
+    checked = checked_options("lstm", params, *options)
+    return run_layers("lstm", input, state_pair(hx), checked, lengths, save=True)
 
 
 def rnn_tanh(
@@ -120,8 +120,8 @@ def rnn_tanh(
 ) -> tuple[Array, Array]:
     """Run Elman's network with tanh; return output and h_n. Raises ArgumentError as ``gru``."""
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("rnn_tanh", params, *options)
-    output, h_n = run_layers("rnn_tanh", input, (hx,), given, lengths, save=False)[0]
+    checked = checked_options("rnn_tanh", params, *options)
+    output, h_n = run_layers("rnn_tanh", input, (hx,), checked, lengths, save=False)[0]
     return output, h_n
 
 
@@ -140,8 +140,8 @@ def rnn_tanh_vjp(
 ) -> tuple[tuple[Array, ...], Backward]:
     """Run ``rnn_tanh`` and return its results and ``backward``, as ``gru_vjp`` does."""
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("rnn_tanh", params, *options)
-    return run_layers("rnn_tanh", input, (hx,), given, lengths, save=True)
+    checked = checked_options("rnn_tanh", params, *options)
+    return run_layers("rnn_tanh", input, (hx,), checked, lengths, save=True)
 
 
 def rnn_relu(
@@ -159,8 +159,8 @@ def rnn_relu(
 ) -> tuple[Array, Array]:
     """Run Elman's network with relu; return output and h_n. Raises ArgumentError as ``gru``."""
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("rnn_relu", params, *options)
-    output, h_n = run_layers("rnn_relu", input, (hx,), given, lengths, save=False)[0]
+    checked = checked_options("rnn_relu", params, *options)
+    output, h_n = run_layers("rnn_relu", input, (hx,), checked, lengths, save=False)[0]
     return output, h_n
 
 
@@ -179,5 +179,5 @@ def rnn_relu_vjp(
 ) -> tuple[tuple[Array, ...], Backward]:
     """Run ``rnn_relu`` and return its results and ``backward``, as ``gru_vjp`` does."""
     options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    given = checked_options("rnn_relu", params, *options)
-    return run_layers("rnn_relu", input, (hx,), given, lengths, save=True)
+    checked = checked_options("rnn_relu", params, *options)
+    return run_layers("rnn_relu", input, (hx,), checked, lengths, save=True)

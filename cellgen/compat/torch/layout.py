@@ -75,13 +75,15 @@ def cell_weights(
 
 
 def stacked_params(
-    layout: ParamsLayout, found: Mapping[str, Array], has_biases: bool
+    layout: ParamsLayout, gradients: Mapping[str, Array], has_biases: bool
 ) -> list[Array]:
     """Stack the gradients of one layer's weights as PyTorch's params are stacked."""
-    parts = [np.concatenate([found[f"{kind}{gate}"].T for gate in layout.gates]) for kind in "wu"]
+    parts = [
+        np.concatenate([gradients[f"{kind}{gate}"].T for gate in layout.gates]) for kind in "wu"
+    ]
     if has_biases:
         recurrent = ["c" if gate == layout.apart else "b" for gate in layout.gates]
-        parts.append(np.concatenate([found[f"b{gate}"] for gate in layout.gates]))
+        parts.append(np.concatenate([gradients[f"b{gate}"] for gate in layout.gates]))
         names = [f"{kind}{gate}" for kind, gate in zip(recurrent, layout.gates, strict=True)]
-        parts.append(np.concatenate([found[name] for name in names]))
-    return [*parts, found["w_p"].T] if layout.has_projection else parts
+        parts.append(np.concatenate([gradients[name] for name in names]))
+    return [*parts, gradients["w_p"].T] if layout.has_projection else parts

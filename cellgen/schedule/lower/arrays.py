@@ -39,9 +39,9 @@ class CallerArrays:
     def values(self) -> dict[str, Value]:
         """Every value that the caller gives or gets, by its name in C."""
         programs = self.schedule.programs
-        found = [*programs.given, *programs.outputs, *programs.saved, *programs.gradients]
-        found += [*programs.upstream.values(), *(link.passed for link in programs.links)]
-        return {c_name(str(value.name)): value for value in found}
+        values = [*programs.given, *programs.outputs, *programs.saved, *programs.gradients]
+        values += [*programs.upstream.values(), *(link.passed for link in programs.links)]
+        return {c_name(str(value.name)): value for value in values}
 
     def required(self) -> tuple[str, ...]:
         """Members that are never missing; outputs over time may be, where the last step is."""
@@ -57,12 +57,12 @@ class CallerArrays:
 
     def row_arrays(self) -> tuple[tuple[str, Expr], ...]:
         """What has a row for each of the batch that no stride says: once, or saved."""
-        found: list[tuple[str, Expr]] = []
+        arrays: list[tuple[str, Expr]] = []
         for item in self.members:
             by_row = item.shape[:1] == ("B",) or (item.saved and item.shape[:2] == ("T", "B"))
             if by_row:
-                found.append((item.name, self._row_of(item.name)))
-        return tuple(found)
+                arrays.append((item.name, self._row_of(item.name)))
+        return tuple(arrays)
 
     def summed(self) -> tuple[tuple[str, Expr], ...]:
         """Results that are sums over all rows and steps: gradients of weights and numbers."""
@@ -82,14 +82,14 @@ class CallerArrays:
         """Every array over time of the call."""
         programs = self.schedule.programs
         timed = [a for a in self.members if a.shape[:1] == ("T",) and not a.saved]
-        found = [self._strided(item) for item in timed]
+        series = [self._strided(item) for item in timed]
         after = {link.next for link in programs.links}
         for value in programs.saved if self.is_backward else ():
             across = self.is_saved_across(value)
             if value in after or across:
                 width = row_length(value)
-                found.append(Series(str(value.name), width, strided=False, across=across))
-        return tuple(found)
+                series.append(Series(str(value.name), width, strided=False, across=across))
+        return tuple(series)
 
     def _strided(self, item: Argument) -> Series:
         programs = self.schedule.programs
@@ -103,7 +103,7 @@ class CallerArrays:
             item.name,
             row_length(self.values[c_name(item.name)]),
             output=item.name in outputs and not self.is_backward,
-            shown=item.name in outputs - after and not self.is_backward,
+            repeats_when_masked=item.name in outputs - after and not self.is_backward,
             repeated=repeated and (staged or across),
             staged=staged,
             across=across,
@@ -139,8 +139,8 @@ class CallerArrays:
         """Whether an argument is the gradient of an output over time that is no state."""
         programs = self.schedule.programs
         after = {link.next for link in programs.links}
-        given = {str(g.name) for output, g in programs.upstream.items() if output not in after}
-        return self.is_backward and name in given
+        upstream = {str(g.name) for output, g in programs.upstream.items() if output not in after}
+        return self.is_backward and name in upstream
 
     def _read_across(self) -> set[str]:
         """Names of the arrays over time that the deferred part reads."""

@@ -46,7 +46,7 @@ def form(function: FunctionOverTime) -> TimePlan:
         totals=_totals(function) if backward else (),
         sums=_sums(function) if backward else (),
         steps_totals=_steps_totals(function) if backward else (),
-        made=_made(function),
+        forward_arrays=_made(function),
         runs_again=backward and _runs_again(function),
         prologue=schedule.prologue,
         epilogue=epilogue,

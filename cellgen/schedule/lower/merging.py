@@ -18,15 +18,15 @@ from cellgen.schedule.schedule import Buffer, Line, Load, Loop, Store
 
 def condensed(loops: Sequence[Loop], axes: Shape, own: Collection[Buffer]) -> tuple[Loop, ...]:
     """Merge what hands on entry by entry, form again what is cheap, keep the rest of it local."""
-    found = list(loops)
-    while (pair := _next_pair(found, axes)) is not None:
+    merged = list(loops)
+    while (pair := _next_pair(merged, axes)) is not None:
         first, second, at = pair
-        one = _merged(found[first], found[second])
-        found = [loop for n, loop in enumerate(found) if n not in (first, second)]
-        found.insert(at, one)
-    found = [_forming_again(found, number, axes, own) for number in range(len(found))]
-    read = {load.view.buffer for loop in found for load in loop.loads}
-    local = [_local(loop, set(own) - read) for loop in found]
+        one = _merged(merged[first], merged[second])
+        merged = [loop for n, loop in enumerate(merged) if n not in (first, second)]
+        merged.insert(at, one)
+    merged = [_forming_again(merged, number, axes, own) for number in range(len(merged))]
+    read = {load.view.buffer for loop in merged for load in loop.loads}
+    local = [_local(loop, set(own) - read) for loop in merged]
     return tuple(loop for loop in local if loop.lines)
 
 
@@ -89,12 +89,12 @@ def _forming_again(
 def _needed(line: Line, before: Loop, loop: Loop) -> list[Line]:
     """The lines of an earlier loop that form a value, in order, but for what a loop has."""
     known = {item.statement.target for item in loop.lines}
-    values, found = {line.statement.target}, list[Line]()
+    values, needed = {line.statement.target}, list[Line]()
     for item in reversed(before.lines):
         if item.statement.target in values - known:
-            found.insert(0, item)
+            needed.insert(0, item)
             values.update(item.statement.operands)
-    return found
+    return needed
 
 
 def _writes(line: Line, buffer: Buffer) -> bool:
@@ -102,25 +102,25 @@ def _writes(line: Line, buffer: Buffer) -> bool:
 
 
 def _with(
-    loop: Loop, formed: Sequence[Line], load: Load, value: Value, given: Iterable[Load]
+    loop: Loop, formed: Sequence[Line], load: Load, value: Value, earlier: Iterable[Load]
 ) -> Loop:
     """Form a value by some lines in a loop that reads it from memory."""
     again = [replace(line, store=Store.LOCAL, view=None, walk=None) for line in formed]
     rest = [_swapped(item, {load.value: value}) for item in loop.lines]
     own = {item.statement.target for item in (*formed, *loop.lines)}
-    loads = {item.value: item for item in (*given, *loop.loads) if item.value not in own}
+    loads = {item.value: item for item in (*earlier, *loop.loads) if item.value not in own}
     return _tidy(replace(loop, loads=tuple(loads.values()), lines=_ordered([*again, *rest])))
 
 
 def _ordered(lines: Sequence[Line]) -> tuple[Line, ...]:
     """Put lines behind those that they read."""
-    left, found = list(lines), list[Line]()
+    left, ordered = list(lines), list[Line]()
     while left:
         waiting = {line.statement.target for line in left}
         line = next(line for line in left if not waiting & {*line.statement.operands})
         left.remove(line)
-        found.append(line)
-    return tuple(found)
+        ordered.append(line)
+    return tuple(ordered)
 
 
 def _local(loop: Loop, unread: Collection[Buffer]) -> Loop:

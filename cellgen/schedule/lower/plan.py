@@ -66,15 +66,15 @@ class Series:
 
     ``strided``: at the caller's strides; others are saved, without gaps. ``staged``: steps read a
     copy where some are masked; ``across``: the deferred part reads it over many steps;
-    ``scattered``: the deferred part writes it over many. An output that is ``shown`` is no state: a
-    masked step repeats the one before; the gradient of one is ``repeated``.
+    ``scattered``: the deferred part writes it over many. An output that ``repeats_when_masked`` is
+    no state: a masked step has that of the step before; the gradient of one is ``repeated``.
     """
 
     name: str
     width: Expr
     strided: bool = True
     output: bool = False
-    shown: bool = False
+    repeats_when_masked: bool = False
     repeated: bool = False
     staged: bool = False
     across: bool = False
@@ -222,14 +222,14 @@ class GroupPlan:
     @property
     def chains(self) -> tuple[tuple[int, int], ...]:
         """Neighbouring runs that fill the same slots, in one call each: the first, how many."""
-        found: list[tuple[int, int]] = []
+        chains: list[tuple[int, int]] = []
         for number, run in enumerate(self.runs):
-            before = self.runs[found[-1][0]] if found else None
+            before = self.runs[chains[-1][0]] if chains else None
             if before and (before.first_slot, before.slots) == (run.first_slot, run.slots):
-                found[-1] = (found[-1][0], found[-1][1] + 1)
+                chains[-1] = (chains[-1][0], chains[-1][1] + 1)
             else:
-                found.append((number, 1))
-        return tuple(found)
+                chains.append((number, 1))
+        return tuple(chains)
 
 
 @dataclass(frozen=True)
@@ -392,8 +392,9 @@ class RowArray:
 class TimePlan(ShownInNotebooks):
     """One function over time, ``forward`` or ``backward``.
 
-    ``made``: arrays over time that a forward pass makes, as results of it or as arguments of a
-    backward pass, which ``runs_again`` if it can make them itself from the states at some steps.
+    ``forward_arrays``: those over time that a forward pass makes, as results of it or as arguments
+    of a backward pass, which ``runs_again`` if it can make them itself from the states at some
+    steps.
     """
 
     cell: str
@@ -416,7 +417,7 @@ class TimePlan(ShownInNotebooks):
     totals: tuple[Total, ...] = ()
     sums: tuple[RowSum, ...] = ()
     steps_totals: tuple[StepsTotal, ...] = ()
-    made: tuple[str, ...] = ()
+    forward_arrays: tuple[str, ...] = ()
     runs_again: bool = False
     prologue: PlannedFunction | None = None
     epilogue: PlannedFunction | None = None

@@ -68,10 +68,10 @@ def units_of_head(group: Group) -> Expr:
 def offset(view: View) -> Expr | None:
     """How far a view's first element is from its buffer's."""
     if len(view.start) == 2:
-        found = view.start[0] * view.row_stride + view.start[1]
+        elements = view.start[0] * view.row_stride + view.start[1]
     else:
-        found = view.start[0] if view.start else Integer(0)
-    return None if found == 0 else found
+        elements = view.start[0] if view.start else Integer(0)
+    return None if elements == 0 else elements
 
 
 def column(view: View) -> Expr | None:

@@ -127,8 +127,8 @@ def _together(stages: Iterable[LoopPlan]) -> list[list[LoopPlan]]:
 
 def _axes(stages: Sequence[LoopPlan]) -> Shape:
     """The inner axes that some loops go through strip by strip: those of the first nest."""
-    found = next((stage.loop.axes for stage in stages if len(stage.loop.axes) > 1), ())
-    return found if all(fits(stage.loop, found) for stage in stages) else ()
+    axes = next((stage.loop.axes for stage in stages if len(stage.loop.axes) > 1), ())
+    return axes if all(fits(stage.loop, axes) for stage in stages) else ()
 
 
 def _joins(own: LoopPlan, stage: LoopPlan, axes: Shape) -> bool:
@@ -163,5 +163,5 @@ def _has_sums(loop: Loop) -> bool:
 def _own(stages: Sequence[LoopPlan], part: PartPlan) -> set[Buffer]:
     """Arrays of a step that no other stage of the part touches."""
     others = {p.buffer for stage in part.stages if stage not in stages for p in stage.uses}
-    found = {p.buffer for stage in stages for p in stage.uses if p.how is How.MEMORY}
-    return {b for b in found - others if b.kind is BufferKind.WORKSPACE}
+    memory = {p.buffer for stage in stages for p in stage.uses if p.how is How.MEMORY}
+    return {b for b in memory - others if b.kind is BufferKind.WORKSPACE}

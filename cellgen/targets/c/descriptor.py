@@ -92,10 +92,10 @@ class _Shapes:
     def __call__(self, axis: str) -> str:
         """Spell where the length of an axis is."""
         if axis not in self._numbers:
-            found = [self._term(factor, name) for factor, name in axis_terms(axis)]
+            terms = [self._term(factor, name) for factor, name in axis_terms(axis)]
             self._numbers[axis] = len(self.axes)
-            self.axes.append(row(len(found), f"{self.name}_terms + {len(self.terms)}"))
-            self.terms += found
+            self.axes.append(row(len(terms), f"{self.name}_terms + {len(self.terms)}"))
+            self.terms += terms
         return f"{self.name}_axes + {self._numbers[axis]}"
 
     def _term(self, factor: int, name: str) -> str:

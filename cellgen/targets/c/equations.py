@@ -247,8 +247,8 @@ class EquationsWriter(LoopWriter):
         self._read.update(view.start[-1].atoms(Dim) if len(view.start) == 2 else ())
         if place.how is How.IN_PLACE:
             self._read.add(B)
-            found = f"cg_place_row(frame->at + {number}, nB, frame->step, row)"
-            return f"{found}{column_of(view)}"
+            start = f"cg_place_row(frame->at + {number}, nB, frame->step, row)"
+            return f"{start}{column_of(view)}"
         return f"{self._rows(buffer)} + row * {self.stride(view)}{column_of(view)}"
 
     def stride(self, view: View) -> str:

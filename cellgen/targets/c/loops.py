@@ -165,8 +165,8 @@ class LoopWriter:
             return expressions, []
         fixed = {load.value for load in loop.loads if is_fixed(load)}
         inverses = Inverses(fixed, expressions)
-        made = [f"const real {n} = {c_expression(value)};" for value, n in inverses.made.items()]
-        return [inverses.used_in(expression) for expression in expressions], made
+        lines = [f"const real {n} = {c_expression(value)};" for value, n in inverses.made.items()]
+        return [inverses.used_in(expression) for expression in expressions], lines
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
         name, pointer = load.value.name, self.pointers[load.value]
@@ -238,9 +238,9 @@ class Inverses:
 
     def __init__(self, fixed: Iterable[Value], expressions: Iterable[Expr]) -> None:
         self.fixed = frozenset(fixed)
-        found = {below for expression in expressions for below in self._found_in(expression)}
+        divisors = {below for expression in expressions for below in self._found_in(expression)}
         self.made: dict[Expr, Value] = {}
-        for count, value in enumerate(sorted(found, key=order_key), start=1):
+        for count, value in enumerate(sorted(divisors, key=order_key), start=1):
             name = f"inverse{count}"
             self.made[value] = Value(name, (1,), Role.TEMPORARY, order=LAST + count)
 

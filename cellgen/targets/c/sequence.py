@@ -64,7 +64,7 @@ def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: PlanTabl
     stages = [stage for part in plan.parts for stage in part.stages]
     groups = [stage for stage in stages if isinstance(stage, GroupPlan)]
     products = [stage for stage in stages if isinstance(stage, OutersPlan)]
-    found = (
+    counts = (
         ("dimensions", len(signature.dims), DIMENSIONS),
         ("lengths", len(tables.length), LENGTHS),
         ("arrays of the workspace", len(plan.memory), MEMORY),
@@ -72,7 +72,7 @@ def _refuse_beyond_limits(plan: TimePlan, signature: Signature, tables: PlanTabl
         ("weight gradients in one stage", max((len(s.outers) for s in products), default=0), USES),
         ("columns in one tile", max((len(s.group.slots) for s in groups), default=0), SLOTS),
     )
-    for what, count, most in found:
+    for what, count, most in counts:
         if count > most:
             raise DerivationError(
                 f"{plan.cell}.{plan.function}: {count} {what}, expected at most {most}; split the "
@@ -95,7 +95,7 @@ def sequence_function(plan: TimePlan, signature: Signature, forward: Signature) 
     equations = []
     for part in plan.parts:
         writer = EquationsWriter(part, signature.dims, arguments)
-        equations += [found for found in map(writer.equations, part.stages) if found]
+        equations += [text for text in map(writer.equations, part.stages) if text]
     tables = PlanTables(plan, signature, stem)
     function = _function(plan, signature, forward, tables)
     _refuse_beyond_limits(plan, signature, tables)
@@ -107,7 +107,7 @@ def sequence_function(plan: TimePlan, signature: Signature, forward: Signature) 
         dims=[c_dim(dim) for dim in signature.dims],
         equations=equations,
         once=once,
-        tables=tables.found,
+        tables=tables.tables,
         extents=tables.length.lines,
         function=function,
     )
@@ -173,10 +173,10 @@ def _made(plan: TimePlan, forward: Signature, tables: PlanTables) -> str:
     if not plan.runs_again:
         return "0, 0, 0"
     numbers = {c_name(name): number for number, name in enumerate(member_names(forward))}
-    made = (tables.made_row(name, numbers) for name in plan.made)
-    rows = tables.table("cellgen_made", "made", made, plan.made)
+    rows_of_both = (tables.made_row(name, numbers) for name in plan.forward_arrays)
+    rows = tables.table("cellgen_made", "made", rows_of_both, plan.forward_arrays)
     made_by = f"&CELLGEN_NAME({plan.cell}_{forward.name}_table)"
-    return f"{len(plan.made)}, {rows}, {made_by}"
+    return f"{len(plan.forward_arrays)}, {rows}, {made_by}"
 
 
 def _listed(plan: TimePlan, strided: Sequence[Series], tables: PlanTables) -> dict[str, str]:

@@ -90,26 +90,27 @@ class StripWriter:
 
     def _pointers(self) -> list[str]:
         """Declare pointers to rows, and what is one number for a row, each once."""
-        found: dict[str, str] = {}
+        declarations: dict[str, str] = {}
         for loop in self.stage.loops:
             for load in loop.loads:
                 if load.view.buffer.kind is BufferKind.SCALAR:
                     continue  # a local of the function already
                 if load.access in (Access.ROW, Access.SCALAR):
                     at = self._begin(load.view, rows=load.access is Access.ROW)
-                    found[str(load.value.name)] = f"const real {load.value.name} = *({at});"
+                    declarations[str(load.value.name)] = f"const real {load.value.name} = *({at});"
                     continue
                 walk = walk_in(load, loop, self.stage.axes)
                 pointer = self.places.pointers[load.value]
-                found.setdefault(
+                declarations.setdefault(
                     pointer, f"const real *{pointer} = {self._begin(load.view, rows=walk.rows)};"
                 )
         for loop in self.stage.loops:
             for line in loop.lines:
                 if line.view is not None:
                     pointer = self._pointer(line)
-                    found[pointer] = f"real *{pointer} = {self._begin(line.view, rows=True)};"
-        return list(found.values())
+                    begin = self._begin(line.view, rows=True)
+                    declarations[pointer] = f"real *{pointer} = {begin};"
+        return list(declarations.values())
 
     def _begin(self, view: View, *, rows: bool) -> str:
         return self.places.row(view) if rows else self.places.address(view)

@@ -127,8 +127,8 @@ class Extents:
     @property
     def lines(self) -> list[str]:
         """What computes them, several a line."""
-        found = enumerate(c_axis(length) for length in self._numbers)
-        return joined((f"extent[{number}] = {text};" for number, text in found), " ")
+        texts = enumerate(c_axis(length) for length in self._numbers)
+        return joined((f"extent[{number}] = {text};" for number, text in texts), " ")
 
 
 def row(*entries: object) -> str:
@@ -163,9 +163,9 @@ def joined(texts: Iterable[str], between: str) -> list[str]:
     return lines
 
 
-def flags(**given: bool) -> str:
+def flags(**states: bool) -> str:
     """Names of flags that are set, joined."""
-    return " | ".join(f"CELLGEN_{name}" for name, is_set in given.items() if is_set) or "0"
+    return " | ".join(f"CELLGEN_{name}" for name, is_set in states.items() if is_set) or "0"
 
 
 def member_names(signature: Signature) -> list[str]:
@@ -179,7 +179,7 @@ class PlanTables:
     def __init__(self, plan: TimePlan, signature: Signature, stem: str) -> None:
         self.plan, self.stem = plan, stem
         self.length = Extents()
-        self.found: list[Table] = []
+        self.tables: list[Table] = []
         names = member_names(signature)
         self.member = {c_name(name): number for number, name in enumerate(names)}
         results = (item for item in signature.results if item.shape[:1] == ("T",))
@@ -207,7 +207,7 @@ class PlanTables:
         """Add a table; its C name, or 0 where it has no rows."""
         if not table.lines:
             return "0"
-        self.found.append(table)
+        self.tables.append(table)
         return f"CELLGEN_NAME({table.name})"
 
     def memory_of(self, name: str) -> int:
@@ -228,7 +228,7 @@ class PlanTables:
         packed, required = set(map(c_name, plan.packs_from)), set(map(c_name, plan.required))
         outputs = {c_name(item.name) for item in plan.series if item.output}
         strided = {c_name(item.name) for item in plan.series if item.strided}
-        saved = set(map(c_name, plan.made)) - strided
+        saved = set(map(c_name, plan.forward_arrays)) - strided
         return [
             row(
                 flags(
@@ -254,12 +254,12 @@ class PlanTables:
             strides if item.strided else NONE,
             flags(
                 OUTPUT=item.output,
-                SHOWN=item.shown,
+                SHOWN=item.repeats_when_masked,
                 REPEATED=item.repeated,
                 STAGED=item.staged,
                 ACROSS=item.across,
                 SCATTERED=item.scattered,
-                AGAIN=item.name in self.plan.made,
+                AGAIN=item.name in self.plan.forward_arrays,
             ),
             *(self.memory_of(name) for name in copies),
         )

@@ -1,6 +1,6 @@
 """What the templates of an export read.
 
-Input: a layout and what was asked. Output: contexts of ``cell.h.j2`` and ``cell.c.j2``.
+Input: a layout and what was asked for. Output: contexts of ``cell.h.j2`` and ``cell.c.j2``.
 """
 
 from __future__ import annotations

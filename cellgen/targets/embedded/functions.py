@@ -70,13 +70,13 @@ def prefixed(text: str, name: str) -> str:
 @cache
 def _constants() -> tuple[tuple[str, str], ...]:
     text = _plain((include_folder() / HEADERS[0]).read_text(encoding="utf-8"))
-    return tuple((found[1], found[0]) for found in _CONSTANT.finditer(text))
+    return tuple((constant[1], constant[0]) for constant in _CONSTANT.finditer(text))
 
 
 @cache
 def _known(dtype: str) -> dict[str, Definition99]:
     """Every function of a precision by its short name; the quick one where there are two."""
-    suffix, found = SUFFIXES[dtype], dict[str, Definition99]()
+    suffix, known = SUFFIXES[dtype], dict[str, Definition99]()
     for header in HEADERS:
         text = _expanded(_plain((include_folder() / header).read_text(encoding="utf-8")), dtype)
         for start in _FUNCTION.finditer(text):
@@ -89,8 +89,8 @@ def _known(dtype: str) -> dict[str, Definition99]:
                 if f"cellgen_{short}_{suffix}(" in body:
                     continue  # the same function by another name
             own = _spelled(body)
-            found[short] = Definition99(short, frozenset(_CALL.findall(own)) - {short}, own)
-    return found
+            known[short] = Definition99(short, frozenset(_CALL.findall(own)) - {short}, own)
+    return known
 
 
 def _spelled(body: str) -> str:
@@ -112,10 +112,10 @@ def _end_of(text: str, start: int) -> int:
 def _expanded(text: str, dtype: str) -> str:
     """Write out the macros that define functions for both precisions."""
 
-    def written(found: re.Match[str]) -> str:
-        names = [name.strip() for name in found[1].split(",")]
+    def written(macro: re.Match[str]) -> str:
+        names = [name.strip() for name in macro[1].split(",")]
         values = [SUFFIXES[dtype], *_LIBM[dtype]]
-        body = re.sub(r"[ \t]*\\\n", "\n", found[2].rstrip().rstrip("\\") + "\n")
+        body = re.sub(r"[ \t]*\\\n", "\n", macro[2].rstrip().rstrip("\\") + "\n")
         for name, value in zip(names[1:], values[1:], strict=False):
             body = re.sub(rf"\b{name}\b", value, body)
         body = re.sub(r"^    ", "", body.replace(f"##{names[0]}", values[0]), flags=re.M)

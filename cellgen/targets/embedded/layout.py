@@ -16,8 +16,8 @@ from cellgen.language.value import Shape, T, Value, format_shape
 from cellgen.program.interpret import axis_size
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.schedule.streamed import StreamedCell
-from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.optimisers import OPTIMISERS
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.spelling import BYTES
 
 Counted = Callable[[Shape], int]
@@ -135,8 +135,8 @@ class MemoryLayout:
     @cached_property
     def of_step(self) -> tuple[Struct, ...]:
         """Work of what runs a cell: of these one at a time."""
-        found = [f for f in (self.cell.prologue, self.cell.step) if f is not None]
-        return self._works(found)
+        functions = [f for f in (self.cell.prologue, self.cell.step) if f is not None]
+        return self._works(functions)
 
     @cached_property
     def of_training(self) -> tuple[Struct, ...]:
@@ -167,15 +167,15 @@ class MemoryLayout:
     @cached_property
     def parts_of_training(self) -> tuple[tuple[str, Struct], ...]:
         """Structs within the memory of a training step by name, in order, but for its work."""
-        found = [("state", self.state), ("gradients", self.gradients)]
-        found += [(name, self.gradients) for name in self.moments]
-        found += [("outputs", self.window), ("d_outputs", self.window), ("saved", self.saved)]
-        found += [("fixed", self.fixed), ("backward", self.kept), ("totals", self.totals)]
-        return tuple((name, struct) for name, struct in found if struct.members)
+        parts = [("state", self.state), ("gradients", self.gradients)]
+        parts += [(name, self.gradients) for name in self.moments]
+        parts += [("outputs", self.window), ("d_outputs", self.window), ("saved", self.saved)]
+        parts += [("fixed", self.fixed), ("backward", self.kept), ("totals", self.totals)]
+        return tuple((name, struct) for name, struct in parts if struct.members)
 
-    def bytes_of(self, asked: Asked) -> Mapping[str, int]:
+    def bytes_of(self, request: ExportRequest) -> Mapping[str, int]:
         """Bytes of weights, memory and, where there is one, training, for given sizes."""
-        sizes = {**asked.sizes, "T": asked.window}
+        sizes = {**request.sizes, "T": request.window}
 
         def of(shape: Shape) -> int:
             count = 1
@@ -185,12 +185,12 @@ class MemoryLayout:
 
         memory = sum(part.count(of) for part in self.parts_of_memory)
         memory += max((work.count(of) for work in self.of_step), default=0)
-        found = {"weights": self.weights.count(of), "memory": memory}
+        counts = {"weights": self.weights.count(of), "memory": memory}
         if self.cell.training is not None:
             training = sum(part.count(of) for _, part in self.parts_of_training)
             training += max((work.count(of) for work in self.of_training), default=0)
-            found["training"] = training + len(self.powers)
-        return {name: count * BYTES[asked.dtype] for name, count in found.items()}
+            counts["training"] = training + len(self.powers)
+        return {name: count * BYTES[request.dtype] for name, count in counts.items()}
 
 
 def work_buffers(function: PlannedFunction) -> tuple[Buffer, ...]:

@@ -16,7 +16,7 @@ from cellgen.language.value import Role
 from cellgen.program.interpret import axis_size
 from cellgen.schedule import Access, Buffer, Load, Loop, PlannedFunction, Product, Routine, Store
 from cellgen.schedule.schedule import Line, Stage, View, describe
-from cellgen.targets.embedded.asked import Asked
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.spelling import NotationC99
 
 INDENT = "    "
@@ -47,13 +47,13 @@ class StageWriter:
 
     def __init__(
         self,
-        asked: Asked,
+        request: ExportRequest,
         notation: NotationC99,
         place: Place,
         sums: frozenset[Buffer] = frozenset(),
     ) -> None:
-        self.dtype, self.notation, self.place, self.sums = asked.dtype, notation, place, sums
-        self.sizes, self.lengths = asked.sizes, notation.lengths
+        self.dtype, self.notation, self.place, self.sums = request.dtype, notation, place, sums
+        self.sizes, self.lengths = request.sizes, notation.lengths
 
     def function(self, function: PlannedFunction) -> list[str]:
         """Spell all stages of a function."""

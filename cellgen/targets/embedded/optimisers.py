@@ -15,19 +15,19 @@ class Optimiser:
     """One rule.
 
     ``moments`` are arrays that are kept of every gradient, ``powers`` single numbers, 1 at the
-    beginning; ``given`` is what the update of an array takes beside its moments.
+    beginning; ``factors`` is what the update of an array takes beside its moments.
     """
 
     rule: str
     moments: tuple[str, ...]
     powers: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
+    factors: tuple[str, ...] = ()
 
     def call(self, export: str, name: str, length: str) -> str:
         """Spell the update of one array of an export's weights."""
         moments = "".join(f"training->{moment}.{name}, " for moment in self.moments)
-        given = ", ".join([length, *self.given, "rate"])
-        return f"{export}_update(weights->{name}, training->gradients.{name}, {moments}{given});"
+        own = ", ".join([length, *self.factors, "rate"])
+        return f"{export}_update(weights->{name}, training->gradients.{name}, {moments}{own});"
 
 
 OPTIMISERS = {
@@ -40,6 +40,6 @@ OPTIMISERS = {
         "Adam (Kingma and Ba 2015, Algorithm 1).",
         moments=("mean", "square"),
         powers=("mean_power", "square_power"),
-        given=("mean_rest", "square_rest"),
+        factors=("mean_rest", "square_rest"),
     ),
 }

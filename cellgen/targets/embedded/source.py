@@ -1,6 +1,6 @@
 """Put an export together: its header and its body.
 
-Input: ``PlannedCell`` and ``Asked``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
+Input: ``PlannedCell`` and ``ExportRequest``. Output: the texts of ``<cell>.h`` and ``<cell>.c``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from cellgen.errors import UsageError
 from cellgen.schedule.streamed import stream
-from cellgen.targets.embedded.asked import Asked
 from cellgen.targets.embedded.layout import MemoryLayout
 from cellgen.targets.embedded.limits import Limits
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.writer import ExportWriter
 from cellgen.targets.target import Files, NotYet, PlannedCell
 
@@ -20,7 +20,7 @@ from cellgen.targets.target import Files, NotYet, PlannedCell
 class EmbeddedTarget:
     """One header and one body in C99 for given sizes; has no backend."""
 
-    asked: Asked
+    request: ExportRequest
     limits: Limits = field(default_factory=Limits)
     name: str = "embedded"
     suffixes: tuple[str, ...] = (".h", ".c")
@@ -30,11 +30,11 @@ class EmbeddedTarget:
         layout = self.layout(cell)
         if layout is None:
             return NotYet("it has the functions of one step only, an export needs those over time")
-        asked = self.asked.checked(cell.definition)
-        if asked.train and layout.cell.training is None:
+        request = self.request.checked(cell.definition)
+        if request.train and layout.cell.training is None:
             raise UsageError(f"{cell.definition.name}: nothing of it learns; leave out --train")
-        self.limits.check(cell.definition.name, asked, layout.bytes_of)
-        writer = ExportWriter(cell, layout, asked)
+        self.limits.check(cell.definition.name, request, layout.bytes_of)
+        writer = ExportWriter(cell, layout, request)
         return {".h": writer.header(), ".c": writer.body()}
 
     def explain(self, cell: PlannedCell) -> list[str]:
@@ -42,8 +42,8 @@ class EmbeddedTarget:
         layout = self.layout(cell)
         if layout is None:
             return []
-        found = layout.bytes_of(self.asked.checked(cell.definition))
-        return [f"{name}: {count} bytes" for name, count in found.items()]
+        counts = layout.bytes_of(self.request.checked(cell.definition))
+        return [f"{name}: {count} bytes" for name, count in counts.items()]
 
     def plans(self, cell: PlannedCell) -> list[str]:
         """The planned functions of a step."""
@@ -55,5 +55,5 @@ class EmbeddedTarget:
         sequence = cell.in_c.sequence
         if sequence is None:
             return None
-        streamed = stream(sequence.programs, train=self.asked.train)
-        return MemoryLayout(streamed, self.asked.optimizer if streamed.training else "")
+        streamed = stream(sequence.programs, train=self.request.train)
+        return MemoryLayout(streamed, self.request.optimizer if streamed.training else "")

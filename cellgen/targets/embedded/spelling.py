@@ -57,8 +57,8 @@ class Lengths:
 
     def __call__(self, axis: Expr) -> str:
         """Spell a length: ``GRU_I + 2 * GRU_H``."""
-        text = _POWER.sub(lambda found: "*".join([found[1]] * int(found[2])), format_axis(axis))
-        return _NAME.sub(lambda found: self.name(found[0]), text).replace("*", " * ")
+        text = _POWER.sub(lambda match: "*".join([match[1]] * int(match[2])), format_axis(axis))
+        return _NAME.sub(lambda match: self.name(match[0]), text).replace("*", " * ")
 
     def factor(self, axis: Expr) -> str:
         """Spell a length as a factor, in brackets where it is a sum or a product."""
@@ -107,5 +107,5 @@ class NotationC99(CNotation):
     def call(self, row: PointwiseRow, arguments: list[Text]) -> Text:  # type: ignore[override]
         """Spell a function by its row's C, which may say ``real``."""
         typed = re.sub(r"\breal\b", self.dtype, row.c)
-        own = _OWN.sub(lambda found: f"{self.called(found[1])}(", typed)
+        own = _OWN.sub(lambda match: f"{self.called(match[1])}(", typed)
         return super().call(replace(row, c=own), arguments)

@@ -1,6 +1,6 @@
 """Spell one export: fill in what its templates read.
 
-Input: a layout and what was asked. Output: the texts of the header and the body.
+Input: a layout and what was asked for. Output: the texts of the header and the body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from cellgen.language.value import Role, Value
 from cellgen.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.schedule.schedule import views
-from cellgen.targets.embedded.asked import Array, Asked
 from cellgen.targets.embedded.contexts import (
     EmbeddedBody,
     EmbeddedHeader,
@@ -25,6 +24,7 @@ from cellgen.targets.embedded.functions import definitions, prefixed
 from cellgen.targets.embedded.layout import MemoryLayout
 from cellgen.targets.embedded.loops import WEIGHTS, Place, StageWriter, StructMember
 from cellgen.targets.embedded.optimisers import OPTIMISERS
+from cellgen.targets.embedded.request import Array, ExportRequest
 from cellgen.targets.embedded.spelling import Lengths, NotationC99, number
 from cellgen.targets.target import PlannedCell
 from cellgen.targets.templates import fill
@@ -47,20 +47,20 @@ _TAKEN = frozenset(_NAMES.split())
 class ExportWriter:
     """Spells the header and the body of one export."""
 
-    def __init__(self, planned: PlannedCell, layout: MemoryLayout, asked: Asked) -> None:
-        self.planned, self.layout, self.asked = planned, layout, asked
-        self.cell, self.real = layout.cell, asked.dtype
-        self.name = asked.name or planned.definition.name
+    def __init__(self, planned: PlannedCell, layout: MemoryLayout, request: ExportRequest) -> None:
+        self.planned, self.layout, self.request = planned, layout, request
+        self.cell, self.real = layout.cell, request.dtype
+        self.name = request.name or planned.definition.name
         self.prefix = self.name.upper()
         self.lengths = Lengths(self.prefix)
         self.notation = NotationC99(self.real, self.lengths, self.name)
-        self.bytes = layout.bytes_of(asked)
+        self.bytes = layout.bytes_of(request)
         self.signatures = ExportSignatures(layout, self.name, self.real, self.lengths)
         self.places = ArrayPlaces(layout)
 
     def header(self) -> str:
         """The text of the header."""
-        layout, given = self.layout, self.signatures
+        layout, signatures = self.layout, self.signatures
         structs = [layout.weights, *layout.parts_of_memory, *layout.of_step]
         if layout.cell.training is not None:
             structs += [part for _, part in layout.parts_of_training]
@@ -75,13 +75,13 @@ class ExportWriter:
             structs=[StructText.of(struct, self.lengths) for struct in distinct.values()],
             memory=[struct.name for struct in layout.parts_of_memory],
             works=[struct.name for struct in layout.of_step],
-            constant=bool(self.asked.weights),
+            constant=bool(self.request.weights),
             prologue=self.cell.prologue is not None,
-            start=given.start,
-            step=given.step,
-            sequence=given.sequence,
-            start_call=", ".join(["&weights", "&memory", *given.scalars_of_start]),
-            step_call=", ".join(["&weights", "&memory", *given.names]),
+            start=signatures.start,
+            step=signatures.step,
+            sequence=signatures.sequence,
+            start_call=", ".join(["&weights", "&memory", *signatures.scalars_of_start]),
+            step_call=", ".join(["&weights", "&memory", *signatures.names]),
             training=self._training_header(),
         )
         return fill("embedded/cell.h.j2", context)
@@ -90,10 +90,10 @@ class ExportWriter:
         """The text of the body."""
         functions = {f.name: self._function(f) for f in self.cell.functions}
         training = self._training_body(functions)
-        frame, given = self._frame(), self.signatures
+        frame, signatures = self._frame(), self.signatures
         called = [prefixed(one, self.name) for one in definitions(self.notation.calls, self.real)]
         prologue = functions.get("prologue")
-        scalars = given.scalars_of_start
+        scalars = signatures.scalars_of_start
         context = EmbeddedBody(
             head=self.planned.head,
             name=self.name,
@@ -106,21 +106,21 @@ class ExportWriter:
             outputs=StructText.of(self.layout.outputs, self.lengths).members,
             prologue=self._call(prologue, "memory") if prologue else "",
             prologue_frame=scalars if prologue and FRAME in prologue.structs else [],
-            start=given.start,
-            step=given.step,
-            sequence=given.sequence,
+            start=signatures.start,
+            step=signatures.step,
+            sequence=signatures.sequence,
             run_step=self._call(functions["step"], "memory"),
             step_reads_weights=WEIGHTS in functions["step"].structs,
-            step_of_sequence=given.step_of_sequence,
+            step_of_sequence=signatures.step_of_sequence,
             training=training,
             values=self._values(),
         )
         return fill("embedded/cell.c.j2", context)
 
     def _sizes(self) -> list[tuple[str, int, str]]:
-        sizes = [(self.lengths.name(n), s, f"dimension {n}") for n, s in self.asked.sizes.items()]
+        sizes = [(self.lengths.name(n), s, f"dimension {n}") for n, s in self.request.sizes.items()]
         if self.cell.training is not None:
-            sizes.append((f"{self.prefix}_T", self.asked.window, "steps of a training window"))
+            sizes.append((f"{self.prefix}_T", self.request.window, "steps of a training window"))
         for what, count in self.bytes.items():
             text = f"bytes of {self.name}_{what}"
             sizes.append((f"{self.prefix}_{what.upper()}_BYTES", count, text))
@@ -135,9 +135,9 @@ class ExportWriter:
         ]
 
     def _values(self) -> list[tuple[str, list[str]]]:
-        if not self.asked.weights:
+        if not self.request.weights:
             return []
-        values = self.asked.values_of(self.planned.definition.name, self.cell.parameters)
+        values = self.request.values_of(self.planned.definition.name, self.cell.parameters)
         return [(name, _rows(array, self.real)) for name, array in values.items()]
 
     # --- functions of a step ----------------------------------------------------------------
@@ -145,7 +145,7 @@ class ExportWriter:
     def _function(self, function: PlannedFunction) -> FunctionText:
         sums = self.places.sums_of(function)
         place = self.places.of(function)
-        lines = StageWriter(self.asked, self.notation, place, sums).function(function)
+        lines = StageWriter(self.request, self.notation, place, sums).function(function)
         types = self._types(function)
         touched = {place(view.buffer).struct for s in function.stages for view in views(s)}
         structs = tuple(name for name in types if name in touched)
@@ -179,13 +179,13 @@ class ExportWriter:
 
     def _frame(self) -> list[FrameText]:
         """The arrays of steps that lie in no struct of a function's, in order."""
-        found: dict[str, FrameText] = {}
+        pointers: dict[str, FrameText] = {}
         for function in self.cell.functions:
             place = self.places.of(function)
             for buffer in function.buffers:
-                if place(buffer).struct == FRAME and buffer.name not in found:
-                    found[buffer.name] = self._pointer(buffer)
-        return list(found.values())
+                if place(buffer).struct == FRAME and buffer.name not in pointers:
+                    pointers[buffer.name] = self._pointer(buffer)
+        return list(pointers.values())
 
     def _pointer(self, buffer: Buffer) -> FrameText:
         value, name = buffer.value, buffer.name
@@ -200,14 +200,14 @@ class ExportWriter:
     def _training_header(self) -> TrainingHeader | None:
         if self.cell.training is None:
             return None
-        given = self.signatures
-        call = ["&weights", "&training", *given.names, "loss", "context", "rate"]
+        signatures = self.signatures
+        call = ["&weights", "&training", *signatures.names, "loss", "context", "rate"]
         return TrainingHeader(
             parts=[(name, struct.name) for name, struct in self.layout.parts_of_training],
             powers=list(self.layout.powers),
             works=[work.name for work in self.layout.of_training],
-            gradients=given.gradients,
-            train=given.train,
+            gradients=signatures.gradients,
+            train=signatures.train,
             call=", ".join(call),
             rule=OPTIMISERS[self.layout.optimizer].rule,
         )
@@ -215,16 +215,16 @@ class ExportWriter:
     def _training_body(self, functions: Mapping[str, FunctionText]) -> TrainingBody | None:
         if self.cell.training is None:
             return None
-        given, optimiser = self.signatures, OPTIMISERS[self.layout.optimizer]
+        signatures, optimiser = self.signatures, OPTIMISERS[self.layout.optimizer]
         calls = {name: self._call(one, "training") for name, one in functions.items()}
         links = self.cell.programs.links
         return TrainingBody(
             powers=list(self.layout.powers),
-            place=given.place,
-            placed=", ".join(["training", *given.names]),
-            gradients=given.gradients,
-            train=given.train,
-            passed=", ".join(["weights", "training", *given.names, "loss", "context"]),
+            place=signatures.place,
+            placed=", ".join(["training", *signatures.names]),
+            gradients=signatures.gradients,
+            train=signatures.train,
+            passed=", ".join(["weights", "training", *signatures.names, "loss", "context"]),
             prologue=calls.get("prologue", ""),
             forward=calls["forward"],
             reverse=calls["reverse"],
@@ -294,9 +294,9 @@ class ArrayPlaces:
             if value == upstream:
                 return "", f"training->d_outputs.{output.name} + {each}", False
         if value in self.cell.arguments:
-            given = parameter(name)
-            over_time = f"{given} + {each}" if value.role is Role.INPUT else given
-            return given, over_time, False
+            own = parameter(name)
+            over_time = f"{own} + {each}" if value.role is Role.INPUT else own
+            return own, over_time, False
         if value in programs.saved:
             return "", f"training->saved.{name} + {each}", True
         return "", f"training->backward.{name}", True
@@ -311,17 +311,19 @@ class ExportSignatures:
         read = cell.prologue.program.arguments if cell.prologue else ()
         scalars = [v for v in cell.arguments if v in read]
         self.scalars_of_start = [parameter(str(v.name)) for v in scalars]
-        given = [self._declared(v) for v in cell.arguments]
+        arguments = [self._declared(v) for v in cell.arguments]
         runs = [f"const {name}_weights *weights", f"{name}_memory *memory"]
         loss = [f"{name}_loss loss", "void *context"]
         results = [f"{real} *{parameter(str(v.name))}" for v in cell.programs.outputs]
         trains = f"{name}_training *training"
         self.start = ", ".join([*runs, *(self._declared(v) for v in scalars)])
-        self.step = ", ".join([*runs, *given])
-        self.sequence = ", ".join([*runs, "int steps", *given, *results])
-        self.place = ", ".join([trains, *given, "int step", f"{name}_frame *frame"])
-        self.gradients = ", ".join([f"const {name}_weights *weights", trains, *given, *loss])
-        self.train = ", ".join([f"{name}_weights *weights", trains, *given, *loss, f"{real} rate"])
+        self.step = ", ".join([*runs, *arguments])
+        self.sequence = ", ".join([*runs, "int steps", *arguments, *results])
+        self.place = ", ".join([trains, *arguments, "int step", f"{name}_frame *frame"])
+        self.gradients = ", ".join([f"const {name}_weights *weights", trains, *arguments, *loss])
+        self.train = ", ".join(
+            [f"{name}_weights *weights", trains, *arguments, *loss, f"{real} rate"]
+        )
 
     @property
     def names(self) -> list[str]:
@@ -331,13 +333,13 @@ class ExportSignatures:
     @property
     def step_of_sequence(self) -> str:
         """The arguments of one step within a sequence."""
-        given = [
+        arguments = [
             f"{parameter(str(v.name))} + step * {self.lengths.bracketed(v.shape)}"
             if v.role is Role.INPUT
             else parameter(str(v.name))
             for v in self.arguments
         ]
-        return ", ".join(["weights", "memory", *given])
+        return ", ".join(["weights", "memory", *arguments])
 
     def _declared(self, value: Value) -> str:
         name = parameter(str(value.name))

@@ -105,10 +105,10 @@ def loop_of(definition: Definition, sizes: Sizes, outputs: Iterable[str] = ()) -
     ahead = [s for s in program.statements if s.target not in after]
     stepped = [s for s in program.statements if s.target in after]
     read = [v for s in stepped for v in s.operands] + wanted + following
-    given = tuple(v for v in dict.fromkeys(read) if v not in after and v not in states)
+    arguments = tuple(v for v in dict.fromkeys(read) if v not in after and v not in states)
     over_time = _after(ahead, definition.with_role(Role.INPUT))
-    each = tuple(v for v in given if v in over_time)
-    fixed = tuple(v for v in given if v not in over_time)
+    each = tuple(v for v in arguments if v in over_time)
+    fixed = tuple(v for v in arguments if v not in over_time)
     arguments = tuple(v for v in program.arguments if v not in states)
     spelled = PythonNotation(sizes)
     return LoopSource(
@@ -129,11 +129,11 @@ def _names(values: Iterable[Value]) -> tuple[str, ...]:
 
 def _after(statements: Iterable[Statement], sources: Iterable[Value]) -> set[Value]:
     """The sources and everything that is made from them."""
-    found = set(sources)
+    values = set(sources)
     for statement in statements:
-        if not found.isdisjoint(statement.operands):
-            found.add(statement.target)
-    return found
+        if not values.isdisjoint(statement.operands):
+            values.add(statement.target)
+    return values
 
 
 def _with_defaults(program: Program, defaults: Mapping[str, float]) -> Program:
@@ -185,20 +185,20 @@ def _is_plain_product(statement: Statement, arguments: Sequence[Value]) -> bool:
 def _joined(group: Sequence[Statement], names: Names) -> list[Statement]:
     left = group[0].operands[0]
 
-    def made(name: str, expression: Expr) -> Statement:
+    def statement(name: str, expression: Expr) -> Statement:
         target = group[0].target
         value = Value(
             names.fresh(name), shape_of(expression), Role.TEMPORARY, target.owner, target.order
         )
         return Statement(value, expression)
 
-    weights = made("weights", Apply("concat", [s.operands[1] for s in group], (Integer(1),)))
-    product = made("products", Apply("matmul", (left, weights.target)))
+    weights = statement("weights", Apply("concat", [s.operands[1] for s in group], (Integer(1),)))
+    product = statement("products", Apply("matmul", (left, weights.target)))
     statements, start = [weights, product], Integer(0)
     for member in group:
         size = member.target.shape[1]
-        where = (Integer(1), start, size)
-        statements.append(replace(member, expression=Apply("part", (product.target,), where)))
+        attributes = (Integer(1), start, size)
+        statements.append(replace(member, expression=Apply("part", (product.target,), attributes)))
         start = start + size
     return statements
 

@@ -61,8 +61,8 @@ def require_of_backend(
         raise UsageError(f"--device {device!r}: expected one of {', '.join(runs.devices)}")
     if dtype not in runs.precisions:
         raise UsageError(f"--dtype {dtype!r}: expected one of {', '.join(runs.precisions)}")
-    for name, given in (("threads", threads is not None), ("device", device)):
-        if given and not shape:
+    for name, is_named in (("threads", threads is not None), ("device", device)):
+        if is_named and not shape:
             raise UsageError(f"--{name} decides nothing without --shape T,B,I,H; give both")
 
 
@@ -90,8 +90,8 @@ def explained(
     kernel = api.compile(cell)
     over_time = _over_time(kernel)
     count = thread_count(threads, "cellgen explain")
-    asked = replace(shape_of(over_time, shape, count, dtype), memory_limit=memory_limit)
-    return explain(cell, asked, kernel)
+    sized = replace(shape_of(over_time, shape, count, dtype), memory_limit=memory_limit)
+    return explain(cell, sized, kernel)
 
 
 def weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str) -> list[str]:
@@ -100,14 +100,14 @@ def weighed(cell: type[Cell], runs: Backend, shape: str, dtype: str, device: str
     from cellgen.views.explain import shape_of
 
     kernel = api.compile(cell, runs.name, emulated=runs.emulates)
-    asked = shape_of(_over_time(kernel), shape, 1, dtype)
-    sizes = ", ".join(f"{name} = {size}" for name, size in asked.sizes.items())
-    return [f"at {sizes}; {dtype}:", *runs.weigh(kernel, asked.sizes, dtype, device)]
+    sized = shape_of(_over_time(kernel), shape, 1, dtype)
+    sizes = ", ".join(f"{name} = {size}" for name, size in sized.sizes.items())
+    return [f"at {sizes}; {dtype}:", *runs.weigh(kernel, sized.sizes, dtype, device)]
 
 
 def _over_time(kernel: AnyKernel) -> Function:
     """The first of a kernel's functions over time. Raises UsageError: it has none."""
-    found = next((f for f in kernel.interface.functions if f.team), None)
-    if found is None:
+    function = next((f for f in kernel.interface.functions if f.team), None)
+    if function is None:
         raise UsageError(f"{kernel.name} has the functions of one step only: no --shape")
-    return found
+    return function

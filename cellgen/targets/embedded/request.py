@@ -1,6 +1,6 @@
 """What an export is asked for: sizes, type, training; and what of that a cell cannot have.
 
-Input: dimensions by name and options. Output: ``Asked``, checked against a cell.
+Input: dimensions by name and options. Output: ``ExportRequest``, checked against a cell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExportRequest:
     """An export: ``window`` steps go into a training step; ``weights`` are values by name.
 
     ``name`` is that of its files, types and functions: the cell's, where it is left out.
@@ -40,28 +40,28 @@ class Asked:
     def __post_init__(self) -> None:
         if self.name:
             _check_name(self.name)
-        for name, found, known in (
+        for name, word, known in (
             ("dtype", self.dtype, DTYPES),
             ("optimizer", self.optimizer, tuple(OPTIMISERS)),
         ):
-            if found not in known:
-                raise UsageError(f"{name} {found!r}: expected one of {', '.join(known)}")
+            if word not in known:
+                raise UsageError(f"{name} {word!r}: expected one of {', '.join(known)}")
         for name, size in {**self.sizes, "window": self.window}.items():
             if size < 1:
                 raise UsageError(f"{name}={size}: expected a whole number from 1")
 
-    def checked(self, definition: Definition) -> Asked:
+    def checked(self, definition: Definition) -> ExportRequest:
         """Hold the sizes to a cell's dimensions; B is 1 where it is left out. Raises UsageError."""
         sizes = {"B": 1, **self.sizes}
         names = [str(dim.name) for dim in definition.dims]
         unknown = [name for name in sizes if name not in names]
         missing = [name for name in names if name not in sizes]
         if unknown or missing:
-            found = f"does not know {', '.join(unknown)}" if unknown else "has no size for "
-            found += "" if unknown else ", ".join(missing)
+            fault = f"does not know {', '.join(unknown)}" if unknown else "has no size for "
+            fault += "" if unknown else ", ".join(missing)
             example = ",".join(f"{name}={sizes.get(name, 8)}" for name in names)
             raise UsageError(
-                f"{definition.name}: its export {found}; its dimensions are {', '.join(names)}: "
+                f"{definition.name}: its export {fault}; its dimensions are {', '.join(names)}: "
                 f"--dims {example}"
             )
         return replace(self, sizes={name: sizes[name] for name in names})
