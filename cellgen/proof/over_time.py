@@ -19,7 +19,7 @@ from cellgen.program.derive import forward
 from cellgen.program.identity import once_for_each
 from cellgen.program.interpret import STEP, interpret
 from cellgen.program.ssa import Program
-from cellgen.proof.rounding import Nudge, largest, scales_of
+from cellgen.proof.rounding import Nudge, Scales, largest, scales_of
 from cellgen.runtime.call.signature import shown_steps
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS, Options, taken_by
@@ -27,6 +27,10 @@ from cellgen.runtime.options import BACKWARD, BY_ROW, FORWARD, NONE, OF_OPTIONS,
 VALUES = 2.0**-4
 """How far values on the way are nudged, in nudges of an argument. The bar over time has room for
 their rounding (64 units); where a sum cancels for every argument, they alone give it a scale."""
+
+NEAR = 16
+"""Units in the last place of a result's largest entry, a quarter of the bars over time. An error of
+a forward pass that is larger is measured against what rounding can do as well."""
 
 ROUNDED, CONDITION = 1e-13, 32
 """An error of a gradient that is larger is measured against rounding as well, which may spread so
@@ -218,7 +222,7 @@ class Truth:
     """What the equations give, and what the error of each result is measured against."""
 
     steps: Sequence
-    scales: Mapping[str, float]
+    scales: Scales
 
 
 def truth_over_time(
@@ -238,7 +242,7 @@ def truth_over_time(
         moved = {name: nudge(a) for name, a in wide.items()}
         return run_steps(definition, moved, sizes, options, inner).results
 
-    return Truth(steps, scales_of(steps.results, nudged, np.random.default_rng(0), VALUES))
+    return Truth(steps, Scales(steps.results, nudged, np.random.default_rng(0), VALUES))
 
 
 def forward_errors(
@@ -255,7 +259,8 @@ def forward_errors(
     With options that it has alone both with and without them.
 
     Errors are relative to the largest entry, or to what rounding can do to it where that is more
-    (``rounding``): a division by nearly zero magnifies it, a sum may cancel.
+    (``rounding``) and they are beyond ``NEAR``: a division by nearly zero magnifies it, a sum may
+    cancel.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     options = replace(options, checkpoint=0)  # says nothing of a run that does not save
@@ -270,12 +275,14 @@ def forward_errors(
     truth = truth or truth_over_time(definition, call, sizes, options)
     errors: dict[str, float] = {}
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
+    near = NEAR * float(np.finfo(dtype).eps)
     for name, expected in truth.steps.results.items():
         pairs = [(every[name], expected)]
         if alone.get(name) is not None:
             pairs.append((alone[name], {**truth.steps.last, **truth.steps.shown}[name]))
         for array, value in pairs:
-            error = largest(array.astype(np.float64) - value) / max(truth.scales[name], least)
+            difference = largest(array.astype(np.float64) - value)
+            error = difference / max(truth.scales.of(name, difference, near), least)
             errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
 

@@ -3,12 +3,14 @@
 A result is wrong by as much as one rounding of each argument and each computed value can do to it,
 however little is left of it where terms cancel. So everything is nudged by a relative ``NUDGE`` of
 random sign, and the effect on a result, divided by ``NUDGE``, is its scale, or its largest entry
-where that is more. What is infinite stays as it is.
+where that is more. What is infinite stays as it is. An error that is within a bar of the largest
+entry is within it of the scale, whatever that is: then nothing is nudged (``Scales.of``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -70,24 +72,53 @@ class _Nudges:
         return arguments, values
 
 
-def scales_of(
-    exact: Mapping[str, Array],
-    run: Callable[[Nudge, Nudge], Mapping[str, Array]],
-    rng: np.random.Generator,
-    values: float = 1.0,
-    by: float = NUDGE,
-    probes: int = PROBES,
-) -> dict[str, float]:
+class Scales:
     """What the error of each result of ``exact`` is measured against.
 
     ``run`` computes the results once more; it passes every argument through the first function that
     it is given, and every value on the way through the second, whose nudges are ``values`` times as
     large. ``by`` is the size of the nudges, ``probes`` how many there are at least.
     """
-    nudges = _Nudges(rng, by, by * values)
-    scales = {name: largest(array) for name, array in exact.items()}
-    few = any(array.size <= FEW for array in exact.values())
-    for _ in range(PROBES_OF_FEW if few else probes):
-        for name, array in run(nudges.argument, nudges.value).items():
-            scales[name] = max(scales[name], largest(array - exact[name]) / by)
-    return scales
+
+    def __init__(
+        self,
+        exact: Mapping[str, Array],
+        run: Callable[[Nudge, Nudge], Mapping[str, Array]],
+        rng: np.random.Generator,
+        values: float = 1.0,
+        by: float = NUDGE,
+        probes: int = PROBES,
+    ) -> None:
+        """Draw the seed of the signs: what ``rng`` gives next is the same, run or not."""
+        self._exact, self._run, self._by = exact, run, by
+        self._nudges = _Nudges(rng, by, by * values)
+        few = any(array.size <= FEW for array in exact.values())
+        self._probes = PROBES_OF_FEW if few else probes
+        self.largest = {name: largest(array) for name, array in exact.items()}
+
+    @cached_property
+    def rounded(self) -> dict[str, float]:
+        """The largest entry of each result, or what rounding can do to it where that is more."""
+        scales = dict(self.largest)
+        for _ in range(self._probes):
+            for name, array in self._run(self._nudges.argument, self._nudges.value).items():
+                scales[name] = max(scales[name], largest(array - self._exact[name]) / self._by)
+        return scales
+
+    def of(self, name: str, difference: float, bar: float) -> float:
+        """The largest entry where a difference is within ``bar`` of it, else ``rounded``.
+
+        What rounding can do is asked, which takes several runs, where it decides.
+        """
+        scale = self.largest[name]
+        return scale if difference <= bar * scale else self.rounded[name]
+
+
+def scales_of(
+    exact: Mapping[str, Array],
+    run: Callable[[Nudge, Nudge], Mapping[str, Array]],
+    rng: np.random.Generator,
+    by: float = NUDGE,
+) -> dict[str, float]:
+    """What the error of each result is measured against, rounding run at once (``Scales``)."""
+    return Scales(exact, run, rng, by=by).rounded

@@ -10,7 +10,7 @@ from cellgen.cells import GRU
 from cellgen.pipeline import programs_of
 from cellgen.program.closures import prepare
 from cellgen.program.interpret import interpret
-from cellgen.proof.rounding import DRAWN, scales_of
+from cellgen.proof.rounding import DRAWN, Scales, scales_of
 from tests.conftest import SIZES, draw
 
 
@@ -33,6 +33,31 @@ def test_what_is_infinite_is_not_nudged() -> None:
         np.random.default_rng(0),
     )
     assert found["y"] == 16
+
+
+def test_rounding_is_run_where_it_decides_alone() -> None:
+    """And what is drawn after it does not depend on whether it was."""
+    a, runs = np.linspace(1, 2, 6), []
+
+    def run(nudge, inner):  # type: ignore[no-untyped-def]
+        runs.append(1)
+        return {"y": 8 * nudge(a) - 7 * a, "z": nudge(a)}
+
+    drawn = []
+    for difference, bar, scale, least in (
+        (1e-16, 1e-16, 2.0, 0),
+        (3e-16, 1e-16, 16.0, 1),
+        (np.nan, 1e-16, 16.0, 1),
+        (np.inf, 1e-16, 16.0, 1),
+    ):
+        runs.clear()
+        rng = np.random.default_rng(0)
+        scales = Scales({"y": a, "z": a}, run, rng)
+        assert scales.of("y", difference, bar) == scale
+        assert (len(runs) > 0) == least
+        assert scales.of("z", 0.0, bar) == 2.0
+        drawn.append(rng.integers(2**60))
+    assert len(set(drawn)) == 1
 
 
 def test_signs_of_large_arrays_and_of_many_small_ones_are_of_both_kinds() -> None:

@@ -1,7 +1,7 @@
 """Measure errors: relative to the largest entry of an array, or to what rounding can do to it.
 
 Where the largest entry is itself what is left of larger terms (one unit, one row), the error is
-measured against what rounding can do to it: see ``result_scales``.
+measured against what rounding can do to it, unless it is within the bar without (``error_within``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from cellgen.program.interpret import Sizes, interpret
 from cellgen.program.ssa import Program
 from cellgen.proof.check.points import Array
-from cellgen.proof.rounding import PROBES, scales_of
+from cellgen.proof.rounding import PROBES, Scales
 
 FLOAT64_BAR = 1e-13
 """Two float64 evaluations of the same equations: 450 times the spacing of float64, room for sums of
@@ -29,15 +29,31 @@ def raise_to(errors: dict[str, float], name: str, error: float) -> None:
 
 def error_of(found: Array, expected: Array, scale: float) -> float:
     """The largest difference in units of ``scale``; infinite where shapes or NaN disagree."""
+    difference = _difference(found, expected)
+    if difference == 0:
+        return 0.0
+    return difference / scale if math.isfinite(difference) and scale != 0 else math.inf
+
+
+def error_within(
+    found: Array, expected: Array, scales: Scales, name: str, bar: float, least: float = 0.0
+) -> float:
+    """``error_of`` a result: by its largest entry where that is within the bar, else by rounding.
+
+    ``least`` is the smallest scale that there is.
+    """
+    return error_of(found, expected, max(scales.of(name, _difference(found, expected), bar), least))
+
+
+def _difference(found: Array, expected: Array) -> float:
+    """The largest difference of two entries; infinite where shapes or NaN disagree."""
     if found.shape != expected.shape:
         return math.inf
     unequal = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
     if not unequal.any():
         return 0.0
     difference = float(np.abs(found[unequal] - expected[unequal]).max())
-    if not math.isfinite(difference) or scale == 0:
-        return math.inf
-    return difference / scale
+    return difference if math.isfinite(difference) else math.inf
 
 
 def result_scales(
@@ -47,10 +63,10 @@ def result_scales(
     exact: Mapping[str, Array],
     rng: np.random.Generator,
     probes: int = PROBES,
-) -> dict[str, float]:
+) -> Scales:
     """What the error of each result of a program is measured against (``rounding``)."""
     plain = {name: np.asarray(array) for name, array in arguments.items()}
-    return scales_of(
+    return Scales(
         exact,
         lambda nudge, inner: interpret(
             program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=inner

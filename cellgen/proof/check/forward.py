@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cellgen.program.interpret import interpret
-from cellgen.proof.check.errors import FLOAT64_BAR, error_of, raise_to, result_scales
+from cellgen.proof.check.errors import FLOAT64_BAR, error_within, raise_to, result_scales
 from cellgen.proof.check.points import SCALAR_FACTORS, Subject, draw_point, lengths_by_shape
 from cellgen.proof.check.report import Row, judged
 from cellgen.proof.truths import truth_of
@@ -25,5 +25,6 @@ def prove_forward(subject: Subject, rng: np.random.Generator) -> list[Row]:
         expected = truth(point.arguments)
         scales = result_scales(program, point.arguments, point.sizes, found, rng)
         for output, array in found.items():
-            raise_to(errors, output, error_of(array, expected[output], scales[output]))
+            error = error_within(array, expected[output], scales, output, FLOAT64_BAR)
+            raise_to(errors, output, error)
     return [judged(name, errors, FLOAT64_BAR, f"{', '.join(errors)}")]

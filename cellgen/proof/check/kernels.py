@@ -10,10 +10,11 @@ from cellgen.errors import BuildError
 from cellgen.language.value import Dim, Role
 from cellgen.program.interpret import interpret
 from cellgen.program.ssa import Program
-from cellgen.proof.check.errors import error_of, raise_to, result_scales
+from cellgen.proof.check.errors import error_within, raise_to, result_scales
 from cellgen.proof.check.gradients import run_all
 from cellgen.proof.check.points import SCALAR_FACTORS, Array, Subject, draw_point, lengths_by_shape
 from cellgen.proof.check.report import Row, judged
+from cellgen.proof.rounding import Scales
 from cellgen.runtime.call.arguments import tells
 from cellgen.runtime.kernel import Kernel
 
@@ -97,7 +98,7 @@ def _compare(
     known: Mapping[str, Array],
     arrays: Mapping[str, Array],
     exact: Mapping[str, Array],
-    scales: Mapping[str, float],
+    scales: Scales,
 ) -> dict[str, float]:
     """Call one function in C on the numbers of which ``exact`` are the results; its errors.
 
@@ -123,6 +124,8 @@ def _compare(
     results = called(out=out or None, **call)
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
     return {
-        name: error_of(array.astype(np.float64), exact[name], max(scales[name], least))
+        name: error_within(
+            array.astype(np.float64), exact[name], scales, name, C_BARS[dtype], least
+        )
         for name, array in zip(results._fields, results, strict=True)
     }
