@@ -24,12 +24,12 @@ LOOP_NAMES = tuple(peer.name for peer in LOOPS)
 
 @dataclass(frozen=True)
 class Claim:
-    """One promise at one shape: what was found, what was promised."""
+    """One promise at one shape: the measured figure, and the limit that was promised."""
 
     text: str
     shape: str
     mode: Mode
-    found: float
+    figure: float
     limit: float
     at_least: bool = False
     remark: str = ""
@@ -37,14 +37,14 @@ class Claim:
     @property
     def holds(self) -> bool:
         """Whether the figure keeps to its limit."""
-        return self.found >= self.limit if self.at_least else self.found <= self.limit
+        return self.figure >= self.limit if self.at_least else self.figure <= self.limit
 
     def row(self) -> str:
         """The claim as a row of a table."""
         sign = "at least" if self.at_least else "at most"
         verdict = "pass" if self.holds else "**fail**"
         return (
-            f"| {self.text} | {self.shape} | {self.mode} | {self.found:.2f} | {sign} {self.limit} "
+            f"| {self.text} | {self.shape} | {self.mode} | {self.figure:.2f} | {sign} {self.limit} "
             f"| {verdict} | {self.remark} |"
         )
 
@@ -55,7 +55,7 @@ class Figures:
 
     zoo: Zoo
 
-    def found(self, cell: str, shape: str, mode: Mode, name: str) -> float | None:
+    def relative(self, cell: str, shape: str, mode: Mode, name: str) -> float | None:
         """The ratio of the latest run that has it."""
         ratios = [
             case.ratio(entry).median
@@ -69,8 +69,8 @@ class Figures:
         """Names of the shapes that were measured."""
         cases = [case for run in self.zoo.runs for case in run.report.cases]
         known = [shape.text for shape in SHAPES]
-        found = dict.fromkeys(case.shape.text for case in cases)
-        return (*(text for text in known if text in found), *(t for t in found if t not in known))
+        texts = dict.fromkeys(case.shape.text for case in cases)
+        return (*(text for text in known if text in texts), *(t for t in texts if t not in known))
 
     @property
     def places(self) -> tuple[tuple[str, Mode], ...]:
@@ -87,7 +87,7 @@ class Figures:
     def by_work(self, cell: str, shape: str, mode: Mode) -> float | None:
         """Time per multiply-add relative to that of the built-in cell of as many levels."""
         built_in = self.zoo.work[cell].built_in
-        ratio = self.found(cell, shape, mode, f"cellgen {built_in}")
+        ratio = self.relative(cell, shape, mode, f"cellgen {built_in}")
         if ratio is None or built_in not in self.zoo.work:
             return None
         mine, its = (self.zoo.work[c].products[f"{mode} {shape}"] for c in (cell, built_in))
@@ -95,7 +95,7 @@ class Figures:
 
     def speed_up(self, cell: str, shape: str, mode: Mode, name: str) -> float | None:
         """How many times as long a loop takes."""
-        ratio = self.found(cell, shape, mode, name)
+        ratio = self.relative(cell, shape, mode, name)
         return 1 / ratio if ratio else None
 
 
@@ -129,7 +129,7 @@ def _uniform(figures: Figures) -> Iterator[Claim]:
 
 def _products(figures: Figures) -> Iterator[Claim]:
     for shape, mode in figures.places:
-        ratio = figures.found(GEMM_CELL, shape, mode, GEMM.name)
+        ratio = figures.relative(GEMM_CELL, shape, mode, GEMM.name)
         if ratio is not None:
             text = f"`{GEMM_CELL}` by its bare input products"
             yield Claim(text, shape, mode, ratio, GEMM_LIMITS[mode], remark="NumPy's BLAS")
@@ -138,16 +138,16 @@ def _products(figures: Figures) -> Iterator[Claim]:
 def _loops(figures: Figures) -> Iterator[Claim]:
     for cell in FUSED:
         for shape, mode in figures.places:
-            found = {
+            ratios = {
                 name: factor
                 for name in LOOP_NAMES
                 if (factor := figures.speed_up(cell, shape, mode, name)) is not None
             }
-            if mode is Mode.BOTH and found:
-                best = min(found, key=lambda name: found[name])
-                remark = f"{best}; of {', '.join(found)}"
+            if mode is Mode.BOTH and ratios:
+                best = min(ratios, key=lambda name: ratios[name])
+                remark = f"{best}; of {', '.join(ratios)}"
                 text = f"`{cell}`, times faster than the best loop"
-                yield Claim(text, shape, mode, found[best], LOOP_FACTOR, True, remark)
+                yield Claim(text, shape, mode, ratios[best], LOOP_FACTOR, True, remark)
 
 
 # --- Markdown ------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ def between(text: str, begin: str, end: str, section: str) -> str:
     Raises:
         UsageError: a document without the marks.
     """
-    before, found, rest = text.partition(begin)
+    before, mark, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
-    if not found or not closed:
+    if not mark or not closed:
         raise UsageError(f"the document has no {begin} and {end}; put them where the table belongs")
     return f"{before}{begin}\n\n{section}\n\n{end}{after}"

@@ -113,9 +113,9 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> BenchRep
                 stack, (OWN, *present, *_multipliers(present)), threads, plan.limit, say
             )
             missing += [item for item in failed if item not in missing]
-            found = _with_workers(plan, workers, threads, say, done)
-        rates.append(found[0])
-        cases += found[1]
+            outcome = _with_workers(plan, workers, threads, say, done)
+        rates.append(outcome[0])
+        cases += outcome[1]
     packages = [word for peer in plan.peers for word in peer.package.split()]
     return BenchReport(describe(packages), plan.rounds, tuple(rates), tuple(missing), tuple(cases))
 
@@ -195,17 +195,17 @@ def _case(
     machine: Worker,
     say: Progress,
 ) -> Case:
-    where = f"{problem.cell} {mode} {problem.shape.name}, {rates.threads} threads"
+    label = f"{problem.cell} {mode} {problem.shape.name}, {rates.threads} threads"
     taking_part = [w for w in contestants if w.peer is OWN or w.peer.takes(problem.cell, mode)]
-    say(f"{where}: checking")
+    say(f"{label}: checking")
     entries = _check(taking_part, problem, mode)
     fit = [w for w in taking_part if entries[w.peer.name].status.is_timed]
-    say(f"{where}: timing")
+    say(f"{label}: timing")
     entries, sgemm = _time(plan, fit, entries, machine if plan.limit_by_round else None)
     for worker in taking_part:
         _if_alive(worker, worker.release)
     if plan.memory and mode is Mode.BOTH:
-        say(f"{where}: memory")
+        say(f"{label}: memory")
         entries = {
             name: _with_memory(entry, problem, mode, rates.threads, taking_part)
             for name, entry in entries.items()
@@ -255,7 +255,7 @@ def _problem_for(peer: Peer, problem: Problem) -> Problem:
 
 
 def compare(
-    peer: Peer, found: Arrays, reference: Arrays, vanishing: Collection[str] = ()
+    peer: Peer, results: Arrays, reference: Arrays, vanishing: Collection[str] = ()
 ) -> ContestantEntry:
     """Judge a peer's results: every name that is expected of it, within the tolerance.
 
@@ -264,14 +264,14 @@ def compare(
     if peer.yardstick:
         return ContestantEntry(peer.name, Status.YARDSTICK, text=peer.note)
     expected = [name for name in reference if name not in peer.lacks]
-    absent = [name for name in expected if name not in found]
+    absent = [name for name in expected if name not in results]
     if absent:
         text = f"computes no {', '.join(absent)}"
         return ContestantEntry(peer.name, Status.DIFFERS, text=text)
     gradients = [array for name, array in reference.items() if name.startswith("d_")]
     largest = max((float(np.max(np.abs(array), initial=0)) for array in gradients), default=0.0)
     errors = {
-        name: difference(found[name], reference[name], largest if name in vanishing else 0.0)
+        name: difference(results[name], reference[name], largest if name in vanishing else 0.0)
         for name in expected
     }
     worst = max(errors, key=lambda name: errors[name])
@@ -281,15 +281,15 @@ def compare(
     return ContestantEntry(peer.name, Status.DIFFERS, error=errors[worst], text=text)
 
 
-def difference(found: Array, reference: Array, least: float = 0.0) -> float:
+def difference(result: Array, reference: Array, least: float = 0.0) -> float:
     """Largest difference relative to the largest entry, or to ``least`` where that is more.
 
     Infinite for another shape or a NaN.
     """
-    if found.shape != reference.shape:
+    if result.shape != reference.shape:
         return float("inf")
     scale = max(float(np.max(np.abs(reference), initial=np.finfo(np.float32).tiny)), least)
-    error = float(np.max(np.abs(found.astype(np.float64) - reference), initial=0)) / scale
+    error = float(np.max(np.abs(result.astype(np.float64) - reference), initial=0)) / scale
     return error if np.isfinite(error) else float("inf")
 
 
@@ -303,7 +303,7 @@ def _time(  # noqa: C901 - one case a branch
 
     The product of ``machine`` begins each round.
     """
-    found = dict(entries)
+    by_name = dict(entries)
     repeats: dict[str, int] = {}
     seconds: dict[str, list[float]] = {worker.peer.name: [] for worker in workers}
     rates: list[float] = []
@@ -332,14 +332,14 @@ def _time(  # noqa: C901 - one case a branch
             machine, rates = None, []  # rounds have no rate of their own, then
         first = number % len(workers)
         for worker in (*workers[first:], *workers[:first]):
-            entry = found[worker.peer.name]
+            entry = by_name[worker.peer.name]
             if entry.status.is_timed:
                 failure = _if_alive(worker, partial(turn, worker))
                 if failure:
-                    found[entry.name] = replace(entry, status=Status.FAILED, text=failure)
+                    by_name[entry.name] = replace(entry, status=Status.FAILED, text=failure)
     timed = {
         name: replace(entry, seconds=tuple(seconds[name])) if entry.status.is_timed else entry
-        for name, entry in found.items()
+        for name, entry in by_name.items()
     }
     return timed, tuple(rates)
 

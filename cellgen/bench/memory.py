@@ -34,8 +34,8 @@ def _status(field: str) -> int:
         lines = STATUS.read_text().splitlines()
     except OSError:
         return 0
-    found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return 1024 * int(found[0]) if found else 0
+    figures = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
+    return 1024 * int(figures[0]) if figures else 0
 
 
 def _most() -> int:

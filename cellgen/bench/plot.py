@@ -80,23 +80,23 @@ def _panel(axes: Axes, cases: Sequence[Case], styles: dict[str, tuple[str, str]]
 
 
 def _points(cases: Sequence[Case], name: str) -> tuple[list[int], list[float]]:
-    found = [
+    points = [
         (place, case.multiple(entry))
         for place, case in enumerate(cases)
         for entry in case.timed
         if entry.name == name
     ]
-    return [place for place, _ in found], [value for _, value in found]
+    return [place for place, _ in points], [value for _, value in points]
 
 
 def _legend(panels: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
     """Cellgen first, then the peers; each once."""
-    found: dict[str, Artist] = {}
+    handle_of: dict[str, Artist] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()
-        found.update(zip(labels, handles, strict=True))
-    names = sorted(found, key=lambda name: name != OWN.name)
-    return [found[name] for name in names], names
+        handle_of.update(zip(labels, handles, strict=True))
+    names = sorted(handle_of, key=lambda name: name != OWN.name)
+    return [handle_of[name] for name in names], names
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -139,9 +139,9 @@ def problem_of(interface: Interface, selector: str, shape: BenchShape) -> Proble
     def lengths(arguments: list[Argument]) -> Shapes:
         return tuple((a.name, tuple(axis_length(x, sizes) for x in a.shape)) for a in arguments)
 
-    given = [a for a in forward.arguments if not a.is_scalar and not a.optional]
-    over_time = [a for a in given if "T" in a.shape]
-    states = [a for a in given if "B" in a.shape and "T" not in a.shape]
+    arguments = [a for a in forward.arguments if not a.is_scalar and not a.optional]
+    over_time = [a for a in arguments if "T" in a.shape]
+    states = [a for a in arguments if "B" in a.shape and "T" not in a.shape]
     results = [a for a in forward.results if not a.saved]
     return Problem(
         cell=interface.name,
@@ -149,7 +149,7 @@ def problem_of(interface: Interface, selector: str, shape: BenchShape) -> Proble
         shape=shape,
         states=lengths(states),
         inputs=lengths(over_time),
-        parameters=lengths([a for a in given if a not in over_time and a not in states]),
+        parameters=lengths([a for a in arguments if a not in over_time and a not in states]),
         upstream=lengths(_upstream(backward)),
         outputs=lengths([a for a in results if "T" in a.shape]),
         last=lengths([a for a in results if "T" not in a.shape]),

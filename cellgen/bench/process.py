@@ -101,9 +101,9 @@ class Worker:
 
     def results(self) -> Arrays:
         """Return what the peer computed."""
-        found = self._ask("results")
-        assert isinstance(found, dict)
-        return found
+        answer = self._ask("results")
+        assert isinstance(answer, dict)
+        return answer
 
     def release(self) -> None:
         """Let the peer forget the problem."""
@@ -119,8 +119,8 @@ class Worker:
 
     def sgemm(self, n: int, repeats: int = 1) -> float | None:
         """Seconds of a product of n x n matrices, or None where the peer has none."""
-        found = self._ask("sgemm", n, repeats)
-        return found if isinstance(found, float) else None
+        answer = self._ask("sgemm", n, repeats)
+        return answer if isinstance(answer, float) else None
 
     def copy(self, count: int) -> float:
         """Seconds of a copy of so many numbers."""
@@ -161,10 +161,10 @@ class Worker:
                     pipe.close()
 
     def _number(self, verb: str, *arguments: object) -> float:
-        found = self._ask(verb, *arguments)
-        if not isinstance(found, int | float):
-            raise WorkerError(f"{self.peer.name}: {verb} gave {found!r}, expected a number")
-        return found
+        answer = self._ask(verb, *arguments)
+        if not isinstance(answer, int | float):
+            raise WorkerError(f"{self.peer.name}: {verb} gave {answer!r}, expected a number")
+        return answer
 
     def _ask(self, verb: str, *arguments: object) -> object:
         assert self._process.stdin is not None

@@ -78,7 +78,7 @@ def parse_shapes(texts: Sequence[str], option: str = "--shapes") -> tuple[BenchS
 
 def _in_figures(words: tuple[str, ...], option: str) -> BenchShape:
     text = ",".join(words)
-    lengths = [found for word in words if (found := accept.digits(word))]
+    lengths = [length for word in words if (length := accept.digits(word))]
     if len(words) != 4 or len(lengths) != 4:
         raise UsageError(
             f"{option}: {accept.shown(text)} is neither one of {', '.join(NAMED)} nor four "

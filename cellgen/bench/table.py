@@ -140,11 +140,11 @@ def _memory_table(cases: Sequence[Case]) -> Table:
 
 def _memory(case: Case, name: str) -> str:
     """MiB, and what goes beyond the arguments as a multiple of what is necessary."""
-    found = [e.memory for e in case.entries if e.name == name and e.memory is not None]
-    if not found:
+    amounts = [e.memory for e in case.entries if e.name == name and e.memory is not None]
+    if not amounts:
         return "-"
-    multiple = f" {case.memory_multiple(found[0]):.2f}" if case.necessary else ""
-    return f"{found[0] / 2**20:.1f}{multiple}"
+    multiple = f" {case.memory_multiple(amounts[0]):.2f}" if case.necessary else ""
+    return f"{amounts[0] / 2**20:.1f}{multiple}"
 
 
 def _remarks(report: BenchReport) -> Iterable[str]:
@@ -157,6 +157,6 @@ def _remarks(report: BenchReport) -> Iterable[str]:
             if entry.status.is_timed and entry.text:
                 said[f"{escape(entry.name)}: {escape(entry.text)}"] = None
             elif entry.text:
-                where = f"{case.cell} {case.mode} {case.shape.name}"
-                said[f"[bold red]{escape(entry.name)}[/], {where}: {escape(entry.text)}"] = None
+                label = f"{case.cell} {case.mode} {case.shape.name}"
+                said[f"[bold red]{escape(entry.name)}[/], {label}: {escape(entry.text)}"] = None
     yield from said

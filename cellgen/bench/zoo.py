@@ -110,7 +110,7 @@ def names() -> tuple[str, ...]:
 def work_of(name: str, shapes: tuple[BenchShape, ...] = SHAPES) -> Work:
     """Count a cell's multiply-adds over all steps: forward, and with every gradient."""
     cell = find_one(name)
-    programs, found = unroll(cell.definition), recurrence(cell)
+    programs, over_time = unroll(cell.definition), recurrence(cell)
     once = multiply_adds(programs.forward)
     back = multiply_adds(programs.reverse) + multiply_adds(programs.deferred)
     products = {}
@@ -119,7 +119,7 @@ def work_of(name: str, shapes: tuple[BenchShape, ...] = SHAPES) -> Work:
         for mode, total in ((Mode.FORWARD, once), (Mode.BOTH, once + back)):
             by = {symbol: sizes[str(symbol)] for symbol in total.free_symbols}
             products[_key(mode, shape)] = shape.T * int(total.xreplace(by))
-    return Work(found.kind.value, found.levels, products)
+    return Work(over_time.kind.value, over_time.levels, products)
 
 
 def _key(mode: Mode, shape: BenchShape) -> str:
@@ -174,10 +174,10 @@ def plans(
         raise UsageError(f"{', '.join(unknown)}: expected {known}")
     wanted = tuple(cells) or names()
     installed = tuple(peer for peer in loops if peer.installed)
-    found = {}
+    by_part = {}
     for part in dict.fromkeys(parts):
         plan = PARTS[part](wanted, installed)
-        found[part] = replace(
+        by_part[part] = replace(
             plan,
             threads=(threads,),
             rounds=min(rounds, 3) if part == "loops" else rounds,
@@ -186,7 +186,7 @@ def plans(
             modes=tuple(modes) or plan.modes,
             limit_by_round=False,  # kernels and loops are compared with each other
         )
-    return {part: plan for part, plan in found.items() if plan.cells and plan.peers}
+    return {part: plan for part, plan in by_part.items() if plan.cells and plan.peers}
 
 
 def _uniform(cells: tuple[str, ...], loops: tuple[Peer, ...]) -> Plan:

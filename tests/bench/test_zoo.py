@@ -314,12 +314,12 @@ def made_zoo():
 def test_claims_are_judged_by_work_products_and_the_best_loop():
     found = {claim.text: claim for claim in claims.claims(made_zoo())}
     uniform = found["dense cells by `lstm`, time per multiply-add, the worst"]
-    assert uniform.found == pytest.approx(1.6)  # 0.4 of the time for a quarter of the products
+    assert uniform.figure == pytest.approx(1.6)  # 0.4 of the time for a quarter of the products
     assert not uniform.holds
     assert uniform.remark == "`elman`; 1 of 2 within"
     assert found["`min_gru` by its bare input products"].holds
     loops = found["`slstm`, times faster than the best loop"]
-    assert loops.found == pytest.approx(2.5)
+    assert loops.figure == pytest.approx(2.5)
     assert not loops.holds
     assert loops.remark.startswith("torch loop")
 

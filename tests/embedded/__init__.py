@@ -21,8 +21,8 @@ from cellgen.program.interpret import axis_size
 from cellgen.proof.check.points import GRADIENT_SIZES, Subject, draw_point, drawn_normal
 from cellgen.proof.over_time import run_steps
 from cellgen.runtime.names import c_name
-from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.layout import Struct
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.source import EmbeddedTarget
 
 FLAGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wdouble-promotion", "-Werror")

@@ -12,8 +12,6 @@ NEVER = frozenset({"found", "given", "made", "shown", "asked", "told", "where"})
 
 LIMITS = {
     ".": 30,
-    "bench": 22,
-    "bench/peers": 29,
     "frameworks": 20,
     "jax": 80,
     "language": 12,

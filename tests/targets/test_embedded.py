@@ -21,8 +21,8 @@ from cellgen.proof.check.over_time import SEQUENCE_BARS
 from cellgen.proof.over_time import VALUES, run_steps
 from cellgen.proof.rounding import NUDGE, largest, scales_of
 from cellgen.runtime.names import c_name
-from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.limits import Limits
+from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.source import EmbeddedTarget
 from cellgen.targets.target import NotYet
 from tests.conftest import RunningHeads, RunningUnits

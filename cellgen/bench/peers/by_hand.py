@@ -165,9 +165,11 @@ def gru_backward(layer: HandWrittenLayer, h: Array, s: Array, gates: Array) -> S
         np.concatenate([d_z, d_r, d_s], axis=1, out=recurrent[t])
         d_h_next = recurrent[t] @ u_t
         d_h_next += kept
-    found = layer.gradients(h, gates, recurrent, d_h_next)
+    gradients = layer.gradients(h, gates, recurrent, d_h_next)
     rows, H = len(gates) * gates.shape[1], layer.units
-    return found._replace(c_n=np.ones(rows, np.float32) @ recurrent.reshape(rows, -1)[:, 2 * H :])
+    return gradients._replace(
+        c_n=np.ones(rows, np.float32) @ recurrent.reshape(rows, -1)[:, 2 * H :]
+    )
 
 
 def before_forward(layer: HandWrittenLayer) -> tuple[Array, Array, Array]:
@@ -207,8 +209,8 @@ def before_backward(
         z[...], r[...], n[...] = d_z, d_r, d_n
         d_h_next = gates[t, :, : 2 * H] @ u_zr_t
         d_h_next += kept
-    found = layer.gradients(h, gates, gates[:, :, : 2 * H], d_h_next)
-    return _with_reset(found, reset, gates)
+    gradients = layer.gradients(h, gates, gates[:, :, : 2 * H], d_h_next)
+    return _with_reset(gradients, reset, gates)
 
 
 def _split_recurrent(layer: HandWrittenLayer) -> tuple[Array, Array]:
@@ -219,12 +221,12 @@ def _split_recurrent(layer: HandWrittenLayer) -> tuple[Array, Array]:
     return layer.kept["u_zr"], layer.kept["u_n"]
 
 
-def _with_reset(found: StackedGradients, reset: Array, d_a: Array) -> StackedGradients:
+def _with_reset(gradients: StackedGradients, reset: Array, d_a: Array) -> StackedGradients:
     """The gradient of u_n belongs to r h_prev rather than to h_prev."""
     H = reset.shape[2]
     rows = reset.size // H
     d_u_n = reset.reshape(rows, H).T @ d_a.reshape(rows, -1)[:, 2 * H :]
-    return found._replace(u=np.concatenate([found.u, d_u_n], axis=1))
+    return gradients._replace(u=np.concatenate([gradients.u, d_u_n], axis=1))
 
 
 Forward = Callable[[HandWrittenLayer], tuple[Array, Array, Array]]
@@ -247,10 +249,10 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         done = forward(layer)
         return done[0], backward(layer, *done)
 
-    def results(found: object) -> Arrays:
-        assert isinstance(found, tuple)
-        named: Arrays = {"h": found[0][1:]}
-        return named | _named(found[1], states, gates) if mode is Mode.BOTH else named
+    def results(outcome: object) -> Arrays:
+        assert isinstance(outcome, tuple)
+        named: Arrays = {"h": outcome[0][1:]}
+        return named | _named(outcome[1], states, gates) if mode is Mode.BOTH else named
 
     return Prepared(both if mode is Mode.BOTH else lambda: forward(layer), results)
 

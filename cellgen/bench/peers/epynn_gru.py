@@ -39,10 +39,10 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         layer.compute_gradients()
         return h, d_x
 
-    def results(found: object) -> Arrays:
-        if not isinstance(found, tuple):
-            return {"h": np.swapaxes(np.asarray(found), 0, 1)}
-        h, d_x = (np.swapaxes(a, 0, 1) for a in found)
+    def results(outcome: object) -> Arrays:
+        if not isinstance(outcome, tuple):
+            return {"h": np.swapaxes(np.asarray(outcome), 0, 1)}
+        h, d_x = (np.swapaxes(a, 0, 1) for a in outcome)
         gradients = {f"d_{n}": layer.g[f"d{m}"].reshape(arrays[n].shape) for n, m in NAMES.items()}
         d_h_prev = layer.bc["dh"][:, 0]  # what step 0 sends to the state before it
         return {"h": h, "d_x": d_x, "d_h_prev": d_h_prev, **gradients}

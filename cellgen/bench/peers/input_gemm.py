@@ -31,7 +31,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         np.matmul(d_a, w.T, out=d_x)
         np.matmul(x.T, d_a, out=d_w)
 
-    def results(found: object) -> Arrays:
+    def results(outcome: object) -> Arrays:
         return {}
 
     return Prepared(both if mode is Mode.BOTH else forward, results)

@@ -78,17 +78,17 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     leaves = {name: arrays[name] for name in wanted}
 
     def with_gradients(p: Tree, d: Values) -> tuple[Values, Tree]:
-        found, back = jax.vjp(sequence, p)
-        return found, back(d)[0]
+        outputs, back = jax.vjp(sequence, p)
+        return outputs, back(d)[0]
 
     forward, both = jax.jit(sequence), jax.jit(with_gradients)
 
-    def results(found: object) -> Arrays:
-        assert isinstance(found, tuple)
-        outputs = found[0] if mode is Mode.BOTH else found
+    def results(outcome: object) -> Arrays:
+        assert isinstance(outcome, tuple)
+        outputs = outcome[0] if mode is Mode.BOTH else outcome
         names = problem.compared[mode][: len(outputs)]
         named = {name: np.asarray(array) for name, array in zip(names, outputs, strict=True)}
-        gradients: Mapping[str, jax.Array] = found[1] if mode is Mode.BOTH else {}
+        gradients: Mapping[str, jax.Array] = outcome[1] if mode is Mode.BOTH else {}
         return named | {f"d_{name}": np.asarray(array) for name, array in gradients.items()}
 
     if mode is Mode.BOTH:
@@ -103,12 +103,12 @@ def _sequence(problem: Problem, arrays: Tree) -> Callable[[Tree], Values]:
 
     def sequence(moving: Tree) -> Values:
         p = arrays | moving
-        found = before(*(p[name] for name in loop.arguments))
-        each, fixed = found[: len(loop.each)], found[len(loop.each) :]
+        ahead = before(*(p[name] for name in loop.arguments))
+        each, fixed = ahead[: len(loop.each)], ahead[len(loop.each) :]
 
         def body(states: Values, now: Values) -> tuple[Values, Values]:
-            made = step(*now, *states, *fixed)
-            return made[len(outputs) :], made[: len(outputs)]
+            results = step(*now, *states, *fixed)
+            return results[len(outputs) :], results[: len(outputs)]
 
         _, over_time = jax.lax.scan(body, tuple(p[name] for name in loop.states), each)
         by_name = dict(zip(loop.outputs, over_time, strict=True))

@@ -68,10 +68,10 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
 
     forward, both = jax.jit(sequence), jax.jit(with_gradients)
 
-    def results(found: object) -> Arrays:
-        if isinstance(found, tuple):
-            return {"h": np.asarray(found[0]), **_named(problem.cell, found[1], states)}
-        return {"h": np.asarray(found)}
+    def results(outcome: object) -> Arrays:
+        if isinstance(outcome, tuple):
+            return {"h": np.asarray(outcome[0]), **_named(problem.cell, outcome[1], states)}
+        return {"h": np.asarray(outcome)}
 
     if mode is Mode.BOTH:
         return Prepared(lambda: jax.block_until_ready(both(leaves, d_h)), results)
@@ -80,19 +80,19 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
 
 def _leaves(cell: str, arrays: Arrays, states: tuple[str, ...]) -> Arrays:
     gates = GATES[cell]
-    found = {name: arrays[name] for name in ("x", *states)}
-    found |= {"w": stack(arrays, "w", gates), "b": stack(arrays, "b", gates)}
+    leaves = {name: arrays[name] for name in ("x", *states)}
+    leaves |= {"w": stack(arrays, "w", gates), "b": stack(arrays, "b", gates)}
     if cell == "gru_reset_before":
-        return {**found, "u_zr": stack(arrays, "u", "zr"), "u_n": arrays["u_n"]}
-    found["u"] = stack(arrays, "u", gates)
-    return {**found, "c_n": arrays["c_n"]} if cell == "gru" else found
+        return {**leaves, "u_zr": stack(arrays, "u", "zr"), "u_n": arrays["u_n"]}
+    leaves["u"] = stack(arrays, "u", gates)
+    return {**leaves, "c_n": arrays["c_n"]} if cell == "gru" else leaves
 
 
 def _named(cell: str, gradients: Tree, states: tuple[str, ...]) -> Arrays:
     gates, d = GATES[cell], {name: np.asarray(a) for name, a in gradients.items()}
-    found = {f"d_{name}": d[name] for name in ("x", *states)}
-    found |= {**unstack(d["w"], "w", gates), **unstack(d["b"], "b", gates)}
+    named = {f"d_{name}": d[name] for name in ("x", *states)}
+    named |= {**unstack(d["w"], "w", gates), **unstack(d["b"], "b", gates)}
     if cell == "gru_reset_before":
-        return {**found, **unstack(d["u_zr"], "u", "zr"), "d_u_n": d["u_n"]}
-    found |= unstack(d["u"], "u", gates)
-    return {**found, "d_c_n": d["c_n"]} if cell == "gru" else found
+        return {**named, **unstack(d["u_zr"], "u", "zr"), "d_u_n": d["u_n"]}
+    named |= unstack(d["u"], "u", gates)
+    return {**named, "d_c_n": d["c_n"]} if cell == "gru" else named

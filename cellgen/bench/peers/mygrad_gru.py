@@ -28,8 +28,8 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         states.backward(upstream.copy())
         return np.asarray(states.data)
 
-    def results(found: object) -> Arrays:
-        named = {"h": np.asarray(found)[1:]}
+    def results(outcome: object) -> Arrays:
+        named = {"h": np.asarray(outcome)[1:]}
         if mode is Mode.BOTH:
             named |= {f"d_{n}": t.grad for n, t in zip(("x", *NAMES), tensors, strict=True)}
         return named

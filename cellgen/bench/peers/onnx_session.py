@@ -23,23 +23,23 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     session = onnxruntime.InferenceSession(
         _model(problem.cell, arrays), options, providers=["CPUExecutionProvider"]
     )
-    given = {"X": arrays["x"], "h_0": arrays["h_prev"][None]}
+    inputs = {"X": arrays["x"], "h_0": arrays["h_prev"][None]}
     if problem.cell == "lstm":
-        given["c_0"] = arrays["c_prev"][None]
+        inputs["c_0"] = arrays["c_prev"][None]
 
     binding = session.io_binding()
-    for name, array in given.items():
+    for name, array in inputs.items():
         binding.bind_cpu_input(name, array)
     T, B, _ = arrays["x"].shape
     shape = [T, 1, B, arrays["h_prev"].shape[1]]
-    made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cpu")
-    binding.bind_ortvalue_output("Y", made)
+    output = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cpu")
+    binding.bind_ortvalue_output("Y", output)
 
     def run() -> object:
         session.run_with_iobinding(binding)
-        return made
+        return output
 
-    return Prepared(run, lambda _: {"h": made.numpy()[:, 0]})
+    return Prepared(run, lambda _: {"h": output.numpy()[:, 0]})
 
 
 def _weights(cell: str, arrays: Arrays) -> dict[str, Array]:

@@ -92,7 +92,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
 
     if mode is Mode.FORWARD:
         bound = kernel.sequence_forward.bind(**inference, threads=threads, **how)
-        return Prepared(bound, lambda found: _compared(problem, mode, (found,)))
+        return Prepared(bound, lambda outcome: _compared(problem, mode, (outcome,)))
     taken = {argument.name for argument in kernel.sequence_backward.function.arguments}
     passed_on = [name for name, _ in problem.outputs if name in taken]
 
@@ -110,12 +110,12 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     def both() -> tuple[Results, Results]:
         return forward(), backward()
 
-    return Prepared(both, lambda found: _compared(problem, mode, found))
+    return Prepared(both, lambda outcome: _compared(problem, mode, outcome))
 
 
-def _compared(problem: Problem, mode: Mode, found: Any) -> Arrays:
+def _compared(problem: Problem, mode: Mode, outcome: Any) -> Arrays:
     """Name the arrays that peers have too."""
-    named = {name: a for part in found for name, a in part._asdict().items()}
+    named = {name: a for part in outcome for name, a in part._asdict().items()}
     return {name: named[name] for name in problem.compared[mode]}
 
 
@@ -151,15 +151,20 @@ def _team(threads: int) -> ctypes.c_void_p:
 @cache
 def _compiled() -> ctypes.CDLL:
     """Compile ``LIMITS`` as kernels are compiled. Raises BuildError."""
-    found = build.compiler()
+    compiler = build.compiler()
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "limits.c"), Path(folder, "limits.so")
+        source, library_file = Path(folder, "limits.c"), Path(folder, "limits.so")
         source.write_text(LIMITS, encoding="utf-8")
-        command = [*found.command, *found.flags, *build.link_flags(), f"-I{paths.include_folder()}"]
-        command += [str(source), "-o", str(made), "-lpthread"]
+        command = [
+            *compiler.command,
+            *compiler.flags,
+            *build.link_flags(),
+            f"-I{paths.include_folder()}",
+        ]
+        command += [str(source), "-o", str(library_file), "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"the limits of the benchmark do not compile: {done.stderr[:500]}")
-        library = ctypes.CDLL(str(made))
+        library = ctypes.CDLL(str(library_file))
     library.team.restype = ctypes.c_void_p
     return library

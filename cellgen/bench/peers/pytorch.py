@@ -32,11 +32,11 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         h = call()
         return h, torch.autograd.grad(h, leaves, d_h)
 
-    def results(found: object) -> Arrays:
-        if isinstance(found, tuple):
-            return {"h": found[0].detach().numpy(), **named([g.numpy() for g in found[1]])}
-        assert isinstance(found, torch.Tensor)
-        return {"h": found.numpy()}
+    def results(outcome: object) -> Arrays:
+        if isinstance(outcome, tuple):
+            return {"h": outcome[0].detach().numpy(), **named([g.numpy() for g in outcome[1]])}
+        assert isinstance(outcome, torch.Tensor)
+        return {"h": outcome.numpy()}
 
     return Prepared(both if mode is Mode.BOTH else forward, results)
 
@@ -64,10 +64,10 @@ def _module(cell: str, arrays: Arrays) -> Made:
     def named(gradients: list[np.ndarray]) -> Arrays:
         d_x, *d_starts = gradients[: 1 + len(states)]
         d_w, d_u, d_b, d_c = gradients[1 + len(states) :]
-        found = {"d_x": d_x, **{f"d_{n}": a for n, a in zip(states, d_starts, strict=True)}}
+        by_name = {"d_x": d_x, **{f"d_{n}": a for n, a in zip(states, d_starts, strict=True)}}
         for kind, gradient in (("w", d_w.T), ("u", d_u.T), ("b", d_b)):
-            found |= unstack(gradient, kind, order)
-        return found | ({"d_c_n": d_c[2 * H :]} if cell == "gru" else {})
+            by_name |= unstack(gradient, kind, order)
+        return by_name | ({"d_c_n": d_c[2 * H :]} if cell == "gru" else {})
 
     call = lambda: layer(x, initial if cell == "lstm" else initial[0])[0]  # noqa: E731
     return call, (x, *starts, *parameters), named
@@ -100,8 +100,8 @@ def _loop(cell: str, arrays: Arrays) -> Made:
 
     def named(gradients: list[np.ndarray]) -> Arrays:
         d_x, d_h_prev, d_w, d_u_zr, d_u_n, d_b = gradients
-        found = {"d_x": d_x, "d_h_prev": d_h_prev, "d_u_n": d_u_n, **unstack(d_u_zr, "u", "zr")}
-        return {**found, **unstack(d_w, "w", order), **unstack(d_b, "b", order)}
+        by_name = {"d_x": d_x, "d_h_prev": d_h_prev, "d_u_n": d_u_n, **unstack(d_u_zr, "u", "zr")}
+        return {**by_name, **unstack(d_w, "w", order), **unstack(d_b, "b", order)}
 
     return call, leaves, named
 

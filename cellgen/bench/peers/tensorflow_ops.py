@@ -26,7 +26,7 @@ def _block_lstm(problem: Problem, mode: Mode) -> Prepared:
     arrays = problem.draw()
     T, I, H = problem.shape.T, problem.shape.I, problem.shape.H
     no_peephole = tf.zeros(H)
-    given = {
+    arguments = {
         "seq_len_max": tf.constant(T, tf.int64),
         "x": tf.constant(arrays["x"]),
         "cs_prev": tf.constant(arrays["c_prev"]),
@@ -40,12 +40,12 @@ def _block_lstm(problem: Problem, mode: Mode) -> Prepared:
     d_h = tf.constant(arrays["d_h"])
 
     def forward() -> tf.Tensor:
-        return tf.raw_ops.BlockLSTM(**given, forget_bias=0.0, cell_clip=-1.0).h
+        return tf.raw_ops.BlockLSTM(**arguments, forget_bias=0.0, cell_clip=-1.0).h
 
     def both() -> tuple[tf.Tensor, tf.Tensor]:
-        kept = tf.raw_ops.BlockLSTM(**given, forget_bias=0.0, cell_clip=-1.0)
+        kept = tf.raw_ops.BlockLSTM(**arguments, forget_bias=0.0, cell_clip=-1.0)
         gradients = tf.raw_ops.BlockLSTMGrad(
-            **given,
+            **arguments,
             **kept._asdict(),
             cs_grad=tf.zeros_like(d_h),
             h_grad=d_h,
@@ -53,13 +53,13 @@ def _block_lstm(problem: Problem, mode: Mode) -> Prepared:
         )
         return kept.h, gradients
 
-    def results(found: object) -> Arrays:
+    def results(outcome: object) -> Arrays:
         if mode is Mode.FORWARD:
-            return {"h": np.asarray(found)}
-        assert isinstance(found, tuple)
-        d = found[1]
+            return {"h": np.asarray(outcome)}
+        assert isinstance(outcome, tuple)
+        d = outcome[1]
         states = {"d_h_prev": d.h_prev_grad.numpy(), "d_c_prev": d.cs_prev_grad.numpy()}
-        named = {"h": found[0].numpy(), "d_x": d.x_grad.numpy(), **states}
+        named = {"h": outcome[0].numpy(), "d_x": d.x_grad.numpy(), **states}
         named |= unstack(d.w_grad.numpy()[:I], "w", BLOCK)
         named |= unstack(d.w_grad.numpy()[I:], "u", BLOCK)
         return named | unstack(d.b_grad.numpy(), "b", BLOCK)
@@ -91,12 +91,12 @@ def _keras_gru(problem: Problem, mode: Mode) -> Prepared:
             h = layer(x, initial_state=h_0)
         return h, tape.gradient(h, leaves, output_gradients=d_h)
 
-    def results(found: object) -> Arrays:
+    def results(outcome: object) -> Arrays:
         if mode is Mode.FORWARD:
-            return {"h": np.swapaxes(np.asarray(found), 0, 1)}
-        assert isinstance(found, tuple)
-        d_x, d_h_prev, d_w, d_u, d_b = (a.numpy() for a in found[1])
-        named = {"h": np.swapaxes(found[0].numpy(), 0, 1), "d_x": np.swapaxes(d_x, 0, 1)}
+            return {"h": np.swapaxes(np.asarray(outcome), 0, 1)}
+        assert isinstance(outcome, tuple)
+        d_x, d_h_prev, d_w, d_u, d_b = (a.numpy() for a in outcome[1])
+        named = {"h": np.swapaxes(outcome[0].numpy(), 0, 1), "d_x": np.swapaxes(d_x, 0, 1)}
         named |= {"d_h_prev": d_h_prev, **unstack(d_w, "w", KERAS), **unstack(d_u, "u", KERAS)}
         if after:
             return {**named, **unstack(d_b[0], "b", KERAS), "d_c_n": d_b[1, 2 * H :]}

@@ -112,9 +112,9 @@ def prepared(
         gradients = torch.autograd.grad(outputs, leaves, upstream, materialize_grads=True)
         return outputs, gradients
 
-    def results(found: object) -> Arrays:
-        assert isinstance(found, tuple)
-        arrays = [tensor.detach().numpy() for part in found for tensor in part]
+    def results(outcome: object) -> Arrays:
+        assert isinstance(outcome, tuple)
+        arrays = [tensor.detach().numpy() for part in outcome for tensor in part]
         return dict(zip(names, arrays, strict=True))
 
     return Prepared(both if mode is Mode.BOTH else forward, results)
@@ -130,14 +130,14 @@ def _sequence(
     order = [loop.outputs.index(name) for name in outputs]
 
     def sequence() -> Tensors:
-        found = before(*(p[name] for name in loop.arguments))
-        each, fixed = found[: len(loop.each)], found[len(loop.each) :]
+        ahead = before(*(p[name] for name in loop.arguments))
+        each, fixed = ahead[: len(loop.each)], ahead[len(loop.each) :]
         states = tuple(p[name] for name in loop.states)
         kept = []
         for now in zip(*(value.unbind() for value in each), strict=True):
-            made = step(*now, *states, *fixed)
-            kept.append(made[:count])
-            states = made[count:]
+            results = step(*now, *states, *fixed)
+            kept.append(results[:count])
+            states = results[count:]
         columns = list(zip(*kept, strict=True))
         return tuple(torch.stack(columns[index]) for index in order)
 
