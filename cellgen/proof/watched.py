@@ -26,9 +26,9 @@ from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 from triton.runtime.jit import mangle_type
 
+from cellgen.proof.interpreted import BUILDER, as_numbers, replaced
 from cellgen.proof.shadow import AccessError, Program, Shadow, Traffic, WatchedStorage, WatchedView
 
-BUILDER = interpreter.interpreter_builder
 UNWRITTEN = (
     torch.empty,
     torch.empty_like,
@@ -192,29 +192,13 @@ def watched(cell: str) -> Iterator[Watch]:
         "create_dot": _dot(watch),
     }
     function, run = interpreter.InterpretedFunction, {"run": _run(watch)}
-    with _replaced(BUILDER, hooks), _replaced(function, run), _Allocations(watch):
+    with replaced(BUILDER, hooks), replaced(function, run), _Allocations(watch):
         yield watch
     if not watch.launches:
         raise AccessError(
             f"{cell}: no kernel ran in Triton's interpreter; set TRITON_INTERPRET=1 before its "
             f"module is imported"
         )
-
-
-@contextmanager
-def _replaced(place: object, by: Mapping[str, Callable[..., object]]) -> Iterator[None]:
-    """Put other functions into an object or a class for a while."""
-    own = {name: vars(place).get(name) for name in by}
-    for name, function in by.items():
-        setattr(place, name, function)
-    try:
-        yield
-    finally:
-        for name, before in own.items():
-            if before is None:
-                delattr(place, name)
-            else:
-                setattr(place, name, before)
 
 
 def _run(watch: Watch) -> Callable[..., object]:
@@ -340,13 +324,6 @@ def _dot(watch: Watch) -> Callable[..., object]:
         work = int(np.prod(a.data.shape)) * b.data.shape[-1]
         kernel = watch.shadow.kernel
         watch.products[kernel] = watch.products.get(kernel, 0) + work
-        return inner(_numbers(a), _numbers(b), *rest)
+        return inner(as_numbers(a), as_numbers(b), *rest)
 
     return dot
-
-
-def _numbers(handle: Any) -> Any:
-    if handle.dtype.scalar.name != "bf16" or handle.data.dtype != np.uint16:
-        return handle
-    bits = handle.data.astype(np.uint32) << np.uint32(16)
-    return interpreter.TensorHandle(bits.view(np.float32), interpreter.tl.float32)

@@ -2,9 +2,11 @@
 
 Input: the launch of a call. Output: nothing, or DeviceRunError. What is compared is the
 configuration that the call launches: its own units, keys and values, blocks and warps; steps, rows
-and heads alone are fewer. The bar of a result is ten times what torch's operators lose in float32
-on the same numbers, in the type of the kernels. A gradient that these can hardly tell from 0 is
-left out, by name. The cache remembers; ``CELLGEN_PROVE=0`` leaves the comparison out.
+and heads alone are fewer. The bar of a result is ten times what has to be lost: what torch's
+operators lose in float32 on the same numbers, in the type of the kernels; of 16 bits, by how much
+the equations in float64 differ where arguments and upstream gradients are rounded to that type. A
+gradient that is hardly told from 0 so is left out, by name. The cache remembers;
+``CELLGEN_PROVE=0`` leaves the comparison out.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ if TYPE_CHECKING:
 STEPS, ROWS, WHOLE = 150, 2, 16
 """Steps and rows, and heads as rows. A size of a call that is a multiple of ``WHOLE`` is one here,
 too, and one of 1 is 1: Triton compiles these by themselves."""
-FLOORS = {torch.float32: 5e-5, torch.float64: 1e-11}
+FLOORS = {torch.float32: 5e-5, torch.float64: 1e-11, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}
 """The types of kernels, and bars at least, by the largest number of a result: exponentials of
-devices, and sums over some hundred steps in another order."""
+devices, and sums over some hundred steps in another order; of 16 bits two units in the last place,
+of a result and of what it is formed of."""
+NARROW = (torch.bfloat16, torch.float16)
 TIMES = 10.0
-"""How much more than torch's operators kernels may lose."""
-LOST = 1e-3
-"""What torch's operators may lose of a result that is compared, by its largest number."""
+"""How much more may be lost than has to be."""
+LOST, LOST_IN_16_BITS = 1e-3, 5e-2
+"""What may have to be lost of a result that is compared, by its largest number."""
 SHIFTS = (2.0, -2.0, 0.5, -0.5)
 """What is added to biases, by draw: gates are wide open in one of the first two draws, and decays
 near 1 in the other."""
@@ -81,7 +85,7 @@ def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None
     if not name:
         raise DeviceRunError(
             f"{launch.cell}: kernels of Triton {version} on {device_name} cannot be compared with "
-            f"the equations, whose results are no numbers, or are lost in float32, where arguments "
+            f"the equations, whose results are no numbers, or are lost in {dtype}, where arguments "
             f"are drawn; pass form='step', or set CELLGEN_PROVE=0 to use what is not compared",
             code="device.proof",
         )
@@ -139,13 +143,13 @@ def _compared(
             else _decays(launch.shape_of(item, sizes), generator)
             for item in launch.arguments
         ]
-        true, above = _by_torch(launch, theta, torch.float64, generator)
-        single, _ = _by_torch(launch, theta, torch.float32, generator, above)
-        formed = _by_kernels(small, theta, above, device, dtype)
-        scale = torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
+        true, near, above, handed = _true_and_near(launch, theta, dtype, generator)
+        formed = _by_kernels(small, handed, above, device, dtype)
+        is_narrow = dtype in NARROW
+        scale = 1.0 if is_narrow else torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
         for name in true:
-            lost = apart(single[name], true[name])
-            if not lost <= LOST or not bool(true[name].any()):
+            lost = apart(near[name], true[name])
+            if not lost <= (LOST_IN_16_BITS if is_narrow else LOST) or not bool(true[name].any()):
                 left_out.add(name)
                 continue
             bar = max(FLOORS[dtype], TIMES * lost * scale)
@@ -153,6 +157,23 @@ def _compared(
             before = compared.get(name, (0.0, bar))
             compared[name] = max(here, before, key=lambda one: one[0] / one[1])
     return compared, tuple(sorted(left_out - compared.keys()))
+
+
+def _true_and_near(
+    launch: FormLaunch,
+    theta: Sequence[Tensor],
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> tuple[Results, Results, Results, Sequence[Tensor]]:
+    """True results, others that are as near as can be asked, and what kernels are handed."""
+    exact, above = _by_torch(launch, theta, torch.float64, generator)
+    if dtype not in NARROW:
+        near, _ = _by_torch(launch, theta, torch.float32, generator, above)
+        return exact, near, above, theta
+    theta = [tensor.to(dtype).double() for tensor in theta]
+    above = {name: tensor.to(dtype).double() for name, tensor in above.items()}
+    true, _ = _by_torch(launch, theta, torch.float64, generator, above)
+    return true, exact, above, theta
 
 
 def _fewer(launch: FormLaunch) -> dict[str, int]:

@@ -26,7 +26,7 @@ from cellgen.runtime.options import BY_TYPE, NONE, Options
 from cellgen.torch.calls import Tables
 from cellgen.torch.chunks.rows import valid_steps
 from cellgen.torch.devices import ANYWHERE
-from cellgen.torch.launched import Launched, launch_of
+from cellgen.torch.launched import PRODUCTS, Launched, launch_of
 from cellgen.torch.modes import is_transforming
 from cellgen.torch.planned import last_step
 from cellgen.torch.registry import Known
@@ -220,8 +220,9 @@ def run(
     own = Options(reverse=reverse, zero_output_for_mask=zeros, every=every)
     run_in = _how_run(how.chunk, narrow, own)
     learning = frozenset(layout.theta[place].name for place in layout.learns)
-    found = None
-    if not (narrow or reverse or any(table is not None for table in tables)):
+    found, like = None, theta[0].dtype
+    is_plain = not reverse and all(table is None for table in tables)
+    if is_plain and products in PRODUCTS.get(like, ()):
         found = _launched(known, cell, theta, sizes, own, learning)
     if found is None:
         found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)

@@ -22,6 +22,7 @@ from torch import Tensor
 from cellgen import api
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Argument
+from cellgen.runtime.options import BF16, BY_TYPE, FULL
 from cellgen.runtime.triton.assembler import require_assembler
 from cellgen.runtime.triton.kernel import TritonKernel
 from cellgen.torch.devices import on_device
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
 
 DEVICES = {"cuda"}
 """Types of devices whose tensors kernels run on. Tests put the CPU here, for the interpreter."""
-DTYPES = (torch.float32, torch.float64)
-"""The types of tensors that kernels run on."""
+PRODUCTS = {
+    torch.float32: (BY_TYPE, FULL),
+    torch.float64: (BY_TYPE, FULL),
+    torch.bfloat16: (BY_TYPE, BF16),
+    torch.float16: (BY_TYPE,),
+}
+"""The types of tensors that kernels run on, and what products a call of them may ask for."""
 
 Exact: TypeAlias = Callable[[Sequence[Tensor]], Mapping[str, Tensor]]
 """A cell in torch's own operators: results by name of the tensors of a call."""
@@ -117,7 +123,9 @@ class Launched(torch.autograd.Function):
             run.resume(dict(zip(ctx.kept, saved[many:], strict=True)))
             gradients = run.backward(above)
         return None, *(
-            gradients[name].reshape(tensor.shape) if needs and name in gradients else None
+            gradients[name].reshape(tensor.shape).to(tensor.dtype)
+            if needs and name in gradients
+            else None
             for name, tensor, needs in zip(launch.names, theta, is_needed, strict=True)
         )
 
@@ -174,7 +182,7 @@ def launch_of(
     """
     if torch.compiler.is_compiling() or is_transforming() or known.layout.scalars:
         return None
-    if theta[0].device.type not in DEVICES or theta[0].dtype not in DTYPES:
+    if theta[0].device.type not in DEVICES or theta[0].dtype not in PRODUCTS:
         return None
     module = module_of(known)
     if module is None:

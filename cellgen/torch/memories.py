@@ -56,7 +56,7 @@ class MemoryLaunches:
         self.known = {**self.sizes, **counted}
         length = self.chosen.get("", {}).get("BT") or self._length()
         length = length if self.call is None else self.call.known["BT"]
-        self.known |= {"BT": length, "chunks_and_last": -(-self.sizes["T"] // length) + 1}
+        self.known["BT"] = length
         is_wide = self.dtype in (torch.float32, torch.float64)
         self.constants = {"GAPS": self.gaps, "PRECISION": "ieee" if is_wide else "tf32"}
         self.blocks = {name: self._configuration(name) for name in self._kernels()}

@@ -83,7 +83,8 @@ class PlanRun:
     def forward(self) -> dict[str, Tensor]:
         """Outputs over time, and last states, by name."""
         self._run(self.plan["forward"])
-        return {name: self.arrays[name] for name in (*self.plan["outputs"], *self.plan["last"])}
+        names, dtype = (*self.plan["outputs"], *self.plan["last"]), self.like.dtype
+        return {name: self.arrays[name].to(dtype) for name in names}
 
     def backward(self, upstream: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gradients by argument, of ``d_h``, ``d_h_last``, ...; those that are left out are 0.
@@ -96,7 +97,7 @@ class PlanRun:
             for name in (*self.plan["outputs"], *self.plan["last"]):
                 above = upstream.get(f"d_{name}")
                 place = self._new(f"d_{name}").zero_() if above is None else above.clone()
-                self.arrays[f"d_{name}"] = place.contiguous()
+                self.arrays[f"d_{name}"] = place.to(self._dtype(f"d_{name}")).contiguous()
             self._run(self.plan["backward"])
             return {name: self.arrays[f"d_{name}"] for name in self.plan["gradients"]}
         finally:
@@ -141,9 +142,11 @@ class PlanRun:
         return self.arrays[name]
 
     def _new(self, name: str) -> Tensor:
+        return torch.empty(self._shape(name), dtype=self._dtype(name), device=self.like.device)
+
+    def _dtype(self, name: str) -> torch.dtype:
         is_sum = self.plan["arrays"][name]["dtype"] == "sums"
-        dtype = self.sums if is_sum else self.like.dtype
-        return torch.empty(self._shape(name), dtype=dtype, device=self.like.device)
+        return self.sums if is_sum else self.like.dtype
 
     # --- operations ---
 
@@ -225,7 +228,7 @@ class PlanRun:
             formed = run.forward(self.trains)
             for name, array in formed.items():
                 if buffers[name]["role"] in ("read", "last") and name not in self.arrays:
-                    self.arrays[name] = array.view(self._shape(name))
+                    self.arrays[name] = array.view(self._shape(name)).to(self._dtype(name))
             return
         run = self.memories[layer]
         for name, buffer in buffers.items():
@@ -233,7 +236,7 @@ class PlanRun:
                 run.arrays[name] = self._laid(run, name, self.arrays[name])
         for name, array in run.backward().items():
             of = buffers[name]["of"]
-            total = array.reshape(self._shape(f"d_{of}"))
+            total = array.reshape(self._shape(f"d_{of}")).to(self._dtype(f"d_{of}"))
             self.arrays[f"d_{of}"] = self.arrays[f"d_{of}"] + total if of in one["adds"] else total
 
     def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
@@ -274,7 +277,10 @@ class PlanRun:
         else:
             a, b = left.reshape(rows, -1).t(), right.reshape(rows, -1)
         flat = into.view(a.shape[0], b.shape[1])
-        if one["adds"]:
+        if not a.dtype == b.dtype == flat.dtype:  # what a memory takes in float32 beside the rest
+            exact = a.to(self.sums) @ b.to(self.sums)
+            flat.copy_(flat + exact if one["adds"] else exact)
+        elif one["adds"]:
             flat.addmm_(a, b)
         else:
             torch.mm(a, b, out=flat)

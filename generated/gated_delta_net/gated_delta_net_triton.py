@@ -1079,9 +1079,6 @@ def s_scan(
             _put_rows(s_read_p, first, step, cv, V, valid, s_read)
         S *= whole
         S += _dot(tl.trans((s_key * to_end[:, None]).to(DT)), s_added_0, ACC, PRECISION)
-    if SAVES:
-        slot = tl.cast(tl.cdiv(T, BT), tl.int64) * step + r
-        _put_tile(s_states_p, slot, ck, cv, K, V, S)
     tl.store(s_last_p + in_states, S.to(s_last_p.dtype.element_ty), mask=in_state)
 
 
@@ -1243,7 +1240,8 @@ def s_gradients(
 
     With z = X(d_added, added)^T k + exp(G_before) S d_added, d_a = -c z and d_c = -a z.
     What reaches the logarithm of a decay is, by symmetry of scales of keys and queries, a sum over
-    later steps of the chunk of q d_q + a d_a - k d_k, and S d_S where the chunk ends.
+    later steps of the chunk of q d_q + a d_a - k d_k, as far as they meet within the chunk, and
+    k d_k over earlier steps, with S d_S where it starts, as far as they reach its end.
     """
     blocks, chunks = tl.cdiv(K, BK), tl.cdiv(T, BT)
     block = tl.program_id(0) % blocks
@@ -1289,12 +1287,12 @@ def s_gradients(
     k_0_S = tl.zeros([BT, BK], ACC)
     z_0_S = tl.zeros([BT, BK], ACC)
     d_A_0_0 = tl.zeros([BT, BT], ACC)
-    S_end = tl.zeros([BK], ACC)
+    S_d_S = tl.zeros([BK], ACC)
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         S = _tile(s_states_p, slot, ck, cv, K, V).to(DT)
         d_S = _tile(d_s_states_p, slot, ck, cv, K, V)
-        S_end += tl.sum(_tile(s_states_p, slot + step, ck, cv, K, V).to(ACC) * d_S.to(ACC), 1)
+        S_d_S += tl.sum(S.to(ACC) * d_S.to(ACC), 1)
         d_s_read = _rows(d_s_read_p, first, step, cv, V, valid)
         q_0_S += _dot(d_s_read, tl.trans(S), ACC, PRECISION)
         d_s_added_0 = _rows(d_s_added_0_p, first, step, cv, V, valid)
@@ -1308,14 +1306,20 @@ def s_gradients(
     s_key = _rows(s_key_p, first, step, ck, K, valid)
     own = tl.zeros([BT, BK], ACC)
     earlier = tl.zeros([BT, BK], ACC)
+    to_end_of = tl.zeros([BT, BK], ACC)
     d_q = q_0_S * far_after[:, None]
+    q_d_q = s_query * d_q
     d_P_0_0 = d_P_0_0 * decay_after
-    d_q += _dot(d_P_0_0.to(DT), s_key, ACC, PRECISION)
+    d_x = _dot(d_P_0_0.to(DT), s_key, ACC, PRECISION)
+    d_x, x_d_x = d_x, s_query * d_x
+    q_d_q += x_d_x
+    d_q += d_x
     _put_rows(d_s_query_p, first, step, ck, K, valid, d_q)
-    own += s_query * d_q
+    own += q_d_q
     z_0 = z_0_S * far_before[:, None]
     d_A_0_0 = d_A_0_0 * decay_before
-    z_0 += _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
+    d_x = _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
+    z_0 += d_x
     s_erase = _numbers(s_erase_p, first, step, valid, ACC)
     d_s_erase = -tl.sum(s_erase_key * z_0, 1)
     _put_numbers(d_s_erase_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_s_erase)
@@ -1323,13 +1327,20 @@ def s_gradients(
     _put_rows(d_s_erase_key_p, first, step, ck, K, valid, d_a_0)
     earlier += s_erase_key * d_a_0
     d_k = k_0_S * to_end[:, None]
-    d_k += _dot(tl.trans(d_P_0_0).to(DT), s_query, ACC, PRECISION)
+    to_end_of += s_key * d_k
+    d_x = _dot(tl.trans(d_P_0_0).to(DT), s_query, ACC, PRECISION)
+    d_x, x_d_x = d_x, s_key * d_x
+    own -= x_d_x
+    d_k += d_x
     d_A = -s_erase[:, None] * d_A_0_0
-    d_k += _dot(tl.trans(d_A).to(DT), s_erase_key, ACC, PRECISION)
+    d_x = _dot(tl.trans(d_A).to(DT), s_erase_key, ACC, PRECISION)
+    d_x, x_d_x = d_x, s_key * d_x
+    own -= x_d_x
+    d_k += d_x
     _put_rows(d_s_key_p, first, step, ck, K, valid, d_k)
-    own -= s_key * d_k
-    every, own = tl.sum(own + earlier, 1), tl.sum(own, 1)
-    d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0) + tl.sum(S_end, 0)
+    every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
+    d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
+    d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
     _put_numbers(d_s_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_g)
 
 
@@ -1643,8 +1654,8 @@ PLAN = {
           'shares': False,
         },
         's_states': {
-          'role': 'saved', 'shape': ('chunks_and_last', 'B', 'N', 'K', 'V'), 'dtype': 'streams',
-          'of': '', 'shares': False,
+          'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams', 'of': '',
+          'shares': False,
         },
         'd_s_states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams',
@@ -1832,8 +1843,8 @@ PLAN = {
         's_scan': (
           {'blocks': {'BT': 64, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
           {'blocks': {'BT': 64, 'BV': 64}, 'warps': 8, 'stages': 2, 'most': 64},
-          {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 2, 'most': 64},
+          {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 2, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 16}, 'warps': 8, 'stages': 1, 'most': 256},
@@ -1848,8 +1859,8 @@ PLAN = {
         's_back': (
           {'blocks': {'BT': 64, 'BV': 32}, 'warps': 4, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 64, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 64},
+          {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
-          {'blocks': {'BT': 32, 'BV': 16}, 'warps': 4, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 8, 'stages': 1, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 16}, 'warps': 8, 'stages': 1, 'most': 256},

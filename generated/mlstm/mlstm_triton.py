@@ -903,11 +903,6 @@ def c_scan(
         x *= whole
         late = c_key * to_end[:, None]
         x += tl.sum(late * n_value[:, None], 0)
-    if SAVES:
-        slot = tl.cast(tl.cdiv(T, BT), tl.int64) * step + r
-        _put_tile(c_states_p, slot, ck, cv, K, V, S)
-        if is_first:
-            tl.store(n_states_p + slot * K + ck, x.to(n_states_p.dtype.element_ty), mask=ck < K)
     tl.store(c_last_p + in_states, S.to(c_last_p.dtype.element_ty), mask=in_state)
     if is_first:
         tl.store(n_last_p + tl.cast(r, tl.int64) * K + ck, x.to(n_last_p.dtype.element_ty), mask=ck < K)
@@ -1073,7 +1068,8 @@ def c_gradients(
     and of what reaches them where they end.
 
     What reaches the logarithm of a decay is, by symmetry of scales of keys and queries, a sum over
-    later steps of the chunk of q d_q - k d_k, and S d_S where the chunk ends.
+    later steps of the chunk of q d_q - k d_k, as far as they meet within the chunk, and
+    k d_k over earlier steps, with S d_S where it starts, as far as they reach its end.
     """
     blocks, chunks = tl.cdiv(K, BK), tl.cdiv(T, BT)
     block = tl.program_id(0) % blocks
@@ -1113,12 +1109,12 @@ def c_gradients(
     q_0_S = tl.zeros([BT, BK], ACC)
     d_P_0_0 = tl.zeros([BT, BT], ACC)
     k_0_S = tl.zeros([BT, BK], ACC)
-    S_end = tl.zeros([BK], ACC)
+    S_d_S = tl.zeros([BK], ACC)
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         S = _tile(c_states_p, slot, ck, cv, K, V).to(DT)
         d_S = _tile(d_c_states_p, slot, ck, cv, K, V)
-        S_end += tl.sum(_tile(c_states_p, slot + step, ck, cv, K, V).to(ACC) * d_S.to(ACC), 1)
+        S_d_S += tl.sum(S.to(ACC) * d_S.to(ACC), 1)
         d_c_read = _rows(d_c_read_p, first, step, cv, V, valid)
         q_0_S += _dot(d_c_read, tl.trans(S), ACC, PRECISION)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
@@ -1126,29 +1122,37 @@ def c_gradients(
         k_0_S += _dot(c_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_c_read, tl.trans(c_added_0), ACC, PRECISION)
     x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
-    x_end = tl.load(n_states_p + (slot + step) * K + ck, mask=ck < K, other=0.0).to(ACC)
     d_x = tl.load(d_n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
     d_n_read = _numbers(d_n_read_p, first, step, valid, ACC)
     d_P_0_0 += d_n_read[:, None] * n_value[None, :]
     q_0_S += d_n_read[:, None] * x[None, :]
     k_0_S += n_value[:, None] * d_x[None, :]
-    S_end += x_end * d_x
+    S_d_S += x * d_x
     c_query = _rows(c_query_p, first, step, ck, K, valid)
     c_key = _rows(c_key_p, first, step, ck, K, valid)
     own = tl.zeros([BT, BK], ACC)
     earlier = tl.zeros([BT, BK], ACC)
+    to_end_of = tl.zeros([BT, BK], ACC)
     d_q = q_0_S * far_after[:, None]
+    q_d_q = c_query * d_q
     d_P_0_0 = d_P_0_0 * decay_after
-    d_q += _dot(d_P_0_0.to(DT), c_key, ACC, PRECISION)
+    d_x = _dot(d_P_0_0.to(DT), c_key, ACC, PRECISION)
+    d_x, x_d_x = d_x, c_query * d_x
+    q_d_q += x_d_x
+    d_q += d_x
     _put_rows(d_c_query_p, first, step, ck, K, valid, d_q)
-    own += c_query * d_q
+    own += q_d_q
     d_k = k_0_S * to_end[:, None]
-    d_k += _dot(tl.trans(d_P_0_0).to(DT), c_query, ACC, PRECISION)
+    to_end_of += c_key * d_k
+    d_x = _dot(tl.trans(d_P_0_0).to(DT), c_query, ACC, PRECISION)
+    d_x, x_d_x = d_x, c_key * d_x
+    own -= x_d_x
+    d_k += d_x
     _put_rows(d_c_key_p, first, step, ck, K, valid, d_k)
-    own -= c_key * d_k
-    every, own = tl.sum(own + earlier, 1), tl.sum(own, 1)
-    d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0) + tl.sum(S_end, 0)
+    every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
+    d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
+    d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
     _put_numbers(d_c_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_g)
 
 
@@ -1181,7 +1185,7 @@ PLAN = {
     'x_w_i': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'x_w_f': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'x_w_o': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
-    'm': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
+    'm': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
     'c_log_decay': {'shape': ('T', 'B', 'N', '1', '1'), 'dtype': 'sums'},
     'c_scale': {'shape': ('T', 'B', 'N', '1', '1'), 'dtype': 'sums'},
     'n_value': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
@@ -1492,16 +1496,16 @@ PLAN = {
           'shares': False,
         },
         'c_states': {
-          'role': 'saved', 'shape': ('chunks_and_last', 'B', 'N', 'K', 'V'), 'dtype': 'streams',
-          'of': '', 'shares': False,
+          'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams', 'of': '',
+          'shares': False,
         },
         'd_c_states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams',
           'of': '', 'shares': False,
         },
         'n_states': {
-          'role': 'saved', 'shape': ('chunks_and_last', 'B', 'N', 'K'), 'dtype': 'streams',
-          'of': '', 'shares': False,
+          'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
+          'shares': False,
         },
         'd_n_states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
@@ -1610,8 +1614,8 @@ PLAN = {
       ),
       'configurations': {
         'c_scan': (
-          {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 2, 'most': 64},
+          {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 2, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 16}, 'warps': 8, 'stages': 1, 'most': 256},
@@ -1623,8 +1627,8 @@ PLAN = {
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 8, 'stages': 1, 'most': 256},
         ),
         'c_back': (
+          {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 4, 'stages': 2, 'most': 64},
-          {'blocks': {'BT': 32, 'BV': 16}, 'warps': 4, 'stages': 1, 'most': 64},
           {'blocks': {'BT': 32, 'BV': 32}, 'warps': 8, 'stages': 1, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 64}, 'warps': 8, 'stages': 1, 'most': 128},
           {'blocks': {'BT': 32, 'BV': 16}, 'warps': 8, 'stages': 1, 'most': 256},

@@ -30,7 +30,7 @@ LIMITS = {
         for cell in (GatedLinearAttention, MLSTM, GatedDeltaNet)
         for width in SPILT
     },
-    (RWKV7, 64): 160,
+    (RWKV7, 64): 24,
 }
 
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import cellgen.torch  # noqa: E402
+from cellgen.proof.interpreted import bfloat16_as_on_devices  # noqa: E402
 from cellgen.torch import first_use, launched  # noqa: E402
 from cellgen.torch.errors import TensorError  # noqa: E402
 from cellgen.torch.launched import HigherDerivativeWarning  # noqa: E402
@@ -36,8 +37,8 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def results(cell: object, tensors: dict[str, object], **how: object) -> list[object]:
     found = [v for v in cell(**tensors, **how) if v is not None]
-    torch.manual_seed(0)
-    above = [torch.randn_like(v) for v in found]
+    numbers = torch.Generator().manual_seed(0)
+    above = [torch.randn(v.shape, generator=numbers).to(v.dtype) for v in found]
     return [*found, *torch.autograd.grad(found, [*tensors.values()], above)]
 
 
@@ -72,8 +73,33 @@ def test_what_kernels_do_not_have_goes_by_torch() -> None:
     tensors = drawn(cell, **SIZES)
     for how in ({"lengths": torch.tensor([6, 2])}, {"reverse": True}):
         assert "Launched" not in str(cell(**tensors, **how).h_last.grad_fn)
-    narrow = {name: tensor.bfloat16() for name, tensor in tensors.items()}
-    assert "Launched" not in str(cell(**narrow).h_last.grad_fn)
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    for products in ("full", "bf16"):
+        assert "Launched" not in str(cell(**halves, products=products).h_last.grad_fn)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tensors_of_16_bits_go_in_and_out_of_kernels(dtype: object) -> None:
+    """Results and gradients are of their type, and near those of float64 on the same numbers."""
+    cell = cellgen.torch.function("min_gru", form="scan")
+    narrow = drawn(cell, dtype=dtype, **SIZES)
+    assert "Launched" in str(cell(**narrow).h_last.grad_fn)
+    with bfloat16_as_on_devices():
+        found = results(cell, narrow)
+    wide = {name: t.detach().double().requires_grad_() for name, t in narrow.items()}
+    for a, b in zip(found, results(cell, wide, form="step"), strict=True):
+        assert a.dtype == dtype
+        assert first_use.apart(a, b.detach()) <= 4 * torch.finfo(dtype).eps
+
+
+def test_under_autocast_kernels_run_in_its_precision() -> None:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, dtype=torch.float32, **SIZES)
+    with torch.autocast("cpu", torch.bfloat16), bfloat16_as_on_devices():
+        h = cell(**tensors).h
+    assert "Launched" in str(h.grad_fn)
+    assert h.dtype == torch.bfloat16
+    assert torch.autograd.grad(h.float().sum(), tensors["x"])[0].dtype == torch.float32
 
 
 # --- what a run keeps ----------------------------------------------------------------------------
@@ -198,6 +224,8 @@ def test_products_in_bf16_are_not_launched_and_refused_of_float64() -> None:
     rounded = cell(**tensors, products="bf16")
     assert "Launched" not in str(rounded.h_last.grad_fn)
     assert not torch.equal(rounded.h, cell(**tensors).h)
+    narrow = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    assert "Launched" in str(cell(**narrow, products="bf16").h_last.grad_fn)
     for form in ("scan", "step"):
         with pytest.raises(TensorError, match="products is 'bf16' and the tensors are float64"):
             cell(**drawn(cell, **SIZES), products="bf16", form=form)

@@ -116,9 +116,9 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
         starts.append((m.column.states, ("B", "N", "K")))
     buffers = {}
     for name, shape in starts:
-        saved = BufferPlan(BufferRole.SAVED, ("chunks_and_last", *shape), "streams")
+        saved = BufferPlan(BufferRole.SAVED, (CHUNKS, *shape), "streams")
         buffers[name] = saved
-        buffers[f"d_{name}"] = replace(saved, role=BufferRole.SCRATCH, shape=(CHUNKS, *shape))
+        buffers[f"d_{name}"] = replace(saved, role=BufferRole.SCRATCH)
     scratch = BufferPlan(BufferRole.SCRATCH, VALUES, "streams")
     for u in m.erasing:
         buffers |= {u.added: scratch, f"d_{u.added}": scratch}
@@ -292,9 +292,9 @@ Settings = tuple[int, int, int, int, int]
 CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
     64: {
         "prepare": ((64, 0, 64, 8, 1), (32, 0, 64, 4, 1)),
-        "scan": ((64, 0, 32, 4, 2), (64, 0, 64, 8, 2), (32, 0, 32, 4, 2), (32, 0, 64, 8, 2)),
+        "scan": ((64, 0, 32, 4, 2), (64, 0, 64, 8, 2), (32, 0, 64, 8, 2), (32, 0, 32, 4, 2)),
         "outputs": ((64, 0, 64, 4, 1), (32, 0, 64, 4, 1)),
-        "back": ((64, 0, 32, 4, 1), (64, 0, 64, 8, 1), (32, 0, 32, 4, 2), (32, 0, 16, 4, 1)),
+        "back": ((64, 0, 32, 4, 1), (64, 0, 64, 8, 1), (32, 0, 64, 8, 1), (32, 0, 32, 4, 2)),
         "gradients": ((64, 64, 64, 8, 1), (64, 32, 64, 8, 1), (32, 64, 64, 8, 1)),
     },
     128: {

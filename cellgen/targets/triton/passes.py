@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import Role, Value, format_axis
-from cellgen.program.chunks.layers import LinearScan, Memory
+from cellgen.program.chunks.layers import LinearScan, MaxPlusScan, Memory
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_kernels
@@ -204,6 +204,8 @@ class Ordering:
         for value in (*kernel.following, *kernel.roots):
             self._declare(value, str(value))
         for value in kernel.following:
+            if value in saved or self._is_largest(kernel):
+                self.arrays[str(value)] = ArrayPlan(_shape(value), "sums")
             self.arrays[f"{value}_last"] = ArrayPlan(_axes(value))
         return self._launched(kernel, spelling.forward(saved), spelling.whole(), "ends")
 
@@ -240,6 +242,11 @@ class Ordering:
             if any(value in kernel.step.arguments for kernel in stage.kernels if kernel is not by):
                 return True
         return any(value in memory.streams for memory in self.work.memories)
+
+    def _is_largest(self, kernel: RowKernel) -> bool:
+        """Whether a state of a kernel is a maximum, the exponent of what others of it hold."""
+        layers = (one for one in self.work.form.layers if isinstance(one, MaxPlusScan))
+        return any(state in layer.states for layer in layers for state in kernel.states)
 
     # --- back ---
 
