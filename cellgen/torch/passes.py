@@ -276,14 +276,7 @@ class PlanRun:
             a, b = left.reshape(rows, -1), right.reshape(right.shape[0], -1).t()
         else:
             a, b = left.reshape(rows, -1).t(), right.reshape(rows, -1)
-        flat = into.view(a.shape[0], b.shape[1])
-        if not a.dtype == b.dtype == flat.dtype:  # what a memory takes in float32 beside the rest
-            exact = a.to(self.sums) @ b.to(self.sums)
-            flat.copy_(flat + exact if one["adds"] else exact)
-        elif one["adds"]:
-            flat.addmm_(a, b)
-        else:
-            torch.mm(a, b, out=flat)
+        _multiply(into.view(a.shape[0], b.shape[1]), a, b, one["adds"], self.sums)
 
     def sum(self, one: Operation) -> None:
         """Add up shares, and axes that the result lacks."""
@@ -307,6 +300,17 @@ class PlanRun:
             into.add_(of)
         else:
             into.copy_(of.expand(into.shape))
+
+
+def _multiply(into: Tensor, a: Tensor, b: Tensor, adds: bool, sums: torch.dtype) -> None:
+    """Form a product, or add it; in the type of sums where one is what a memory takes in it."""
+    if not a.dtype == b.dtype == into.dtype:
+        exact = a.to(sums) @ b.to(sums)
+        into.copy_(into + exact if adds else exact)
+    elif adds:
+        into.addmm_(a, b)
+    else:
+        torch.mm(a, b, out=into)
 
 
 def _named_by(one: Operation) -> set[str]:
