@@ -34,6 +34,12 @@ checks (float64) or runs once for all steps (sums over rows) may have three quar
 block of 256 can have."""
 
 
+SPILLS = {r"_held_f64": 8192, r"_held_.*cellgen_frameILi16E": 3072, r"_held_": 16, r"": 0}
+"""Bytes that a thread stores and loads for want of registers. Memories of 128 x 128 are a quarter
+of all registers, of doubles a half, and a backward pass has three of them in some cells; of 64 x 64
+in float32 one address is stored, in one kernel, where four memories live (gated delta rule)."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What ptxas says of a kernel."""
@@ -44,9 +50,9 @@ class Entry:
     spilled: int
 
     @property
-    def may_spill(self) -> bool:
-        """Whether it keeps 128 x 128 numbers, or doubles: a quarter of all registers or more."""
-        return bool(re.search(r"_held_.*cellgen_frameILi16E|_held_f64", self.name))
+    def spills(self) -> int:
+        """Bytes of it that may be stored and loaded."""
+        return next(most for part, most in SPILLS.items() if re.search(part, self.name))
 
     @property
     def budget(self) -> int:
@@ -79,9 +85,9 @@ def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) ->
 
 
 def require_budgets(entries: Sequence[Entry], source: str) -> None:
-    """No spill, registers within budget, all kernels there, for both architectures."""
+    """Spills and registers within budget, all kernels there, for both architectures."""
     assert {e.architecture for e in entries} == {"sm_80", "sm_90a"}
-    assert not [e for e in entries if e.spilled and not e.may_spill]
+    assert not [e for e in entries if e.spilled > e.spills]
     assert not [e for e in entries if e.registers > e.budget]
     with_units = [e for e in entries if re.search(r"_block_bf16( |I19cellgen_)by_fragment", e.name)]
     assert len(with_units) == 2 * source.count("template <typename way>")

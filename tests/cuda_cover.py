@@ -33,6 +33,19 @@ OPTION_CELLS = (LSTM, QRNN, SLSTMHeads)
 """Cells with which options are tested each time: between them they have every feature."""
 
 
+IN_ANY_ORDER = {
+    "mlstm": r"d_(x|[wb]_[if])",
+    "gated_delta_net": r"d_(x|w_a|b_a|a_log)",
+}
+"""Gradients that come of sums over both axes of a memory, by cell: a block that has the memory in
+registers adds those up in an order of its own, so that rounding alone may differ between tiers."""
+
+
+def in_any_order(cell: type[Cell], name: str) -> bool:
+    """Whether a gradient may differ between tiers by rounding."""
+    return bool(re.fullmatch(IN_ANY_ORDER.get(cell.definition.name, "nothing"), name))
+
+
 def beside_states(definition: Definition) -> list[Value]:
     """Outputs that are the new value of no state."""
     after = [definition.next_state(state) for state in definition.states]

@@ -73,7 +73,7 @@ later lefts memory next outers unpacked pace panel part parts pass rights row_be
 partition partitions slots steps stop term thread tile tile_number tiles top units vectors weights
 width window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
-frame entry chunk nest_rows strip last turns past ahead
+frame entry chunk nest_rows strip last turns past ahead now held axes1 axes2
 """
 
 _MEMBERS = """

@@ -83,7 +83,7 @@ from tests.conftest import (
     draw,
     relative,
 )
-from tests.cuda_cover import OPTION_CELLS, is_covering
+from tests.cuda_cover import OPTION_CELLS, in_any_order, is_covering
 from tests.language.test_rows import Along, InHeads
 
 Arrays = dict[str, np.ndarray]
@@ -239,7 +239,8 @@ def run(
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:
     """One small shape of each: outputs and every gradient in float64 against the equations; the
-    tiers to the bit in float32, and with the other precisions to what rounding explains."""
+    tiers to the bit in float32 (`in_any_order` aside), and with the other precisions to what
+    rounding explains."""
     kernel, shape = emulated(cell), (3, 4, 5, 7)
     given, above, sizes = inputs(kernel, shape), upstream(kernel, shape), sizes_of(shape)
     device, rng = OnHost(kernel), np.random.default_rng(2)
@@ -250,7 +251,10 @@ def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: 
     steps, whole = (run(cell, kernel, shape, "float32", tier) for tier in ("steps", "whole"))
     rough = run(cell, kernel, shape, "bfloat16", "fragments")
     for name, array in exact.items():
-        assert np.array_equal(steps[name], whole[name]), name
+        if in_any_order(cell, name):
+            assert relative(whole[name], array) < TOLERANCE["float32"], name
+        else:
+            assert np.array_equal(steps[name], whole[name]), name
         assert relative(steps[name], array) < TOLERANCE["float32"], name
         if array.size > 1:  # a single sum may cancel: only its terms have a relative error
             assert relative(rough[name], array) < TOLERANCE["bfloat16"], name

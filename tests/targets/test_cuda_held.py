@@ -6,8 +6,6 @@ the equations too (``test_cuda``).
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -22,19 +20,29 @@ from cellgen.cells import (
     TTTLinear,
 )
 from cellgen.errors import DeviceError
+from cellgen.pipeline import planned
+from cellgen.proof.over_time import forward_errors, gradient_errors
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.schedule.device.lower import lower_for_device
 from tests.conftest import relative
-from tests.targets.test_cuda import LAUNCHED, Counts, OnHost, emulated, inputs, names, run, with_cxx
+from tests.cuda_cover import in_any_order
+from tests.memory_cells import drawn
+from tests.targets.test_cuda import (
+    LAUNCHED,
+    TOLERANCE,
+    Counts,
+    OnHost,
+    emulated,
+    inputs,
+    names,
+    run,
+    sizes_of,
+    upstream,
+    with_cxx,
+)
 
 HELD = (RetNet, GatedLinearAttention, DeltaNet, GatedDeltaNet, MLSTM, TTTLinear, Mamba2)
-IN_ANY_ORDER = {
-    MLSTM: r"d_(x|[wb]_[if])",
-    GatedDeltaNet: r"d_(x|w_a|b_a|a_log)",
-}
-"""Gradients that come of sums over both axes of a memory: the one order of sums that a block has of
-its own. Rounding alone may differ: 64 terms of float32."""
-
 each = pytest.mark.parametrize("cell", names(HELD, (RetNet,)))
 
 
@@ -46,7 +54,7 @@ def test_memories_in_registers_give_the_bits_of_one_launch_a_step(cell: type[Cel
         for dtype in ("float64", "float32", "bfloat16"):
             steps, whole = (run(cell, kernel, shape, dtype, tier) for tier in ("steps", "whole"))
             for name, array in steps.items():
-                if re.fullmatch(IN_ANY_ORDER.get(cell, "nothing"), name) and array.size:
+                if in_any_order(cell, name) and array.size:
                     least = {"float64": 1e-14, "float32": 4e-6, "bfloat16": 2**-6}[dtype]
                     assert relative(whole[name], array) < least, (shape, dtype, name)
                 else:
@@ -147,3 +155,25 @@ def test_windows_of_steps_cut_gradients_in_registers_too() -> None:
     for name, array in steps.items():
         assert np.array_equal(array, whole[name]), name
     assert not np.array_equal(uncut["d_w_k"], whole["d_w_k"])
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    "seed", [pytest.param(s, marks=pytest.mark.slow if s != 4 else ()) for s in range(8)]
+)
+def test_drawn_memories_agree_with_the_equations(seed: int) -> None:
+    """Cells that no list names: what is erased, gates, a second state, sums over a whole memory."""
+    cell, shape = drawn(seed), (3, 2, 3, 5)
+    kernel, rng, sizes = emulated(cell), np.random.default_rng(seed), sizes_of(shape)
+    given, above = inputs(kernel, shape), upstream(kernel, shape)
+    errors = forward_errors(OnHost(kernel), cell.definition, given, sizes, "float64")
+    errors |= gradient_errors(OnHost(kernel), cell.definition, given, above, sizes, rng)
+    assert max(errors.values()) < TOLERANCE["float64"], errors
+
+
+def test_drawn_memories_are_planned_in_registers_both_ways() -> None:
+    for seed in range(12):
+        names_of = planned(drawn(seed)).in_c
+        assert names_of.sequence is not None
+        for plan in lower_for_device(names_of.sequence, names_of.over_time):
+            assert plan.tier.held is not None, (seed, plan.tier.reason)

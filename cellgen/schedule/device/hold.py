@@ -59,7 +59,13 @@ class _Walked:
 
 def has_memory(links: Sequence[StateLink]) -> bool:
     """Whether a state is a matrix for each head."""
-    return any(len(link.previous.shape) == 4 for link in links)
+    return any(_is_memory(link) for link in links)
+
+
+def _is_memory(link: StateLink) -> bool:
+    """Whether each head of a row has two axes of a state, neither of them of length one."""
+    shape = link.previous.shape
+    return len(shape) == 4 and 1 not in shape[2:]
 
 
 def hold(
@@ -110,7 +116,7 @@ class _Holding:
 
     def _memory(self) -> tuple[Expr, tuple[Expr, Expr]]:
         """How many heads there are, and the axes of a memory of one."""
-        shapes = {link.previous.shape for link in self.links if len(link.previous.shape) == 4}
+        shapes = {link.previous.shape for link in self.links if _is_memory(link)}
         if not shapes:
             raise NotHeld("no state is a matrix for each head")
         if len(shapes) > 1:
