@@ -1,7 +1,9 @@
 """Every function of prebuilt kernels beside that of kernels compiled here: equal to the bit.
 
-``python -m tests.wheel.bits PACKAGE LEVEL`` compares the cells of a package on the path, which
-CELLGEN_LEVEL named, and ends with 1 where one differs.
+``python -m tests.wheel.bits PACKAGE LEVEL [CELL...]`` compares cells of a package on the path, at
+the level that CELLGEN_LEVEL names, and ends with 1 where one differs. Sums over units run in the
+lanes of vectors, whose number is not that of another level: on a machine with AVX-512, v3 is
+compared with kernels of CELLGEN_CFLAGS=-march=haswell.
 """
 
 from __future__ import annotations
@@ -82,14 +84,15 @@ def _same(where: str, expected: object, found: object) -> Iterator[tuple[str, bo
         )
 
 
-def main(package: str, level: str) -> int:
+def main(package: str, level: str, *cells: str) -> int:
     kernels, differ = importlib.import_module(package), 0
     assert kernels.level == level, kernels.level
-    names = [
+    own = [
         name
         for name in kernels.__all__
         if isinstance(getattr(kernels, name), kernels.PrebuiltKernel)
     ]
+    names = cells or own
     for name in names:
         local, count = cellgen.load(name), 0
         for dtype in (np.float32, np.float64):
