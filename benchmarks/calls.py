@@ -15,7 +15,6 @@ from functools import partial
 import numpy as np
 
 import cellgen
-from cellgen.runtime.abi import axis_length
 
 SIZES = {"T": 1, "B": 1, "I": 8, "H": 8}
 RUNS, CALLS = 300, 300
@@ -30,11 +29,9 @@ def main(name: str) -> None:
     kernel, rng = cellgen.load(name), np.random.default_rng(0)
     print(f"{'empty array':32s} {least(lambda: np.empty((1, 8), np.float32)):8.2f} us")
     for function, how in ((kernel.forward, {}), (kernel.sequence_forward, {"threads": 1})):
-        given = {
-            a.name: rng.normal(size=[axis_length(x, SIZES) for x in a.shape]).astype("f")
-            for a in function.function.arguments
-            if not a.is_scalar
-        }
+        dims = {name: SIZES[name] for name in function.function.dims}
+        shapes = kernel.shapes(**dims)
+        given = {name: rng.normal(size=shape).astype("f") for name, shape in shapes.items()}
         checked = least(partial(function, **given, **how))
         bound = least(function.bind(**given, **how))
         print(f"{function.__name__ + ', checked':32s} {checked:8.2f} us")

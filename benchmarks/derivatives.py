@@ -26,7 +26,6 @@ from cellgen.bench.problem import SEED
 from cellgen.bench.shapes import BenchShape, parse_shapes
 from cellgen.errors import CellgenError
 from cellgen.language.value import Role
-from cellgen.runtime.abi import axis_length
 from cellgen.views.find import find_one
 
 ROUNDS = 60
@@ -40,13 +39,10 @@ def passes(kernel: Any, shape: BenchShape, threads: int, upstream: str) -> Itera
     forward, backward = kernel.sequence_forward, kernel.sequence_backward
     sizes = shape.sizes_of(forward.function.dims)
     rng = np.random.default_rng(SEED)
-    given = {}
-    for item in forward.function.arguments:
-        lengths = tuple(axis_length(axis, sizes) for axis in item.shape)
-        scale = 1.0 if item.over_time else shape.H**-0.5
-        if not item.is_scalar:
-            given[item.name] = scale * rng.standard_normal(lengths, np.float32)
-            given[item.name] = given[item.name].astype(np.float32)
+    timed, given = {item.name for item in forward.function.arguments if item.over_time}, {}
+    for name, lengths in kernel.shapes(**sizes).items():
+        scale = np.float32(1.0 if name in timed else shape.H**-0.5)
+        given[name] = scale * rng.standard_normal(lengths, np.float32)
     run = forward(**given, save=True, threads=threads)
     read = {item.name for item in backward.function.arguments}
     outputs = {name: array for name, array in run._asdict().items() if name in read}

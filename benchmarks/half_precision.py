@@ -29,7 +29,6 @@ import numpy as np
 
 import cellgen
 from cellgen.bench.shapes import BenchShape, parse_shapes
-from cellgen.runtime.abi import axis_length
 from cellgen.runtime.build.compiler import compiler
 from cellgen.runtime.build.half import VARIABLE, WAYS, half_products
 from cellgen.runtime.paths import include_folder
@@ -54,16 +53,13 @@ Work = Callable[[], object]
 
 def drawn(cell: str, shape: BenchShape, seed: int = 0) -> dict[str, Array]:
     """Arguments of a forward pass in float32."""
-    function = cellgen.load(cell).sequence_forward.function
-    draw = np.random.default_rng(seed)
-    sizes = shape.sizes_of(function.dims)
-    found = {}
-    for item in function.arguments:
-        if not item.is_scalar:
-            axes = tuple(axis_length(axis, sizes) for axis in item.shape)
-            scale = 1.0 if item.name == "x" else shape.H**-0.5
-            found[item.name] = (draw.standard_normal(axes) * scale).astype(np.float32)
-    return found
+    kernel, draw = cellgen.load(cell), np.random.default_rng(seed)
+    shapes = kernel.shapes(**shape.sizes_of(kernel.sequence_forward.function.dims))
+    scales = {name: 1.0 if name == "x" else shape.H**-0.5 for name in shapes}
+    return {
+        name: (draw.standard_normal(axes) * scales[name]).astype(np.float32)
+        for name, axes in shapes.items()
+    }
 
 
 def of_cellgen(cell: str, shape: BenchShape, threads: int) -> dict[tuple[str, str], list[Work]]:

@@ -65,12 +65,10 @@ def calls_of(name: str, shape: BenchShape) -> dict[str, Callable[[], None]]:
     kernel = cellgen.load(name)
     function = kernel.sequence_forward.function
     sizes, rng = shape.sizes_of(function.dims), np.random.default_rng(SEED)
-    given = {}
-    for item in function.arguments:
-        lengths = tuple(axis_length(axis, sizes) for axis in item.shape)
-        if not item.is_scalar:
-            given[item.name] = 0.1 * rng.standard_normal(lengths, np.float32)
-            given[item.name] = given[item.name].astype(np.float32)
+    given = {
+        name: np.float32(0.1) * rng.standard_normal(lengths, np.float32)
+        for name, lengths in kernel.shapes(**sizes).items()
+    }
     shown = next(item for item in function.results if item.over_time)
     wanted = (shown.name,)
     lengths = tuple(axis_length(axis, sizes) for axis in shown.shape)

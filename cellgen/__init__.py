@@ -110,9 +110,9 @@ _HOME = {
     "cellgen.runtime.kernel": "Kernel",
     "cellgen.runtime.stacks": "Layers",
     "cellgen.language.ops": "activation atan2 clip concat cos cummax cumprod cumsum erf exp "
-    "expand_dims expm1 flatten floor gelu hard_sigmoid hard_tanh hardmax heads identity keep l2_normalise "
-    "leaky_relu log log1p log_sigmoid logaddexp logcumsumexp logsumexp matmul maximum minimum mod "
-    "norm outer relu repeat_heads rms_norm "
+    "expand_dims expm1 flatten floor gelu hard_sigmoid hard_tanh hardmax heads identity keep "
+    "l2_normalise leaky_relu log log1p log_sigmoid logaddexp logcumsumexp logsumexp matmul "
+    "maximum minimum mod norm outer relu repeat_heads rms_norm "
     "sigmoid sign silu sin softmax softplus split sqrt stop_gradient tanh transpose where",
     "cellgen.language.value": "Dim H I",
 }

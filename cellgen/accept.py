@@ -11,6 +11,7 @@ Not supported: arrays on devices.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -206,6 +207,19 @@ def choice(
     if isinstance(value, str) and str.__str__(value) in words:
         return str.__str__(value)
     raise error(f"{where}: {name} is {shown(value)}, expected one of {', '.join(words)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ask whether one of the three names that are most like another is meant; nothing if none is.
+
+    >>> nearest("grru", ["gru", "lstm", "mgu", "min_gru"])
+    "did you mean 'gru', 'min_gru' or 'mgu'? "
+    """
+    close = [repr(one) for one in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)]
+    if not close:
+        return ""
+    *others, last = close
+    return f"did you mean {', '.join(others)} or {last}? " if others else f"did you mean {last}? "
 
 
 def items(where: str, name: str, value: object, what: str) -> list[object]:

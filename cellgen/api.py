@@ -6,7 +6,6 @@ only when it is the target.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
@@ -98,11 +97,10 @@ def _require_shipped(name: str) -> None:
     names = shipped_names()
     accept.word("load", "name", name, "that of a cell", error=BuildError, code="build.unknown")
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
         raise BuildError(
-            f"no generated cell is named {name!r}; {hint}known: {', '.join(names)}. "
-            f"For a cell of your own use cellgen.compile(MyCell) or `cellgen build my_cells.py`",
+            f"no generated cell is named {name!r}; {accept.nearest(name, names)}`cellgen list` "
+            f"names the {len(names)} there are. For a cell of your own use "
+            f"cellgen.compile(MyCell) or `cellgen build my_cells.py`",
             code="build.unknown",
         )
 

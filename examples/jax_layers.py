@@ -17,24 +17,12 @@ import cellgen.jax
 from cellgen.cells import GRU
 
 
-def drawn(
-    cell: cellgen.jax.CellFunction, key: jax.Array, sizes: dict[str, int]
-) -> dict[str, jax.Array]:
-    """Weights and biases by name, uniform as torch draws them."""
-    shapes, bound = cell.shapes(**sizes), sizes["H"] ** -0.5
-    keys = jax.random.split(key, len(shapes))
-    return {
-        name: jax.random.uniform(own, shape, minval=-bound, maxval=bound)
-        for own, (name, shape) in zip(keys, shapes.items(), strict=True)
-    }
-
-
 class FlaxLayer(nnx.Module):
     """A cell over time with its weights as ``nnx.Param``, by the names of the declaration."""
 
     def __init__(self, cell: Any, *, rngs: nnx.Rngs, **sizes: int) -> None:
         self.cell = cellgen.jax.function(cell)
-        for name, array in drawn(self.cell, rngs.params(), sizes).items():
+        for name, array in self.cell.init(rngs.params(), **sizes).items():
             setattr(self, name, nnx.Param(array))
 
     def __call__(self, x: jax.Array, state: Any = None, **options: Any) -> Any:
@@ -50,7 +38,7 @@ class EquinoxLayer(eqx.Module):
 
     def __init__(self, cell: Any, *, key: jax.Array, **sizes: int) -> None:
         self.cell = cellgen.jax.function(cell)
-        self.params = drawn(self.cell, key, sizes)
+        self.params = self.cell.init(key, **sizes)
 
     def __call__(self, x: jax.Array, state: Any = None, **options: Any) -> Any:
         return self.cell(self.params, x, state, **options)

@@ -24,16 +24,10 @@ class MGU(Cell):
     h = (1 - f) * h_prev + f * c
 
 
-def some_arguments(B: int, I: int, H: int) -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(0).normal
-    return {
-        "x": draw(size=(B, I)),
-        "h_prev": draw(size=(B, H)),
-        "w_f": draw(size=(I + H, H)),
-        "b_f": draw(size=H),
-        "w_c": draw(size=(I + H, H)),
-        "b_c": draw(size=H),
-    }
+def some_arguments(mgu: cellgen.Kernel, B: int, I: int, H: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    weights = mgu.init(rng, I=I, H=H, dtype=np.float64)
+    return {"x": rng.normal(size=(B, I)), "h_prev": rng.normal(size=(B, H)), **weights}
 
 
 def derived_gradients(
@@ -62,7 +56,7 @@ def numerical_gradient(
 
 def main() -> None:
     mgu = cellgen.compile(MGU)
-    arguments = some_arguments(B=2, I=3, H=4)
+    arguments = some_arguments(mgu, B=2, I=3, H=4)
     h = mgu.forward(**arguments).h
     print(f"h {h.shape}:\n{h.round(4)}\n\ngradient   largest difference from numerical")
 

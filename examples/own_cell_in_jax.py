@@ -80,10 +80,14 @@ def pieces(characters: np.ndarray) -> np.ndarray:
 
 def start(letters: int, leaky: cellgen.jax.CellFunction) -> Params:
     """The weights before the first step."""
-    shapes = leaky.shapes(I=WIDE, H=HIDDEN)
-    shapes |= {"embed": (letters, WIDE), "read": (HIDDEN, letters), "offset": (letters,)}
-    draw = np.random.default_rng(1).normal
-    return {n: jnp.asarray(draw(size=s) * s[0] ** -0.5, jnp.float32) for n, s in shapes.items()}
+    of_cell, of_embedding, of_readout = jax.random.split(jax.random.key(1), 3)
+    drawn = jax.nn.initializers.glorot_uniform()
+    around = {
+        "embed": jax.random.normal(of_embedding, (letters, WIDE)) * letters**-0.5,
+        "read": drawn(of_readout, (HIDDEN, letters)),
+        "offset": jnp.zeros(letters),
+    }
+    return {**leaky.init(of_cell, I=WIDE, H=HIDDEN), **around}
 
 
 def train(run: Run, params: Params, data: np.ndarray) -> tuple[list[float], float]:

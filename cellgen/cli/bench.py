@@ -21,6 +21,7 @@ from cellgen.bench.report import BenchReport, Case, as_data, from_data
 from cellgen.bench.shapes import parse_shapes
 from cellgen.bench.table import print_report, summary
 from cellgen.cli import terminal
+from cellgen.cli.widths import PIPE_WIDTH
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.views.find import find_each, is_file
 
@@ -102,7 +103,7 @@ def show(report: BenchReport, as_json: bool) -> None:
     if as_json:
         terminal.print_json(as_data(report))
     else:
-        width = None if sys.stdout.isatty() else terminal.PIPE_WIDTH
+        width = None if sys.stdout.isatty() else PIPE_WIDTH
         print_report(report, Console(highlight=False, width=width))
 
 

@@ -99,17 +99,23 @@ def root(
 
 @app.command("list")
 def list_cells(as_json: JsonOption = False) -> None:
-    """List the cells that ship: states, parameters, source, and whether they are built."""
+    """List the cells that ship, by family: what each is.
+
+    With --json their states, parameters and source, and whether they are built, too.
+    """
     with ending():
+        if not as_json:
+            from cellgen.cli.listing import print_families
+            from cellgen.views.families import by_family
+
+            print_families(by_family())
+            return
         from cellgen.cli import terminal
         from cellgen.views.catalogue import catalogue
 
         with progress("describing the cells that ship"):
             entries = catalogue()
-        if as_json:
-            terminal.print_json([asdict(entry) for entry in entries])
-        else:
-            terminal.print_catalogue(entries)
+        terminal.print_json([asdict(entry) for entry in entries])
 
 
 app.command()(show)

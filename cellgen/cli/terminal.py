@@ -26,14 +26,11 @@ from rich.progress import (
 from rich.table import Table
 
 from cellgen.cli.doctor import Finding
+from cellgen.cli.widths import PIPE_WIDTH
 from cellgen.files.make import Outcome
 from cellgen.files.tree import Difference
 from cellgen.proof.check import Report
 from cellgen.runtime.progress import without_bars
-from cellgen.views.catalogue import CatalogueEntry
-
-PIPE_WIDTH = 200
-"""Columns of tables where stdout is no terminal: wide enough that nothing is cut."""
 
 VERDICTS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 
@@ -92,25 +89,6 @@ def steps(what: str, total: int) -> Iterator[TaskSteps]:
 
 
 # --- results -------------------------------------------------------------------------------------
-
-
-def print_catalogue(entries: Sequence[CatalogueEntry]) -> None:
-    """Print the cells that ship."""
-    table = _table("cell", [entry.name for entry in entries])
-    for column in ("built", "what it is", "states", "parameters", "source"):
-        table.add_column(column)
-    for entry in entries:
-        table.add_row(
-            entry.name,
-            {True: "yes", False: "no", None: "?"}[entry.built],
-            escape(entry.text),
-            " ".join(entry.states),
-            " ".join(entry.parameters),
-            escape(entry.source),
-        )
-    _out().print(table)
-    if any(entry.built is None for entry in entries):
-        note("built: unknown without a C compiler; see `cellgen doctor`")
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:

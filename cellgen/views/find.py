@@ -7,7 +7,6 @@ cause is known, what to write instead.
 
 from __future__ import annotations
 
-import difflib
 import linecache
 import sys
 import traceback
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from cellgen import accept
 from cellgen.cells import SHIPPED
 from cellgen.errors import CellgenError, DeclarationError, Failure, UsageError
 from cellgen.language.cell import Cell, CellMeta
@@ -90,12 +90,11 @@ def _among(name: str, cells: Cells, nothing: str) -> type[Cell]:
         if name in (cell.definition.name, cell.__name__):
             return cell
     names = [cell.definition.name for cell in cells]
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(
-        f"{nothing} is named {name!r}; {hint}known: {', '.join(names)}"
-        + ("" if nothing.endswith(".py") else "; a file of your own ends in .py")
-    )
+    hint = accept.nearest(name, names)
+    known = f"known: {', '.join(names)}"
+    if not nothing.endswith(".py"):
+        known = f"`cellgen list` names all {len(names)}; a file of your own ends in .py"
+    raise UsageError(f"{nothing} is named {name!r}; {hint}{known}")
 
 
 def _refuse_equal_names(cells: Iterable[type[Cell]]) -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import SHIPPED
+from cellgen.cli import listing
 from cellgen.cli import main as cli
 from cellgen.errors import DerivationError
 from cellgen.files import tree
@@ -27,6 +28,7 @@ from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
 from cellgen.views import find
+from cellgen.views.families import FAMILIES, by_family
 from cellgen.views.find import find_each, find_one
 from tests.conftest import TYPICAL, heed_ctrl_c
 
@@ -105,12 +107,48 @@ def test_an_unknown_command_is_wrong_usage(run):
     assert run("frobnicate").exit_code == 2
 
 
-def test_list_names_every_cell_uncut(run):
+def test_list_names_every_cell_once_by_family(run):
     result = run("list")
     assert result.exit_code == 0
-    for name in SHIPPED_NAMES:
-        assert f"{name} " in result.stdout
-    assert "arXiv:1406.1078" in result.stdout
+    lines = result.stdout.splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(named) == sorted(SHIPPED_NAMES)
+    assert [line for line in lines if not line.startswith("  ")] == [*FAMILIES]
+    assert not result.stderr
+    assert all(len(line.split()) > 1 for line in lines if line.startswith("  "))
+
+
+def test_a_wrong_name_suggests_three(run):
+    result = run("show", "min_gr")
+    assert result.exit_code == 2
+    three = "did you mean 'min_gru', 'min_gru_log' or 'li_gru'"
+    assert three in result.stderr
+    assert "`cellgen list` names all" in result.stderr
+    with pytest.raises(
+        cellgen.BuildError, match=three
+    ):
+        cellgen.load("min_gr")
+    assert "did you mean" not in run("show", "qqqqqqqq").stderr
+
+
+def test_lines_of_a_list_fit_a_terminal():
+    for cells in by_family().values():
+        for width in (80, 60, 40, 20):
+            shown = list(listing.lines(cells, width))
+            assert [line.split()[0] for line in shown] == [*cells]
+            longest = max(map(len, cells)) + 2
+            assert all(len(line) <= max(width, longest) for line in shown)
+    assert list(listing.lines({"a": "one two three"}, 16)) == ["  a  one two ..."]
+
+
+def test_a_list_imports_no_symbolic_mathematics():
+    code = (
+        "import sys; from cellgen.cli.listing import print_families; "
+        "from cellgen.views.families import by_family; print_families(by_family()); "
+        "slow = 'sympy', 'jinja2', 'rich', 'cellgen.cells'; "
+        "sys.exit(any(name in sys.modules for name in slow))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_list_as_json_has_states_parameters_and_source(run):
@@ -309,8 +347,8 @@ def test_a_file_without_cells_a_missing_file_and_a_wrong_name(run, folder):
     assert run("show", "nothing.py").exit_code == 2
     result = run("show", "lsmt")
     assert result.exit_code == 2
-    assert "did you mean lstm?" in result.stderr
-    assert "did you mean gru?" in run("show", "Gru").stderr
+    assert "did you mean 'lstm', 'slstm' or 'mlstm'?" in result.stderr
+    assert "did you mean 'gru', " in run("show", "Gru").stderr
     write(folder, MINIMAL)
     assert "known: minimal" in run("show", "my_cells.py:Maximal").stderr
 

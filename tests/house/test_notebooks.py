@@ -14,16 +14,21 @@ FOLDER = ROOT / "notebooks"
 PICTURES = {"own_cell": 0, "training": 4, "gradients": 3, "memory_task": 2}
 """Notebooks, and how many pictures each draws."""
 
+FRAMEWORKS = {"torch_training": "torch", "jax_training": "jax"}
+"""Notebooks that need a framework; its suite runs them without a server of notebooks."""
+
+NOTEBOOKS = (*PICTURES, *FRAMEWORKS)
+
 
 def kept(name: str) -> dict:
     return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
 def test_every_notebook_is_known() -> None:
-    assert {path.stem for path in FOLDER.glob("*.ipynb")} == PICTURES.keys()
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == {*NOTEBOOKS}
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_kept_without_results(name: str) -> None:
     notebook = kept(name)
     assert notebook["cells"][0]["cell_type"] == "markdown"
@@ -36,13 +41,21 @@ def test_a_notebook_is_kept_without_results(name: str) -> None:
     assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_files_that_a_notebook_names_exist(name: str) -> None:
     for cell in kept(name)["cells"]:
         text = "".join(cell["source"])
         for word in text.replace("(", " ").replace(")", " ").split():
             if word.endswith(".ipynb"):
                 assert (FOLDER / word).is_file(), word
+
+
+def run_code(name: str) -> None:
+    """Run the code of a notebook, each cell after the other; its own assertions hold its claims."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(kept(name)["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{name}, cell {number}", "exec"), names)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cellgen.views.catalogue import catalogue
+from cellgen.views.families import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -109,7 +110,10 @@ def test_table_of_cells_is_the_catalogue():
 
 def test_a_family_of_the_readme_names_every_cell_once():
     section = README[README.index("## Cells") : README.index("## Limits")]
-    assert sorted(re.findall(r"`(\w+)`", section)) == sorted(e.name for e in catalogue())
+    names = re.findall(r"`(\w+)`", section)
+    assert sorted(names) == sorted(e.name for e in catalogue())
+    assert names == [name for line in FAMILIES.values() for name in line.split()]
+    assert all(f"| {family} |" in section for family in FAMILIES)
 
 
 def test_the_readme_is_for_the_first_ten_minutes():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from examples import own_cell_in_jax
+from tests.house.test_notebooks import run_code
 from tests.jax.arrays import function
 
 
@@ -63,3 +64,7 @@ def test_the_layers_learn() -> None:
     with pytest.raises(SystemExit) as ended:
         jax_layers.main()
     assert ended.value.code == 0
+
+
+def test_the_notebook_trains() -> None:
+    run_code("jax_training")

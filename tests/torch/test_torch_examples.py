@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.house.test_notebooks import run_code
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -70,3 +72,7 @@ def test_a_model_in_chunks_learns_as_in_steps_and_generates_the_same() -> None:
     assert in_chunks[1] < 0.9 * in_chunks[0]
     assert text == same
     assert text.startswith("PYTHON SOFTWARE FOUNDATION LICENSE ")
+
+
+def test_the_notebook_trains() -> None:
+    run_code("torch_training")

@@ -1,0 +1,31 @@
+"""Print the cells that ship, a line each: nothing that is slow to import is read for it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+
+import typer
+
+from cellgen.cli.widths import PIPE_WIDTH
+
+
+def print_families(families: Mapping[str, Mapping[str, str]]) -> None:
+    """Print each family under its name, in bold on a terminal, and what each cell is."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
+    for family, cells in families.items():
+        typer.secho(family, bold=is_terminal or None)
+        for line in lines(cells, width):
+            typer.echo(line)
+
+
+def lines(cells: Mapping[str, str], width: int) -> Iterator[str]:
+    """A line for each cell, no longer than a terminal is wide; what is cut ends in dots."""
+    longest = max(map(len, cells), default=0)
+    for name, text in cells.items():
+        room = width - longest - 4
+        short = textwrap.shorten(text, room, placeholder=" ...") if room > 8 else ""
+        yield f"  {name:{longest}}  {short}".rstrip()
