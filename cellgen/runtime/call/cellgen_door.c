@@ -17,8 +17,8 @@
 
 /* What a keyword is: a member of the struct; an array that is checked and not read; an option that is on or off, a
  * number of steps, or one of a few values; lengths, mask or reset; the order of the first two axes; names of outputs;
- * something that has to be one object. */
-enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT };
+ * something that has to be one object; a switch that `make` is told beside. */
+enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE };
 
 typedef struct {
     PyObject *name, *extra; /* choices, names of results, or the one object */
@@ -59,6 +59,8 @@ typedef struct {
     int64_t *lengths;
     int64_t few_lengths[64];
     PyArrayObject *table[3];
+    PyObject *held[CG_MOST_MEMBERS + 64]; /* what keywords are: whose dict it is may change it meanwhile */
+    Py_ssize_t helds;
 } Making;
 
 enum { SMALL = 1 << 16 }; /* bytes below which malloc serves well; host/memory.py has it */
@@ -118,7 +120,7 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
         keyword->value = &door->function->member[keyword->number];
     } else if (keyword->kind == CHECKED) {
         keyword->number = -1, keyword->value = value_named(door->cell, text);
-    } else if (keyword->kind < MEMBER || keyword->kind > CONSTANT || keyword->number < 0 ||
+    } else if (keyword->kind < MEMBER || keyword->kind > BESIDE || keyword->number < 0 ||
                keyword->number >= (keyword->kind == TABLE ? 3 : (int64_t)(sizeof(cellgen_numbers) / sizeof(int64_t)))) {
         return PyErr_BadArgument();
     }
@@ -345,7 +347,7 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     cg_begin(&making.call, door->cell, door->function);
     making.call.saves = args[1] == Py_True;
     making.call.allocate = allocate, making.call.door = &making;
-    making.door = door, making.type = -1, making.lengths = NULL;
+    making.door = door, making.type = -1, making.lengths = NULL, making.helds = 0;
     making.table[0] = making.table[1] = making.table[2] = NULL;
     for (int64_t m = door->function->arguments; m < door->function->members; m++) making.result[m] = NULL;
     int goes_on = take_keywords(&making, args[0]) && settle(&making);
@@ -357,6 +359,7 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
               run(&making.call);
     if (goes_on) all = give(&making);
     for (int64_t m = door->function->arguments; m < door->function->members; m++) Py_XDECREF(making.result[m]);
+    for (Py_ssize_t i = 0; i < making.helds; i++) Py_DECREF(making.held[i]);
     if (making.lengths != making.few_lengths) PyMem_Free(making.lengths);
     if (all) return all;
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
@@ -365,6 +368,8 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
 }
 
 /* --- the module --------------------------------------------------------------------------------- */
+
+#include "cellgen_door_direct.inc.h"
 
 static PyMethodDef methods[] = {
     {"make", (PyCFunction)(void (*)(void))make, METH_FASTCALL, "Make a call, or give None."}, {NULL, NULL, 0, NULL}};
@@ -377,7 +382,7 @@ static int fill(PyObject *module) {
     State *state = PyModule_GetState(module);
     import_array1(-1);
     state->door = (PyTypeObject *)PyType_FromModuleAndSpec(module, &door_spec, NULL);
-    return state->door ? 0 : -1;
+    return state->door ? fill_direct(module) : -1;
 }
 
 static int traverse(PyObject *module, visitproc visit, void *arg) {

@@ -121,7 +121,8 @@ static int take(Making *making, const Keyword *keyword, PyObject *value) {
     case CHOICE: return take_choice(making, keyword, value);
     case TABLE: return take_table(making, keyword, value);
     case OUTPUTS: return take_outputs(making, keyword, value);
-    case BATCH_FIRST: return PyBool_Check(value); /* read before the arrays */
+    case BATCH_FIRST: /* read before the arrays */
+    case BESIDE: return PyBool_Check(value);
     default: return value == keyword->extra;
     }
 }
@@ -137,7 +138,9 @@ static int take_keywords(Making *making, PyObject *arguments) {
             memcpy(&making->call.word[m], &door->function->member[m].value, sizeof(double));
     while (PyDict_Next(arguments, &place, &name, &value)) {
         const Keyword *keyword = look_up(door, name, &start);
-        if (!keyword || !take(making, keyword, value)) return 0;
+        if (!keyword || !take(making, keyword, value) || making->helds == CG_MOST_MEMBERS + 64) return 0;
+        Py_INCREF(value);
+        making->held[making->helds++] = value;
     }
     return making->type >= 0;
 }

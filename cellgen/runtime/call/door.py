@@ -14,6 +14,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -25,11 +26,13 @@ from cellgen.runtime.build import extension
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import TABLES
+from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import NUMBERED
 from cellgen.runtime.options import (
     BY_ROW,
     CHOICE,
+    FORWARD,
     NAMES,
     OF_OPTIONS,
     STEPS,
@@ -53,7 +56,7 @@ COMPILE_AFTER = 30_000
 """Calls after which it is compiled: the 0.3 s that this takes are what they could have saved."""
 THREAD = "cellgen calls in C"
 """The name of the thread that loads what makes them."""
-(MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE, FIRST, OUTPUTS, CONSTANT) = range(9)
+(MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE, FIRST, OUTPUTS, CONSTANT, BESIDE) = range(10)
 """What a keyword is, as C numbers it."""
 
 log = logging.getLogger("cellgen")
@@ -176,7 +179,29 @@ class Door:
                 given.append(row)
         if packed is not None:
             given.append(("packed", CONSTANT, 0, 0, False, packed.weights))
+        if function.name == FORWARD:
+            given += [("threads", CONSTANT, 0, 0, False, 1), ("save", BESIDE, 0, 0, False, None)]
         return given
+
+
+def become_direct(function: Any, longest: object, threads: int | None) -> None:
+    """Give a function a class whose calls are C's, once its door is open; Python makes the others.
+
+    ``longest``: the multiply-adds from which on a signal may end a call, or the dict that has them
+    as ``LONG``. ``threads``: what the keyword of that name has to be, None: there is none.
+    """
+    kind: Any = type(function)
+    if function._door.make is None or hasattr(function, "_way"):
+        return
+    function._way = per_thread, longest, kind.__call__, threads
+    with contextlib.suppress(TypeError):  # objects of another layout: Python calls ``make``
+        function.__class__ = _direct(kind, EXTENSION.require().Direct)
+
+
+@cache
+def _direct(kind: Any, base: Any) -> Any:
+    body = {"__slots__": (), "__module__": kind.__module__, "__call__": base.__call__}
+    return type(kind.__name__, (kind, base), body | {"__doc__": kind.__doc__})
 
 
 def _keyword(option: Option, function: Function) -> Keyword | None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from cellgen import accept
 from cellgen.runtime.abi import Function
+from cellgen.runtime.call import prepared
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
-from cellgen.runtime.call.door import Door
+from cellgen.runtime.call.door import Door, become_direct
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
@@ -62,6 +63,7 @@ class SequenceForward(TimeFunction):
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
         if packed is None:
             self._door.open()
+            become_direct(self, vars(prepared), 1)
         elif plan is not None and door is not None:
             door.open(self._packing.layout(packed, plan.fits, FULL))
         return results

@@ -25,7 +25,7 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
-from cellgen.runtime.call.door import Door
+from cellgen.runtime.call.door import Door, become_direct
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.plan import (
@@ -112,6 +112,7 @@ class KernelFunction(ShownInNotebooks):
         if code:
             raise defect(self.__qualname__, plan, code)
         self._door.open()
+        become_direct(self, -1, None)
         return tuple.__new__(self.result, ordered)
 
     def bind(

@@ -6,6 +6,7 @@ ordinary has to come back from C untouched, so that Python makes it, or says wha
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import logging
@@ -17,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.build import extension
 from cellgen.runtime.call import door
 from cellgen.runtime.call.door import COMPILE_AFTER, EXTENSION, LOOK_AFTER, Door, Extension
+from cellgen.runtime.call.function import KernelFunction
 from cellgen.runtime.call.saved import Saved
 from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host import threads as threads_of_calls
@@ -732,9 +734,71 @@ def test_keywords_are_compared_by_identity_alone() -> None:
     """Python compares those of a call with the names of a signature by text, C with other names."""
     for name in NAMES:
         for function in kernel(name).functions.values():
-            assert type(function).__call__.__code__.co_kwonlyargcount == 0
+            calls = [vars(kind).get("__call__") for kind in type(function).__mro__]
+            written = [call for call in calls if isinstance(call, FunctionType)]
+            assert written
+            assert all(call.__code__.co_kwonlyargcount == 0 for call in written)
             for item in (*function.function.arguments, *function.function.results):
                 assert item.name is sys.intern(item.name.encode().decode())
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_functions_are_called_without_a_frame_of_python(name: str) -> None:
+    """What is wrong, and what C does not take, is Python's all the same."""
+    own = kernel(name)
+    forward, step = own.sequence_forward, own.forward
+    own_arrays = given(forward.function)
+    expected = forward(**own_arrays, threads=1)
+    for _ in range(3):
+        forward(**own_arrays, threads=1)
+        step(**given(step.function))
+    for function in (forward, step):
+        kind = type(function)
+        assert not isinstance(vars(kind)["__call__"], FunctionType)
+        assert isinstance(function, KernelFunction)
+        assert kind.__name__ == kind.__mro__[1].__name__
+        assert copy.copy(function) is getattr(function._kernel, function.__name__)
+    seen = list[str]()
+    sys.setprofile(lambda frame, event, _: seen.append(event + frame.f_code.co_name))
+    found = forward(**own_arrays, threads=1)
+    sys.setprofile(None)
+    assert "call__call__" not in seen
+    for one, other in zip(found[:-1], expected[:-1], strict=True):
+        np.testing.assert_array_equal(one, other)
+    for options in ({}, {"threads": 2}, {"threads": 1, "save": True}, {"threads": 1, "out": None}):
+        other = forward(**own_arrays, **options)
+        np.testing.assert_array_equal(other[0], expected[0])
+        assert (other.saved is not None) == options.get("save", False)
+    with pytest.raises(TypeError, match="1 positional argument"):
+        forward(1)
+    with pytest.raises(ArgumentError, match="unknown argument 'nonsense'"):
+        forward(**own_arrays, threads=1, nonsense=2)
+    with pytest.raises(ArgumentError, match="threads is 0"):
+        forward(**own_arrays, threads=0)
+    with pytest.raises(ArgumentError, match="save is 3"):
+        forward(**own_arrays, threads=1, save=3)
+    with pytest.raises(ArgumentError, match="is missing"):
+        forward()
+
+
+class Unequal(str):
+    """A keyword whose comparison raises."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = str.__hash__
+
+
+def test_what_a_keyword_raises_when_it_is_compared_reaches_the_caller() -> None:
+    forward = kernel("gru").sequence_forward
+    own_arrays = given(forward.function)
+    for _ in range(3):
+        forward(**own_arrays, threads=1)
+    with pytest.raises(ZeroDivisionError):
+        forward(**own_arrays, **{Unequal("threads"): 1})
 
 
 # --- memory, threads, the collector --------------------------------------------------------------
