@@ -668,7 +668,7 @@ def test_hardmax_is_1_at_the_first_of_the_largest_and_lets_no_gradient_through()
     back = interpret(full, {**given, "d_h": np.ones_like(x)}, {"B": 1, "H": 3})
     assert not np.any(back["d_x"])
     cube = Value("a", (B, K, D, H), Role.INPUT)
-    with pytest.raises(DeclarationError, match="hardmax over axes of .* that are not neighbours"):
+    with pytest.raises(DeclarationError, match=r"hardmax over axes of .* that are not neighbours"):
         hardmax(cube, axis=(-1, -3))
 
 
