@@ -124,9 +124,7 @@ def test_a_wrong_name_suggests_three(run):
     three = "did you mean 'min_gru', 'min_gru_log' or 'li_gru'"
     assert three in result.stderr
     assert "`cellgen list` names all" in result.stderr
-    with pytest.raises(
-        cellgen.BuildError, match=three
-    ):
+    with pytest.raises(cellgen.BuildError, match=three):
         cellgen.load("min_gr")
     assert "did you mean" not in run("show", "qqqqqqqq").stderr
 
