@@ -91,7 +91,7 @@ class StreamedLayer:
         states = [item for item in function.arguments if item.role == "state"]
         self.initial = tuple(item.initial for item in states)
         self.names = tuple(item.name for item in states)
-        shapes = [lengths(item, self._lengths) for item in states]
+        shapes = [self._shape(item) for item in states]
         self.copies = [[np.empty(shape, self.dtype) for shape in shapes] for _ in range(4)]
         for row in (EVEN, ODD):
             self.begin(row, slice(None))
@@ -114,10 +114,7 @@ class StreamedLayer:
         """
         needed = self._entry.size(sizes, self._options)
         if needed < 0:
-            raise ArgumentError(
-                f"{self.label}: the workspace of {self._sizes.room} rows has no size that 64 bits "
-                f"can hold; pass fewer rows, or a smaller room"
-            )
+            raise self._too_large("the workspace")
         if needed <= self._memory.bytes:
             return
         self._memory = new_memory(self.label, needed, tuple(sizes))
@@ -146,9 +143,22 @@ class StreamedLayer:
 
     # --- made once ---
 
+    def _shape(self, item: Argument) -> tuple[int, ...]:
+        """The shape of an array of all rows. Raises ArgumentError for one beyond 64 bits."""
+        shape = lengths(item, self._lengths)
+        if math.prod(shape) * self.dtype.itemsize > accept.LARGEST:
+            raise self._too_large(item.name)
+        return shape
+
+    def _too_large(self, what: str) -> ArgumentError:
+        return ArgumentError(
+            f"{self.label}: {what} of {self._sizes.room} rows has no size that 64 bits can hold; "
+            f"pass fewer rows, a smaller room, or a smaller block"
+        )
+
     def _array(self, item: Argument) -> StreamedArray:
         """Memory of an input or an output, zeros."""
-        shape = lengths(item, self._lengths)
+        shape = self._shape(item)
         units = shape[2 if item.over_time else 1 :]
         memory = np.zeros(math.prod(shape), self.dtype)
         return StreamedArray(item.name, units, memory, item.over_time)

@@ -11,6 +11,8 @@ from cellgen.errors import ArgumentError
 
 Id: TypeAlias = str | int
 """What names a row: of a client, a microphone, a symbol."""
+MOST_BITS = 1024
+"""Of a number that is an id: a saved stream has its digits."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class RowsById:
 
     def place(self, call: str, name: object) -> int:
         """The row of an id. Raises ArgumentError for one that has none."""
-        row = self.places.get(name) if isinstance(name, str | int) else None
+        own = id_of(name)
+        row = None if own is None else self.places.get(own)
         if row is None:
             some = ", ".join(map(repr, self.order[:3])) or "none"
             more = f" ... ({len(self.order)} ids)" if len(self.order) > 3 else ""
@@ -46,7 +49,7 @@ class RowsById:
         label = f"{self._label}.{call}"
         ids = accept.items(label, "rows", names, "ids of rows")
         rows = [self.place(call, name) for name in ids]
-        _refuse_twins(label, ids)
+        _refuse_twins(label, [self.order[row] for row in rows])
         return rows
 
     def add(self, call: str, name: object) -> int:
@@ -67,11 +70,11 @@ class RowsById:
         self.order.append(own)
         return self.places[own]
 
-    def remove(self, name: Id) -> None:
-        """Take an id out; the last one takes its row."""
+    def remove(self, row: int) -> None:
+        """Take the id of a row out; the last one takes its row."""
+        del self.places[self.order[row]]
         last = self.order.pop()
-        row = self.places.pop(name)
-        if last != name:
+        if row < len(self.order):
             self.order[row] = last
             self.places[last] = row
 
@@ -96,10 +99,24 @@ def checked_sizes(label: str, ids: Sequence[Id], room: object, block: object) ->
     return StreamSizes(most, accept.whole(label, "block", block, 1))
 
 
+def id_of(name: object) -> Id | None:
+    """The id that a value is, a number of NumPy as Python's; None where it is none, as True."""
+    if isinstance(name, str):
+        return name
+    number = accept.plain(name)
+    if isinstance(number, bool) or not isinstance(number, int):
+        return None
+    return number if number.bit_length() <= MOST_BITS else None
+
+
 def _checked_id(label: str, name: object) -> Id:
-    if isinstance(name, bool) or not isinstance(name, str | int):
-        raise ArgumentError(f"{label}: the id is {accept.shown(name)}, expected a text or a number")
-    return name
+    own = id_of(name)
+    if own is None:
+        raise ArgumentError(
+            f"{label}: the id is {accept.shown(name)}, expected a text or an integer of at most "
+            f"{MOST_BITS} bits"
+        )
+    return own
 
 
 def _refuse_twins(label: str, ids: Sequence[object]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import zipfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.npz import write_npz
 from cellgen.runtime.results import Array
+from cellgen.runtime.streams.rows import id_of
 
 FORMAT = 1
+MOST_LAYERS = 4096
 HEAD = "stream"
 """The entry that says whose states these are, as JSON."""
 
@@ -33,13 +34,20 @@ class Snapshot:
     states: tuple[Mapping[str, Array], ...]
 
 
-def write(file: str | Path | IO[bytes], content: bytes) -> None:
-    """Write bytes to a file, which stays as it was where writing fails. Raises OSError."""
-    if not isinstance(file, str | Path):
+def write(label: str, file: str | Path | IO[bytes], content: bytes) -> None:
+    """Write bytes to a file, which stays as it was where writing fails.
+
+    Raises ArgumentError for what is no file; OSError.
+    """
+    if hasattr(file, "write"):
         file.write(content)
         return
+    if not isinstance(file, str | Path) or not Path(file).name:
+        raise ArgumentError(
+            f"{label}: file is {accept.shown(file)}, expected a path, or a file open for bytes"
+        )
     path = Path(file)
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    whole = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         whole.write_bytes(content)
         whole.replace(path)
@@ -79,23 +87,34 @@ def read(label: str, source: str | Path | IO[bytes] | bytes) -> Snapshot:
             f"{label}: the source is {accept.shown(source)}, expected a path, a file or bytes"
         )
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        head = json.loads(arrays.pop(HEAD).tobytes())
-        layers = [dict[str, Array]() for _ in range(head["layers"])]
-        for name, array in arrays.items():
-            number, _, state = name.partition("/")
-            layers[int(number)][state] = array
-        if not all(type(name) in (str, int) for name in head["ids"]):
-            raise ValueError("ids that are no texts and no numbers")
-        if head["format"] != FORMAT:
-            raise ValueError(f"format {head['format']}, this cellgen reads {FORMAT}")
-        return Snapshot(head["cell"], head["digest"], tuple(head["ids"]), tuple(layers))
-    except (ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile) as fault:
+        return _parsed(content)
+    except Exception as fault:  # whatever zipfile, numpy and json raise for bytes of any origin
         raise ArgumentError(
             f"{label}: the source is no saved stream ({accept.reason(fault)}), expected what save "
             f"or to_bytes gave; save again"
         ) from fault
+
+
+def _parsed(content: bytes) -> Snapshot:
+    """The snapshot that bytes are. Raises all kinds of errors where they are none."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{name} is no array")
+    head = json.loads(arrays.pop(HEAD).tobytes())
+    if head["format"] != FORMAT:
+        raise ValueError(f"format {head['format']}, this cellgen reads {FORMAT}")
+    ids, count = head["ids"], head["layers"]
+    if type(ids) is not list or not all(type(i) in (str, int) and i == id_of(i) for i in ids):
+        raise ValueError("ids that are no texts and no numbers")
+    if type(count) is not int or not 1 <= count <= MOST_LAYERS:
+        raise ValueError(f"{count} layers")
+    layers = {str(number): dict[str, Array]() for number in range(count)}
+    for name, array in arrays.items():
+        number, _, state = name.partition("/")
+        layers[number][state] = array
+    return Snapshot(head["cell"], head["digest"], tuple(ids), tuple(layers.values()))
 
 
 def require_same(label: str, snapshot: Snapshot, own: Snapshot, room: int) -> None:
@@ -112,25 +131,32 @@ def require_same(label: str, snapshot: Snapshot, own: Snapshot, room: int) -> No
         )
     if len(set(snapshot.ids)) != len(snapshot.ids):
         raise ArgumentError(f"{label}: the saved ids are not all different; save again")
-    kinds, expected = _kinds(snapshot), _kinds(own)
-    if kinds != expected:
+    if _kinds(snapshot) != _kinds(own):
         raise ArgumentError(
-            f"{label}: the states are {kinds}, expected {expected}, by layer; restore them into a "
-            f"stream of the same weights"
+            f"{label}: the states are {_said(snapshot)}, expected {_said(own)}, by layer; "
+            f"restore them into a stream of the same weights"
         )
     for states in snapshot.states:
         for name, array in states.items():
-            if len(array) != len(snapshot.ids):
+            if array.shape[:1] != (len(snapshot.ids),):
                 raise ArgumentError(
-                    f"{label}: {name} has {len(array)} rows, expected {len(snapshot.ids)}, one for "
-                    f"each id; save again"
+                    f"{label}: {name} has the shape {array.shape}, expected "
+                    f"{len(snapshot.ids)} rows, one for each id; save again"
                 )
 
 
-def _kinds(snapshot: Snapshot) -> str:
-    """Names, shapes of one row and dtypes of all states, as a message says them."""
-    layers = [
-        ", ".join(f"{n} {a.shape[1:]} of {a.dtype}" for n, a in states.items())
+def _kinds(snapshot: Snapshot) -> list[list[tuple[str, tuple[int, ...], str]]]:
+    """Names, shapes of one row and dtypes of all states, by layer."""
+    return [
+        [(name, array.shape[1:], str(array.dtype)) for name, array in states.items()]
         for states in snapshot.states
+    ]
+
+
+def _said(snapshot: Snapshot) -> str:
+    """Its kinds as a message says them."""
+    layers = [
+        ", ".join(f"{name} {shape} of {dtype}" for name, shape, dtype in kinds)
+        for kinds in _kinds(snapshot)
     ]
     return "; ".join(layers)

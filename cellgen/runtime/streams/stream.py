@@ -20,7 +20,7 @@ from cellgen.runtime.results import Array
 from cellgen.runtime.streams import saved
 from cellgen.runtime.streams.frame import Inputs, StreamFrame
 from cellgen.runtime.streams.part import SOME, StreamedLayer
-from cellgen.runtime.streams.rows import Id, RowsById, StreamSizes
+from cellgen.runtime.streams.rows import Id, RowsById, StreamSizes, id_of
 from cellgen.runtime.streams.turn import StreamTurn
 
 
@@ -61,7 +61,7 @@ class Stream:
         return len(self._rows.order)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str | int) and name in self._rows.places
+        return id_of(name) in self._rows.places
 
     def __enter__(self) -> Stream:
         return self
@@ -189,7 +189,7 @@ class Stream:
             row = self._rows.place("leave", name)
             for layer in self._layers:
                 layer.move(self._copy, len(self) - 1, row)
-            self._rows.remove(name)
+            self._rows.remove(row)
             self._look()
         finally:
             self._turn.give()
@@ -228,11 +228,11 @@ class Stream:
     # --- saving ---
 
     def save(self, file: str | Path | IO[bytes]) -> None:
-        """Write ids and states as an .npz, which ``restore`` reads. Raises OSError, CellgenError.
+        """Write ids and states as an .npz, which ``restore`` reads. Weights are not among them.
 
-        Weights are not among them.
+        Raises ArgumentError: no path and no file; OSError; CellgenError as ``step``.
         """
-        saved.write(file, self.to_bytes())
+        saved.write(f"{self._label}.save", file, self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """Return what ``save`` writes. Raises CellgenError as ``step``."""
