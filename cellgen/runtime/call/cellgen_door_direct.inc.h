@@ -2,7 +2,7 @@
  * them, with no frame of Python between. Python's own `__call__` of the class makes what this does not take. Part of
  * cellgen_door.c. */
 
-/* What a function keeps as `_way`: what has each thread's workspace; the multiply-adds of a long call, or where the
+/* What a class of functions has as `_way`: what has each thread's workspace; the multiply-adds of a long call, or where the
  * name LONG says them; Python's own `__call__`; what `threads` has to be, None: neither it nor `save` is a keyword. */
 enum way { PER_THREAD, LONGEST, BY_PYTHON, THREADS, WAYS };
 
@@ -39,10 +39,11 @@ static PyObject *call_by_door(PyObject *self, PyObject *way, PyObject *keywords,
     PyObject *longest = PyTuple_GET_ITEM(way, LONGEST), *found = NULL;
     PyObject *memory = PyObject_GetAttr(PyTuple_GET_ITEM(way, PER_THREAD), memory_name);
     PyObject *address = memory ? PyObject_GetAttr(memory, address_name) : NULL;
-    PyObject *bytes = memory ? PyObject_GetAttr(memory, bytes_name) : NULL;
-    if (PyDict_CheckExact(longest)) longest = PyDict_GetItemWithError(longest, long_name);
-    PyObject *door = PyObject_GetAttr(self, door_name), *make = door ? PyObject_GetAttr(door, make_name) : NULL;
-    if (address && bytes && longest && make && make != Py_None) {
+    PyObject *bytes = address ? PyObject_GetAttr(memory, bytes_name) : NULL;
+    if (bytes && PyDict_CheckExact(longest)) longest = PyDict_GetItemWithError(longest, long_name);
+    PyObject *door = bytes && longest ? PyObject_GetAttr(self, door_name) : NULL;
+    PyObject *make = door ? PyObject_GetAttr(door, make_name) : NULL;
+    if (make && make != Py_None) {
         PyObject *given[] = {keywords, save, address, bytes, zero, longest, Py_None};
         found = PyObject_Vectorcall(make, given, 7, NULL);
     }

@@ -26,7 +26,6 @@ from cellgen.runtime.build import extension
 from cellgen.runtime.call.packed import PackedLayout
 from cellgen.runtime.call.plan import Owner
 from cellgen.runtime.call.saved import TABLES
-from cellgen.runtime.call.workspace import per_thread
 from cellgen.runtime.host.memory import empty
 from cellgen.runtime.numbers import NUMBERED
 from cellgen.runtime.options import (
@@ -44,6 +43,10 @@ from cellgen.runtime.results import Results
 
 Make: TypeAlias = Callable[..., Any]
 Keyword: TypeAlias = tuple[str, int, int, int, bool, object]
+Way: TypeAlias = tuple[object, object, Make, int | None]
+"""How C makes calls of a class of functions: what has each thread's workspace; the multiply-adds
+from which on a signal may end a call, or the dict that has them as ``LONG``; Python's ``__call__``,
+which makes the others; what ``threads`` has to be, None: it is no keyword."""
 
 VARIABLE = "CELLGEN_CALLS"
 """``python``: calls are never made in C. ``c``: from a function's second one on, compiled if need
@@ -184,16 +187,14 @@ class Door:
         return given
 
 
-def become_direct(function: Any, longest: object, threads: int | None) -> None:
+def become_direct(function: Any) -> None:
     """Give a function a class whose calls are C's, once its door is open; Python makes the others.
 
-    ``longest``: the multiply-adds from which on a signal may end a call, or the dict that has them
-    as ``LONG``. ``threads``: what the keyword of that name has to be, None: there is none.
+    A class with a ``__call__`` of its own, other than that of its ``_way``, keeps it.
     """
     kind: Any = type(function)
-    if function._door.make is None or hasattr(function, "_way"):
+    if function._door.make is None or kind.__call__ is not kind._way[2]:
         return
-    function._way = per_thread, longest, kind.__call__, threads
     with contextlib.suppress(TypeError):  # objects of another layout: Python calls ``make``
         function.__class__ = _direct(kind, EXTENSION.require().Direct)
 

@@ -23,7 +23,7 @@ from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.runs import bits_of
 from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
 from cellgen.runtime.call.settings import checked_options
-from cellgen.runtime.call.workspace import Pointer
+from cellgen.runtime.call.workspace import Pointer, per_thread
 from cellgen.runtime.options import FULL, NONE, Options
 from cellgen.runtime.results import Array, Results, result_class
 
@@ -63,10 +63,12 @@ class SequenceForward(TimeFunction):
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
         if packed is None:
             self._door.open()
-            become_direct(self, vars(prepared), 1)
+            become_direct(self)
         elif plan is not None and door is not None:
             door.open(self._packing.layout(packed, plan.fits, FULL))
         return results
+
+    _way = per_thread, vars(prepared), __call__, 1
 
     def _with_saved(self, found: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""

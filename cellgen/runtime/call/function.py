@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.bound import BoundCall
 from cellgen.runtime.call.document import document, headline, signature_of
-from cellgen.runtime.call.door import Door, become_direct
+from cellgen.runtime.call.door import Door, Way, become_direct
 from cellgen.runtime.call.frameworks import adopt, has_foreign
 from cellgen.runtime.call.narrow import narrow_element, narrowed
 from cellgen.runtime.call.plan import (
@@ -112,8 +112,10 @@ class KernelFunction(ShownInNotebooks):
         if code:
             raise defect(self.__qualname__, plan, code)
         self._door.open()
-        become_direct(self, -1, None)
+        become_direct(self)
         return tuple.__new__(self.result, ordered)
+
+    _way: ClassVar[Way] = per_thread, -1, __call__, None
 
     def bind(
         self, /, *, out: Out = None, gradients: object = None, **arguments: object

@@ -781,6 +781,32 @@ def test_functions_are_called_without_a_frame_of_python(name: str) -> None:
         forward()
 
 
+@pytest.mark.parametrize("name", ["forward", "sequence_forward"])
+def test_a_class_with_a_call_of_its_own_keeps_it(name: str) -> None:
+    """Be it made from the class of a function that Python calls, or from that of one C calls."""
+    own = kernel("gru").functions[name]
+    arguments = given(own.function) | ({"threads": 1} if name == "sequence_forward" else {})
+    for _ in range(3):
+        own(**arguments)
+    direct, plain, *_ = type(own).__mro__
+    for kind in (direct, plain):
+        calls = list[int]()
+
+        class Watched(kind):  # type: ignore[misc, valid-type]
+            def __call__(self, /, **arguments: object) -> object:
+                calls.append(len(arguments))  # noqa: B023
+                return super().__call__(**arguments)
+
+        for made, count in ((Watched, 4), (kind, 0)):
+            function = made(own._kernel, own.function)
+            calls.clear()
+            for _ in range(4):
+                results = function(**arguments)
+            assert function._door.make is not None
+            assert len(calls) == count
+            np.testing.assert_array_equal(results[0], own(**arguments)[0])
+
+
 class Unequal(str):
     """A keyword whose comparison raises."""
 
