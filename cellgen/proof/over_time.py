@@ -235,7 +235,7 @@ def truth_over_time(
 
     For arguments that float32 holds it is the truth of both precisions.
     """
-    wide = {name: np.asarray(a, np.float64) for name, a in arguments.items()}
+    wide = {name: np.array(a, np.float64) for name, a in arguments.items()}  # as they are by now
     steps = run_steps(definition, wide, sizes, options)
 
     def nudged(nudge: Nudge, inner: Nudge) -> Mapping[str, Array]:
@@ -264,6 +264,8 @@ def forward_errors(
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     options = replace(options, checkpoint=0)  # says nothing of a run that does not save
+    truth = truth or truth_over_time(definition, call, sizes, options)
+    call = {name: a.copy() for name, a in call.items()}  # which a kernel may spoil
     chosen, shared = _keywords(options, FORWARD), shared_keywords(options)
     given = _laid_out(kernel, call, options)
     forward_function = kernel.functions["sequence_forward"]
@@ -272,7 +274,6 @@ def forward_errors(
     alone = (
         forward_function(out=None, **given, **chosen)._asdict() if len(chosen) > len(shared) else {}
     )
-    truth = truth or truth_over_time(definition, call, sizes, options)
     errors: dict[str, float] = {}
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
     near = NEAR * float(np.finfo(dtype).eps)

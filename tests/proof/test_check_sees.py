@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,11 @@ from cellgen.pipeline import programs_of
 from cellgen.program.derive import forward
 from cellgen.program.interpret import shape_sizes
 from cellgen.proof.check import tangents
+from cellgen.proof.check.kernels import prove_kernels
 from cellgen.proof.check.options import prove_options
 from cellgen.proof.check.over_time import FEW_UNITS, NARROW_BAR, WIDE_STEPS
 from cellgen.proof.check.points import MOST_NUMBERS, Subject, draw_sequence, wide_lengths
-from cellgen.proof.over_time import forward_errors
+from cellgen.proof.over_time import forward_errors, truth_over_time
 from cellgen.proof.precisions import narrow_gradients
 from cellgen.proof.threads import differing_bits
 from cellgen.runtime.host.tuning import candidates
@@ -114,6 +116,31 @@ def test_a_mistake_beyond_two_vectors_is_seen() -> None:
         sizes, arrays = draw_sequence(SUBJECT, lengths, WIDE_STEPS, np.random.default_rng(0))
         found = forward_errors(kernel, Elman.definition, arrays, sizes, "float64")
         assert (found["h"] > 1e-8) == is_seen
+
+
+class Overwriting:
+    """A function that is off, and writes to an argument of its caller when it has ended."""
+
+    def __init__(self, of: Any) -> None:
+        self._of, self.function = of, of.function
+
+    def __call__(self, **call: Any) -> Any:
+        result = self._of(**call)
+        call["x"][...] = 1e30
+        return result._replace(h=result.h * (1 + 1e-9))
+
+
+def test_what_a_kernel_writes_to_its_arguments_is_no_measure_of_its_errors() -> None:
+    wrong = {n: Overwriting(KERNEL.functions[n]) for n in ("forward", "sequence_forward")}
+    kernel: Any = SimpleNamespace(functions={**KERNEL.functions, **wrong})
+    rows = prove_kernels(replace(SUBJECT, kernel=kernel), np.random.default_rng(0))
+    assert [row.name for row in rows if not row.ok] == ["C float64 forward"]
+    assert all(row.ok for row in prove_kernels(SUBJECT, np.random.default_rng(0)))
+    for is_known in (False, True):
+        sizes, arrays = draw_sequence(SUBJECT, (5, 2, 4), WIDE_STEPS, np.random.default_rng(0))
+        truth = truth_over_time(Elman.definition, arrays, sizes) if is_known else None
+        found = forward_errors(kernel, Elman.definition, arrays, sizes, "float64", truth=truth)
+        assert found["h"] > 1e-11
 
 
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)

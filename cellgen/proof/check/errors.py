@@ -65,7 +65,7 @@ def result_scales(
     probes: int = PROBES,
 ) -> Scales:
     """What the error of each result of a program is measured against (``rounding``)."""
-    plain = {name: np.asarray(array) for name, array in arguments.items()}
+    plain = {name: np.array(array) for name, array in arguments.items()}  # as they are by now
     return Scales(
         exact,
         lambda nudge, inner: interpret(
