@@ -40,7 +40,10 @@ def plan(machines: Sequence[str], levels: str) -> tuple[tuple[ProcessorLevel, ..
                 f"not installed; {objects.FIX_ZIG}"
             )
     every = [chosen(machine, levels) for machine in dict.fromkeys(wanted)]
-    return tuple(of_machine for of_machine in every if of_machine)
+    kept = tuple(of_machine for of_machine in every if of_machine)
+    if not kept:
+        raise UsageError(f"--levels {levels}: {', '.join(wanted)} has none of these; name another")
+    return kept
 
 
 def sources_of(cells: Sequence[type[Cell]]) -> list[tuple[Interface, SourceFiles]]:

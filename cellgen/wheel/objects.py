@@ -52,7 +52,7 @@ class Compiled:
     @property
     def glibc(self) -> int:
         """The release of glibc 2 that it needs."""
-        return max((int(number) for number in NEEDS.findall(self.data)), default=17)
+        return max(17, *map(int, NEEDS.findall(self.data)))
 
 
 def this_machine() -> str:

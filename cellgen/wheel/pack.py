@@ -11,6 +11,7 @@ import io
 import json
 import keyword
 import re
+import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ from cellgen.wheel.objects import Compiled
 PACKED = Path(__file__).parent / "packed"
 COPIED = ("loader.py", "kernels.py", "torch.py", "jax.py")
 RESERVED = ("level", "levels", "loader", "kernels", "torch", "jax")
+TAKEN = ("cellgen", "numpy", "torch", "jax")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The date of every file: the earliest of the format."""
-VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?")
+VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?", re.ASCII)
 
 INIT = '''"""Prebuilt kernels of {cells}, by cellgen {version}.
 
@@ -69,19 +71,22 @@ class Naming:
     def __post_init__(self) -> None:
         """Hold both to what Python takes."""
         name = self.name
-        if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        is_name = name.isascii() and name.isidentifier() and name.strip("_")
+        if not is_name or keyword.iskeyword(name):
             raise UsageError(
                 f"--name {accept.shown(name)}: expected a name that `import` takes, my_kernels"
             )
-        if name in ("cellgen", "numpy", "torch", "jax"):
+        if name.lower() in TAKEN:
             raise UsageError(f"--name {name} would hide the package of that name; choose another")
+        if name in sys.stdlib_module_names:
+            raise UsageError(f"--name {name} is a module of Python's own; choose another")
         if not VERSION.fullmatch(self.release):
             raise UsageError(f"--release {accept.shown(self.release)}: expected one as 1.0.2")
 
     @property
     def distribution(self) -> str:
         """The name for package indexes."""
-        return self.name.replace("_", "-").strip("-").lower()
+        return re.sub("_+", "-", self.name).strip("-").lower()
 
 
 def require_names(interfaces: Sequence[Interface]) -> None:

@@ -108,6 +108,10 @@ ARRAYS = {"x": (4, 2, 3), "h_prev": (2, 5), "w": (3, 5), "u": (5, 5), "b": (5,)}
         ({"products": "half"}, "products is 'half', expected full, bf16, int8"),
         ({"threads": 0}, "threads is 0, expected a number from 1 to 1024"),
         ({"w": np.ones((3, 5))}, "expected all float32 or all float64"),
+        ({"x": np.ma.ones((4, 2, 3), np.float32)}, "x is a masked array; pass it filled"),
+        ({"x": [[1.0], 2.0]}, "elman.sequence_forward: x is no array: "),
+        ({"lengths": [[1], 2]}, "elman.sequence_forward: lengths is no array: "),
+        ({"saved": 3}, "saved is a int, expected what a run with save=True has"),
         ({"x": np.ones((4, 2, 3), np.int32)}, "expected all float32 or all float64"),
     ],
 )
@@ -123,6 +127,29 @@ def test_a_call_that_does_not_fit_is_one_message(
     assert said in str(error.value)
     with pytest.raises(package.KernelError, match="has no option 'reverse': one step"):
         package.elman.forward(reverse=True)
+
+
+def test_gradients_are_of_the_lengths_that_the_run_had(package: ModuleType) -> None:
+    given = {name: np.ones(shape, np.float32) for name, shape in ARRAYS.items()}
+    lengths, kernel = np.array([4, 3]), package.elman
+    y = kernel.sequence_forward(**given, lengths=lengths, save=True)
+    upstream = {**given, "h": y.h, "d_h": np.ones_like(y.h), "saved": y.saved}
+    expected = kernel.sequence_backward(**upstream)
+    lengths[:] = 1
+    np.testing.assert_array_equal(kernel.sequence_backward(**upstream).d_x, expected.d_x)
+
+
+def test_results_do_not_depend_on_threads(package: ModuleType) -> None:
+    sizes = {"x": (20, 64, 32), "h_prev": (64, 64), "w": (32, 64), "u": (64, 64), "b": (64,)}
+    draw = np.random.default_rng(0).standard_normal
+    given = {name: draw(shape, np.float32) for name, shape in sizes.items()}
+    runs = [package.elman.sequence_forward(**given, threads=n).h for n in (1, 2, 3, 7)]
+    for h in runs:
+        np.testing.assert_array_equal(h, runs[0])
+
+
+def test_pip_knows_the_name_of_a_package_with_two_underscores() -> None:
+    assert Naming("a__b_", "1.0").distribution == "a-b"
 
 
 def test_steps_of_no_rows_and_no_steps_are_computed(package: ModuleType) -> None:
@@ -184,6 +211,11 @@ def test_pip_installs_it(wheel: Path, tmp_path: Path) -> None:
         (["--name", "my-kernels"], "expected a name that `import` takes, my_kernels"),
         (["--name", "numpy"], "--name numpy would hide the package of that name"),
         (["--release", "one"], "--release 'one': expected one as 1.0.2"),
+        (["--name", "__"], "expected a name that `import` takes"),
+        (["--name", "json"], "--name json is a module of Python's own"),
+        (["--name", "NumPy"], "--name NumPy would hide the package of that name"),
+        (["--release", "\u0661.0"], "expected one as 1.0.2"),
+        (["--machine", "x86_64", "--levels", "base"], "--levels base: x86_64 has none of these"),
         (["--machine", "riscv64"], "--machine riscv64: expected one of x86_64, aarch64"),
         (["--levels", "v5"], "'v5' is no level, expected v2, v3, v4, amx, base"),
         (["--c", "--levels", "v3"], "--c needs the level v2, for programs on any processor"),

@@ -155,6 +155,8 @@ class CallOptions:
 
 
 OPTIONS = tuple(CallOptions.__dataclass_fields__)
+OVER_TIME = ("lengths", "mask", "reset")
+"""Options that are arrays; a saved run has copies of them."""
 
 
 def _rows(
@@ -162,7 +164,7 @@ def _rows(
 ) -> npt.NDArray[np.generic] | None:
     if value is None:
         return None
-    array = np.asarray(value)
+    array = _array(function, name, value)
     fits = array.dtype.kind in ("iu" if kind is np.int64 else "bu")
     if array.shape != shape or not fits:
         raise KernelError(
@@ -170,6 +172,16 @@ def _rows(
             f"{'integers' if kind is np.int64 else 'bool'}"
         )
     return np.ascontiguousarray(array, kind)
+
+
+def _array(function: str, name: str, value: Given) -> npt.NDArray[np.generic]:
+    """A value as an array. Raises KernelError: rows that differ in length, a masked array."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise KernelError(f"{function}: {name} is a masked array; pass it filled, and mask=")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise KernelError(f"{function}: {name} is no array: {error}") from error
 
 
 def _address(array: npt.NDArray[np.generic]) -> int:
@@ -229,6 +241,11 @@ class PrebuiltFunction:
         save, saved = bool(arguments.pop("save", False)), arguments.pop("saved", None)
         stated = {name: arguments.pop(name) for name in OPTIONS if name in arguments}
         if saved is not None:
+            if not isinstance(saved, SavedArrays):
+                raise KernelError(
+                    f"{self.where}: saved is a {type(saved).__name__}, expected what a run with "
+                    f"save=True has as its saved"
+                )
             arguments, stated = {**saved.arrays, **arguments}, {**saved.options, **stated}
         if (stated or save) and not self.over_time:
             raise KernelError(
@@ -249,8 +266,11 @@ class PrebuiltFunction:
         self._run(words, sizes, dtype, options)
         kept = {n: arrays_out.pop(n) for n in self.saved if n in arrays_out}
         if save:
-            own = {name: arguments[name] for name in scalars if name in arguments}
-            return self._result_saved(**arrays_out, saved=SavedArrays({**kept, **own}, stated))
+            own = {name: scalars[name] for name in scalars if name in arguments}
+            run = {
+                n: np.array(v) if n in OVER_TIME and v is not None else v for n, v in stated.items()
+            }
+            return self._result_saved(**arrays_out, saved=SavedArrays({**kept, **own}, run))
         return self._result(**arrays_out)
 
     def named(self, results: Iterable[object]) -> Results:
@@ -300,10 +320,10 @@ class PrebuiltFunction:
         scalars = {n: m.value for n, m in self.arguments.items() if m.role == SCALAR}
         for name, value in arguments.items():
             if name in scalars:
-                scalars[name] = float(value)
+                scalars[name] = self._number(name, value)
             elif name in self.arguments:
                 if value is not None:
-                    arrays[name] = np.ascontiguousarray(value)
+                    arrays[name] = np.require(_array(self.where, name, value), None, ("C", "A"))
             elif name not in self._kernel.names:
                 raise KernelError(
                     f"{self.where} takes no {name!r}; it takes {', '.join(self.arguments)}"
@@ -320,6 +340,12 @@ class PrebuiltFunction:
             types = ", ".join(f"{name} is {kind}" for kind, name in kinds.items())
             raise KernelError(f"{self.where}: {types}; expected all float32 or all float64")
         return arrays, scalars, next(iter(kinds))
+
+    def _number(self, name: str, value: Given) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise KernelError(f"{self.where}: {name} is no number: {error}") from error
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[int, int]:
         """Dimensions by number, from the shapes of arguments. Raises KernelError."""
