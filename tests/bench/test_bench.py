@@ -385,7 +385,7 @@ def test_memory_figures_are_of_this_process():
         (("--mode", "sideways"), "none of forward, forward+backward"),
         (("--threads", "0"), "no number from 1"),
         (("--from", "nowhere.json"), "cannot be read"),
-        (("lsmt",), "did you mean lstm"),
+        (("lsmt",), "did you mean 'lstm'"),
     ],
 )
 def test_wrong_usage_is_told_before_anything_runs(words, message):
