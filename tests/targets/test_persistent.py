@@ -29,9 +29,8 @@ from cellgen.cells import (
     MinGRU,
     SLSTMHeads,
 )
-from cellgen.errors import ArgumentError, BuildError, DerivationError, DeviceError
+from cellgen.errors import ArgumentError, DerivationError, DeviceError
 from cellgen.pipeline import planned
-from cellgen.proof.machine.assembled import tool
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, EMULATED, choices
@@ -387,41 +386,28 @@ def test_a_wait_that_does_not_end_is_an_error() -> None:
 # --- machine code --------------------------------------------------------------------------------
 
 
-def machine_code(folder: Path) -> str:
-    """Compile an LSTM for sm_90 to ``lstm.cubin`` of a folder; what the assembler says of it."""
-    kernel, found = emulated(LSTM), nvcc.compiler()
-    for name, text in kernel.sources.files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    flags = [f for f in found.command if f not in ("-shared", "-arch=sm_80")]
-    command = [*flags, "-arch=sm_90", "-cubin", "-Xptxas", "-v", "lstm.cu", "-Iinclude", "-I."]
-    command += ["-o", "lstm.cubin"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return done.stderr
-
-
 @pytest.mark.slow
 @with_nvcc
-def test_nothing_spills(tmp_path: Path) -> None:
+def test_no_fence_stands_in_the_loop_and_nothing_spills(tmp_path: Path) -> None:
+    """A fence would wait for every store of the block under way; a block has 512 threads."""
+    kernel, found = emulated(LSTM), nvcc.compiler()
+    for name, text in kernel.sources.files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    flags = [f for f in found.command if f not in ("-shared", "-arch=sm_80")]
+    command = [*flags, "-arch=sm_90", "-cubin", "-Xptxas", "-v", "lstm.cu", "-Iinclude", "-I."]
+    done = subprocess.run(
+        [*command, "-o", "lstm.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     reports = re.findall(
         r"entry function '\S*persistent\S*'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
-        machine_code(tmp_path),
+        done.stderr,
         re.DOTALL,
     )
     assert len(reports) == 8  # two passes of two element types, over the device and in clusters
     assert {int(spills) for spills, _ in reports} == {0}
     assert max(int(registers) for _, registers in reports) <= 128
-
-
-@pytest.mark.slow
-@with_nvcc
-def test_no_fence_stands_in_the_loop(tmp_path: Path) -> None:
-    """A fence would wait for every store of the block under way; a block has 512 threads."""
-    try:
-        dump = tool("cuobjdump")
-    except BuildError as missing:
-        pytest.skip(str(missing))
-    machine_code(tmp_path)
+    dump = str(Path(found.command[0]).parent / "cuobjdump")
     listing = subprocess.run(
         [dump, "-sass", "lstm.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
     ).stdout
