@@ -37,7 +37,7 @@ from cellgen.schedule.device.panels import panel_faults
 from cellgen.schedule.device.persistent import Channel, Persistent
 from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
-from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, WeightGradients
+from cellgen.schedule.device.stages import DeviceProduct, WeightGradients
 from cellgen.schedule.device.tiers import Tier, TierKind, TierLoop
 from cellgen.schedule.device.verify_held import held_faults
 from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
@@ -313,10 +313,6 @@ def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
                         f"{_name(held.product)} waits for {channel.value}, "
                         "which no stage before it publishes",
                     )
-            told, needed = [c.value for c in held.channels], list(_operands(plan, held.product))
-            if held.channels and told != needed:
-                names = [", ".join(str(value) for value in values) for values in (told, needed)]
-                raise _fault(plan, f"{_name(held.product)} receives {names[0]}, not {names[1]}")
             read = Add(*(channel.units for channel in held.channels))
             if expand(read - held.product.inner) != 0:
                 raise _fault(
@@ -330,28 +326,6 @@ def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
                 f"{channel.value} is published {published.count(channel)} times "
                 "in a step, not once",
             )
-
-
-def _operands(plan: DeviceTimePlan, product: DeviceProduct) -> Iterator[Value]:
-    """The values that lie in a product's operands, side by side."""
-    after = {link.previous: link.next for link in plan.options.programs.links}
-    formed: dict[tuple[Buffer, Expr], tuple[View, Value]] = {}
-    for stage in plan.steps:
-        own: list[tuple[View, Value]] = []
-        if isinstance(stage, DeviceProduct):
-            own = [(view, view.buffer.value) for view in stage.targets]
-        elif isinstance(stage, DeviceLoop):
-            own = [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
-        formed |= {(view.buffer, expand(view.start[-1])): (view, value) for view, value in own}
-    for view in (term.operand for term, _ in product.terms):
-        if view.buffer.value in after:
-            yield after[view.buffer.value]
-            continue
-        at, end = expand(view.start[-1]), expand(view.start[-1] + view.shape[-1])
-        while at != end and (view.buffer, at) in formed:
-            part, value = formed[view.buffer, at]
-            yield value
-            at = expand(at + part.shape[-1])
 
 
 def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> None:
