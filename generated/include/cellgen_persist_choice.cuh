@@ -8,8 +8,7 @@
  *     of float           (bytes of weights) / 56 in the place of the last terms: fused multiply-adds
  * with the weights that a block has, and groups that share blocks take turns. Launch by launch it is
  *     launches * 2000 + (bytes of weights) / 4000 + rows * products / 200000 (30000 of float)
- * and since nobody has timed these kernels, they are taken where they are 1.3 times as fast by the model,
- * and only where CELLGEN_PERSISTENT is 1 or the call asks for them.
+ * and since nobody has timed these kernels, they are taken where they are 1.3 times as fast by the model.
  * A level is a product of what other blocks have formed in the step or the one before it.
  *
  * All blocks that wait for each other have to be there at once: the device is asked how many fit, and
@@ -168,8 +167,7 @@ inline bool cellgen_choose_together(
 {
     const bool asked = tier == CELLGEN_TIER_DEVICE || tier == CELLGEN_TIER_CLUSTER;
     const char *const wanted = getenv("CELLGEN_PERSISTENT");
-    const bool is_choice = wanted && *wanted == '1'; /* nobody has run these kernels on a device */
-    if (!asked && (tier != CELLGEN_TIER_CHOOSE || !is_choice)) return false;
+    if (!asked && (tier != CELLGEN_TIER_CHOOSE || (wanted && *wanted == '0'))) return false;
     if (layer.steps < (asked ? 1 : CELLGEN_FEWEST_STEPS) || layer.rows == 0 || layer.heads == 0
         || layer.octets == 0)
         return false;
