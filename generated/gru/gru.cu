@@ -817,7 +817,6 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
             + cellgen_in_lines(cellgen_weight_bytes<store>(3, nH, blocks, nH));
     };
     const auto held = [=](int blocks, int threads, int buffers) {
-        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
         return weights(blocks) + cellgen_layer_bytes<store>(3, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
@@ -1356,7 +1355,6 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
             + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH));
     };
     const auto held = [=](int blocks, int threads, int buffers) {
-        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
         return weights(blocks) + cellgen_layer_bytes<store>(1, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128

@@ -40,13 +40,6 @@ inline __host__ __device__ int cellgen_octets_each(int64_t units, int blocks)
     return (cellgen_octets(units) + blocks - 1) / blocks;
 }
 
-/* Whether every block has octets of a width. In a cluster all must: one that publishes nothing would not
- * hold back the others, which could be steps ahead of it. */
-inline __host__ __device__ bool cellgen_all_have(int64_t units, int blocks)
-{
-    return (blocks - 1) * cellgen_octets_each(units, blocks) < cellgen_octets(units);
-}
-
 /* Factors of an operand, in whole blocks of products. */
 inline __host__ __device__ int cellgen_factors(int64_t units)
 {
@@ -224,7 +217,7 @@ template <typename E, bool in_cluster> struct cellgen_layer {
             ++from.received;
             return;
         }
-        enum { at_once = 4 };
+        enum { at_once = 8 };
         const int pieces = from.octets * staged::of_octet, warps = (int)blockDim.x / 32;
         const uint4 *const base = (const uint4 *)(const void *)place(from, step, group);
         const int apart = from.factors * (int)sizeof(E) / 16;

@@ -26,7 +26,6 @@ enum { CELLGEN_TIER_DEVICE = 4, CELLGEN_TIER_CLUSTER = 5 };
 #define CELLGEN_IF_STAYS(count) (how & CELLGEN_STAYS ? (int64_t)(count) : 0)
 
 #define CELLGEN_NS_NEVER 1e300
-#define CELLGEN_TOO_MANY_BYTES ((int64_t)1 << 62)
 #define CELLGEN_STAYING_GAINS 1.3
 #define CELLGEN_NS_DEVICE_EXCHANGE 1030.0
 #define CELLGEN_NS_CLUSTER_EXCHANGE 180.0
@@ -139,7 +138,7 @@ inline double cellgen_best_together(
         cellgen_together how = {};
         how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads;
         how.threads = each * CELLGEN_OCTET_THREADS;
-        if (in_cluster) {
+        if (in_cluster) { /* blocks without octets take part in what the cluster does */
             int size = 2;
             while (size < how.blocks) size *= 2;
             how.blocks = how.cluster = size;

@@ -912,7 +912,6 @@ static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
             + cellgen_in_lines(cellgen_weight_bytes<store>(4, nH, blocks, nH));
     };
     const auto held = [=](int blocks, int threads, int buffers) {
-        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
         return weights(blocks) + cellgen_layer_bytes<store>(4, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
     };
@@ -1549,7 +1548,6 @@ static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
             + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH));
     };
     const auto held = [=](int blocks, int threads, int buffers) {
-        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
         return weights(blocks) + cellgen_layer_bytes<store>(1, threads)
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
             + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
