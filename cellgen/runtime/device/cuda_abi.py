@@ -105,8 +105,6 @@ void cellgen_emulation_stream(void *stream, int device);
 void cellgen_emulation_fail(const char *call, int error);
 void cellgen_emulation_dry(int dry);
 int64_t cellgen_emulation_told(double *figures, int64_t most);
-int64_t cellgen_emulation_told_together(double *figures, int64_t most);
-void cellgen_emulation_room(int at_once, int clusters);
 int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""

@@ -88,9 +88,8 @@ class CudaFunction:
 
         ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
         ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
-        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"device"`` and ``"cluster"``
-        in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
-        models of ``cellgen_cuda_tiers.cuh`` and ``cellgen_persist_choice.cuh`` choose.
+        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"auto"`` as the cost model
+        of ``cellgen_cuda_tiers.cuh`` chooses.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that

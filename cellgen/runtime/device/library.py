@@ -65,10 +65,8 @@ class DeviceLibrary:
             return "cuBLAS cannot be opened"
         if code == DOES_NOT_FIT:
             return (
-                "the tier does not run this cell at this shape on this device: its weights do not "
-                "fit a block's shared memory, or the memory of a head its registers, or not all "
-                "blocks run at once, or the cell has no such kernel (`cellgen explain CELL "
-                "--target cuda`); use tier='auto' or 'steps'"
+                "the recurrent weights do not fit a block's shared memory, or the memory of a "
+                "head its registers; use tier='steps'"
             )
         if code >= CUBLAS_STATUS:
             return f"cuBLAS status {code - CUBLAS_STATUS}"

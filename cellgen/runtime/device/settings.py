@@ -26,7 +26,7 @@ from cellgen.runtime.options import (
     device_members,
 )
 
-TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3, "device": 4, "cluster": 5}
+TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
 TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 """Options over time that are arrays."""
 
@@ -63,7 +63,7 @@ def take_options(
     if save:
         options = outputs.when_saving(stated)
     tables = {f"option {n}": chosen[n] for n in TABLES if chosen[n] is not None}
-    if tables and tier not in ("auto", "steps"):
+    if tables and tier in ("whole", "fragments"):
         raise ArgumentError(
             f"{where}: tier is {tier!r}, and all steps run in one launch only where every step "
             f"is valid; leave out lengths, mask and reset, or use tier='steps'"

@@ -36,7 +36,6 @@ class NeededWhen(Enum):
     ALWAYS = "always"
     GUARDED = "some steps may be masked"
     MOVED = "an array of the caller does not lie row after row"
-    TOGETHER = "blocks are on the device together"
 
 
 @dataclass(frozen=True)

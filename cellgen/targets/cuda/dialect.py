@@ -57,12 +57,7 @@ class DeviceDialect:
 CUDA = DeviceDialect(
     name="cuda",
     suffix=".cu",
-    headers=(
-        "cellgen_cuda.cuh",
-        "cellgen_cuda_options.cuh",
-        "cellgen_cuda_held.cuh",
-        "cellgen_persist_choice.cuh",
-    ),
+    headers=("cellgen_cuda.cuh", "cellgen_cuda_options.cuh", "cellgen_cuda_held.cuh"),
     header_of_type="cellgen_cuda_real.cuh",
     kernel="__global__ void",
     barrier="__syncthreads();",
