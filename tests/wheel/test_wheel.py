@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -19,8 +20,13 @@ from cellgen import api
 from cellgen.cells import Elman
 from cellgen.cli.main import app
 from cellgen.errors import BuildError, UsageError
+from cellgen.runtime import abi
+from cellgen.runtime.host import threads
+from cellgen.runtime.options import BF16, FULL, INT8
+from cellgen.runtime.paths import include_folder
 from cellgen.wheel import levels, make, objects, pack
 from cellgen.wheel.pack import Naming
+from cellgen.wheel.packed import kernels
 from tests.wheel import bits
 from tests.wheel.conftest import OWN, PACKAGE
 
@@ -249,6 +255,20 @@ def test_other_systems_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_levels_are_numbered_as_the_probe_counts() -> None:
     for machine, every in levels.MACHINES.items():
         assert [level.number for level in every] == list(range(1, len(every) + 1)), machine
+
+
+def test_numbers_that_a_wheel_states_for_itself_are_those_of_their_one_place() -> None:
+    """A wheel stands without cellgen; its modules say again what descriptor and runtime say."""
+    header = (include_folder() / "cellgen_descriptor.h").read_text(encoding="utf-8")
+    flags = dict(re.findall(r"CELLGEN_VALUE_(\w+) = (\d+)", header))
+    stated = {name: str(getattr(kernels, name)) for name in ("OPTIONAL", "SAVED", "WRITTEN")}
+    assert stated == {name: flags[name] for name in stated}
+    roles = [abi.ROLES.index(name) for name in ("scalar", "upstream", "gradient")]
+    assert roles == [kernels.SCALAR, kernels.UPSTREAM, kernels.GRADIENT]
+    assert kernels.PRODUCTS == (FULL, BF16, INT8)
+    assert kernels.MOST_THREADS == threads.MAX_THREADS
+    assert kernels.ALIGNMENT == abi.WORKSPACE_ALIGNMENT
+    assert set(kernels.ERRORS) < set(abi.ERROR_CODES)
 
 
 # --- every cell, other machines ------------------------------------------------------------------
