@@ -16,7 +16,15 @@ from cellgen.frameworks.layout import TensorLayout
 from cellgen.jax.errors import ArrayError
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.call.faults import shape_text
-from cellgen.runtime.initial import Draw, Numbers, Shape, Uniform, input_axes, rule_of
+from cellgen.runtime.initial import (
+    Draw,
+    Numbers,
+    Shape,
+    Uniform,
+    input_axes,
+    must_be_given,
+    rule_of,
+)
 
 
 def initial_arrays(
@@ -41,11 +49,7 @@ def initial_arrays(
             continue
         rule = rule_of(layout.cell, item, inputs, fixed)
         if rule is None:
-            raise ArrayError(
-                f"{where}: {item.name} {shape_text(item)} does not learn (it is declared with "
-                f"gradient=False), so that its numbers must be given; pass "
-                f"initial={{{item.name!r}: an array {shape}}}"
-            )
+            raise ArrayError(must_be_given(where, item, f"an array {shape}"))
         made[item.name] = drawn(rule.of(shape), own, shape, dtype)
     return made
 

@@ -25,6 +25,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from cellgen.runtime.abi import Argument, Function, axis_terms
+from cellgen.runtime.call.faults import shape_text
 from cellgen.runtime.results import Array
 
 Shape: TypeAlias = tuple[int, ...]
@@ -191,6 +192,15 @@ def rule_of(
     gates = columns[0][0] if len(columns) == 1 and columns[0][1] else 1
     squares = len(columns) == 1 and rows == ((1, columns[0][1]),)
     return Orthogonal(gates) if squares and item.shape[-2] not in inputs else Glorot(gates)
+
+
+def must_be_given(where: str, item: Argument, numbers: str) -> str:
+    """What every door says of a parameter without a rule; ``numbers``: what it takes for them."""
+    return (
+        f"{where}: {item.name} {shape_text(item)} does not learn (it is declared with "
+        f"gradient=False), so that its numbers must be given; pass "
+        f"initial={{{item.name!r}: {numbers}}}"
+    )
 
 
 def _means(start: str, name: str) -> bool:

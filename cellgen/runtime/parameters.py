@@ -15,7 +15,7 @@ from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Argument, Function, Interface
 from cellgen.runtime.call.arguments import lengths
 from cellgen.runtime.call.faults import dims_of, shape_text
-from cellgen.runtime.initial import Shape, drawn, fixed_of, input_axes, rule_of
+from cellgen.runtime.initial import Shape, drawn, fixed_of, input_axes, must_be_given, rule_of
 from cellgen.runtime.results import Array
 
 Given: TypeAlias = Array | Callable[[np.random.Generator, Shape], Array]
@@ -68,11 +68,7 @@ def initial_of(
             continue
         rule = rule_of(interface.name, item, inputs, fixed)
         if rule is None:
-            raise ArgumentError(
-                f"{where}: {item.name} {shape_text(item)} does not learn (it is declared with "
-                f"gradient=False), so that its numbers must be given; pass "
-                f"initial={{{item.name!r}: an array {shape}}}"
-            )
+            raise ArgumentError(must_be_given(where, item, f"an array {shape}"))
         made[item.name] = drawn(rule.of(shape), shape, rng).astype(element)
     starts = {item.name: np.full(lengths(item, dims), item.initial, element) for item in states}
     return made | starts

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from cellgen import accept
 from cellgen.runtime.abi import Argument
-from cellgen.runtime.call.faults import shape_text
-from cellgen.runtime.initial import Draw, Numbers, Uniform, input_axes
+from cellgen.runtime.initial import Draw, Numbers, Uniform, input_axes, must_be_given
 from cellgen.runtime.initial import rule_of as shared_rule
 from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.roles import Roles
@@ -64,11 +63,8 @@ def rule_of(roles: Roles, item: Argument) -> Rule:
     """The rule by which a parameter starts. Raises KindError for one that does not learn."""
     rule = shared_rule(roles.cell, item, input_axes((roles.input, *roles.given)), roles.fixed)
     if rule is None:
-        raise KindError(
-            f"module({roles.cell}): {item.name} {shape_text(item)} does not learn (it is declared "
-            f"with gradient=False), so that its numbers must be given; pass initial={{"
-            f"{item.name!r}: ...}}, a tensor or a function that fills one in place"
-        )
+        numbers = "a tensor, or a function that fills one in place"
+        raise KindError(must_be_given(f"module({roles.cell})", item, numbers))
     return lambda tensor: fill(tensor, rule.of(tuple(tensor.shape)))
 
 

@@ -277,7 +277,7 @@ def test_what_does_not_learn_is_given() -> None:
         w, m = cellgen.Weight(cellgen.I, cellgen.H), cellgen.Weight(cellgen.H, gradient=False)
         h = cellgen.tanh(x @ w + m * h_prev)
 
-    said = r"module\(masked\): m \(H\) does not learn .*; pass initial={'m': ...}, a tensor or a fu"
+    said = r"module\(masked\): m \(H\) does not learn .*; pass initial={'m': a tensor, or a fu"
     with pytest.raises(TypeError, match=said):
         cellgen.torch.module(Masked, 3, 4)
     numbers = torch.tensor([1.0, 0.0, 1.0, 0.5])
