@@ -6,7 +6,7 @@ Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import stop_all
 from cellgen.runtime.folders import TextDigest
+from cellgen.runtime.waiting import as_completed
 from cellgen.targets import Source
 
 Progress = Callable[[str, str], None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -19,6 +19,7 @@ from cellgen.language.cell import Cell, definition_of
 from cellgen.proof import check as proof
 from cellgen.proof.check.report import Report
 from cellgen.runtime.progress import turn_off
+from cellgen.runtime.waiting import as_completed
 
 Found: TypeAlias = Report | Failure
 Done: TypeAlias = Callable[[str, str], None]

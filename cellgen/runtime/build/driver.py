@@ -22,6 +22,7 @@ from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.progress import progress
 from cellgen.runtime.system import after_fork_in_child
+from cellgen.runtime.waiting import result_of
 
 PRECISIONS = {"f32": "32", "f64": "64"}
 
@@ -40,7 +41,7 @@ def compiled(files: SourceFiles, found: CompilerInfo) -> Path:
     ahead = _ahead.get(entry)
     if ahead is not None:
         with progress(f"compiling {DRIVER}", began=began):
-            path = ahead.result()
+            path = result_of(ahead)
         if path is not None:
             return path
     return cache.made(entry, files.files, lambda place: _compile(place, entry, found))[0]
