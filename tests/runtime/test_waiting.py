@@ -12,7 +12,11 @@ import pytest
 from cellgen.runtime.waiting import as_completed, result_of
 
 
-@pytest.mark.parametrize("waits", [lambda f: list(as_completed([f])), result_of], ids=str)
+@pytest.mark.parametrize(
+    "waits",
+    [lambda future: list(as_completed([future])), result_of],
+    ids=["as_completed", "result_of"],
+)
 def test_an_interrupt_that_wakes_nobody_ends_a_wait(
     waits: Callable[[Future[int]], object],
 ) -> None:
