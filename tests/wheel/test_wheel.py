@@ -27,6 +27,7 @@ from cellgen.runtime.paths import include_folder
 from cellgen.wheel import levels, make, objects, pack
 from cellgen.wheel.pack import Naming
 from cellgen.wheel.packed import kernels
+from cellgen.wheel.packed.loader import Objects
 from tests.wheel import bits
 from tests.wheel.conftest import OWN, PACKAGE
 
@@ -164,6 +165,9 @@ def test_steps_of_no_rows_and_no_steps_are_computed(package: ModuleType) -> None
         assert package.elman.sequence_forward(**given).h.shape == (*shapes["x"][:2], 5)
 
 
+READ = ("abi", "cells", "options", "machines", "probes", "sha256")
+
+
 def test_a_damaged_object_and_one_of_another_abi_are_refused(unpacked: Path) -> None:
     (folder,) = unpacked.glob(f"{PACKAGE}/x86_64-v3")
     (file,) = folder.iterdir()
@@ -182,6 +186,16 @@ def test_a_damaged_object_and_one_of_another_abi_are_refused(unpacked: Path) -> 
         assert said in _alone(unpacked).stderr
     manifest.write_text("{")
     assert "is incomplete" in _alone(unpacked).stderr
+    (machine,) = facts["machines"]
+    for wrong in (
+        *({n: v for n, v in facts.items() if n != key} for key in facts if key in READ),
+        *({**facts, key: None} for key in READ),
+        {**facts, "machines": {machine: []}},
+        {**facts, "machines": {machine: [{"level": "v2"}]}},
+    ):
+        manifest.write_text(json.dumps(wrong))
+        with pytest.raises(ImportError, match="is incomplete"):
+            Objects(manifest.parent)
 
 
 def test_equal_input_gives_equal_bytes(wheel: Path, tmp_path: Path) -> None:

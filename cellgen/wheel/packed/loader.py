@@ -78,6 +78,10 @@ class CellRecord(Structure):
     )
 
 
+INCOMPLETE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What a manifest that is missing, cut or of other keys ends in."""
+
+
 class Objects:
     """The kernels of a package, at the highest level that the processor has, or a named one."""
 
@@ -85,17 +89,16 @@ class Objects:
         self._folder = folder
         try:
             self._manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-            self.abi: int = self._manifest["abi"]
-            self.cells: dict[str, str] = self._manifest["cells"]
-            self.options: list[str] = self._manifest["options"]
-            variants: dict[str, list[dict[str, str]]] = self._manifest["machines"]
-        except (OSError, ValueError, KeyError) as error:
+            self.abi = int(self._manifest["abi"])
+            self.cells: dict[str, str] = dict(self._manifest["cells"])
+            self.options: list[str] = list(self._manifest["options"])
+            self._variants = self._of_machine(self._manifest["machines"])
+            chosen = self._chosen()
+            self.level = chosen["level"]
+            """The level that is loaded: v2, v3, v4 or amx; base on arm64."""
+            self._shared = self._load(chosen["file"])
+        except INCOMPLETE as error:
             raise ImportError(f"{folder} is incomplete ({error!r}); install it again") from error
-        self._variants = self._of_machine(variants)
-        chosen = self._chosen()
-        self.level = chosen["level"]
-        """The level that is loaded: v2, v3, v4 or amx; base on arm64."""
-        self._shared = self._load(chosen["file"])
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -114,10 +117,10 @@ class Objects:
             raise ImportError(
                 f"{self._folder}: {name} is of ABI {cell.abi}, expected {self.abi}; install again"
             )
-        if cell.digest.decode() != self.cells[name]:
+        if cell.digest.decode() != self.cells.get(name):
             raise ImportError(
                 f"{self._folder}: {name} has the equations {cell.digest.decode()}, expected "
-                f"{self.cells[name]}; install again"
+                f"{self.cells.get(name)}; install again"
             )
         return cell
 
