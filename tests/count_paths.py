@@ -228,7 +228,7 @@ def lines_of(target: str) -> list[str]:
 
 def lowerings() -> list[str]:
     """Modules that lower a schedule, or programs over time, for a target."""
-    names = ("lower", "lower_for_device", "stream")
+    names = ("lower", "lower_for_device")
     return [
         f"{path.relative_to(ROOT)} {node.name}"
         for path in sorted(PACKAGE.rglob("*.py"))

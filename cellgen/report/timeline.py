@@ -21,6 +21,7 @@ from cellgen.schedule.lower.plan import (
     LoopPlan,
     OutersPlan,
     PartPlan,
+    ProductPlan,
     RoutinePlan,
     StagePlan,
     StripPlan,
@@ -157,6 +158,8 @@ def _stage(stage: StagePlan) -> TimelineStage:
         return TimelineStage("equations", (), _formed(stage.loops), tuple(notes))
     if isinstance(stage, RoutinePlan):
         return TimelineStage("routine", (str(stage.routine.statement),), (), tuple(notes))
+    if isinstance(stage, ProductPlan):
+        return TimelineStage("product", (str(stage.product.statement),), (), tuple(notes))
     names = tuple(outer.text for outer in stage.outers)
     return TimelineStage("weight gradients", names, (), tuple(notes))
 

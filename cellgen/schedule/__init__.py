@@ -6,7 +6,7 @@ What decides what, in this order:
   the tiles of products; ``walks``: how a loop goes through its arrays;
 - ``buffers``: which values have memory of their own, and which are views of another's;
 - ``over_time``: what runs at each step, forward and in reverse, what waits for many steps, and how
-  many steps of each value are kept; ``streamed``: the same for targets with a loop of their own;
+  many steps of each value are kept;
 - ``on_request`` and ``operands``: what a caller may leave out, or give in another type;
 - ``lower``: every choice that is left, with the place of each array at every step; ``device``: the
   same for what launches kernels.

@@ -73,7 +73,11 @@ class Part:
 
 @dataclass(frozen=True)
 class SequenceSchedule(ShownInNotebooks):
-    """The time loop of a cell, forward and backward."""
+    """The time loop of a cell, forward and backward.
+
+    ``by_step``: products stand alone, and what is deferred follows in each step; else products of
+    a level are groups, and it follows over the rows of many steps.
+    """
 
     programs: SequencePrograms
     digest: str
@@ -82,6 +86,7 @@ class SequenceSchedule(ShownInNotebooks):
     deferred: Part
     prologue: PlannedFunction | None
     epilogue: PlannedFunction | None
+    by_step: bool = False
 
     def __str__(self) -> str:
         saved = ", ".join(f"{v} {format_shape(v.shape)}" for v in self.programs.saved)
@@ -255,8 +260,8 @@ def _whole_rows(stage: GroupedStage) -> set[Value]:
     return values
 
 
-def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
-    """Plan the time loop of a cell.
+def schedule_sequence(programs: SequencePrograms, *, by_step: bool = False) -> SequenceSchedule:
+    """Plan the time loop of a cell; ``by_step`` as ``SequenceSchedule`` says.
 
     Raises:
         DerivationError: with code ``schedule.sequence``, for what is not planned over time yet.
@@ -270,11 +275,12 @@ def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
     return SequenceSchedule(
         programs,
         digest(programs.all),
-        _part(programs.forward, programs),
-        _part(programs.reverse, programs),
-        _part(programs.deferred, programs),
+        _part(programs.forward, programs, by_step=by_step),
+        _part(programs.reverse, programs, by_step=by_step),
+        _part(programs.deferred, programs, by_step=by_step),
         _once(programs.prologue, programs),
         _once(programs.epilogue, programs),
+        by_step,
     )
 
 
@@ -302,10 +308,12 @@ def read_by(stage: GroupedStage) -> set[Value]:
     return {view.buffer.value for view in views_read(stage)}
 
 
-def _part(program: Program, programs: SequencePrograms) -> Part:
+def _part(program: Program, programs: SequencePrograms, *, by_step: bool) -> Part:
     function = plan_function(program, program.arguments, programs.definition.dims)
     function.verify()
     storage = {buffer: _storage(buffer, program, programs) for buffer in function.buffers}
+    if by_step:
+        return Part(function, function.stages, storage)
     stages = group_products(function, one_by_one=program is programs.deferred)
     for stage in stages:
         _require_rows(stage, program)

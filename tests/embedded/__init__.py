@@ -174,7 +174,7 @@ class Export:
 
     def _of_start(self, arguments: Arrays) -> list[object]:
         prologue = self.layout.cell.prologue
-        read = prologue.program.arguments if prologue else ()
+        read = prologue.arguments if prologue else ()
         return self._scalars([v for v in self.layout.cell.arguments if v in read], arguments)
 
     def _scalars(self, values, arguments: Arrays) -> list[object]:

@@ -92,7 +92,7 @@ def main_of(export: Export, given: Case) -> str:
         if value.role is Role.SCALAR:
             lines.append(bits(f"given_{own}", np.asarray(float(scalars[own]))))
             arguments.append(f"*(const float *)given_{own}")
-            if prologue and value in prologue.program.arguments:
+            if prologue and value in prologue.arguments:
                 start.append(arguments[-1])
         else:
             lines.append(bits(f"given_{own}", named[own]))

@@ -10,16 +10,30 @@ from cellgen import Cell
 from cellgen.cells import GRU, LRU, LSTM, MLSTM, GRUBlockCell, GRUResetBefore
 from cellgen.errors import DerivationError
 from cellgen.pipeline import planned
+from cellgen.program.learning import running, training
 from cellgen.schedule.lower import TimePlan, lower
+from cellgen.schedule.lower.flow import reaches
 from cellgen.schedule.lower.plan import How, Place, StagePlan, StripPlan
 from cellgen.schedule.lower.strips import with_strips
 from cellgen.schedule.lower.verify import verify
+from cellgen.schedule.over_time import schedule_sequence
+from cellgen.targets.interface import sequence_signatures
 
 
 def plans(cell: type[Cell]) -> tuple[TimePlan, ...]:
     found = planned(cell)
     assert found.sequence is not None
     return lower(found.sequence, found.over_time)
+
+
+def plans_by_step(cell: type[Cell]) -> tuple[TimePlan, ...]:
+    """What runs a cell step by step, and what trains it so."""
+    found = planned(cell)
+    assert found.sequence is not None
+    programs = found.sequence.programs
+    run, train = (schedule_sequence(form(programs), by_step=True) for form in (running, training))
+    forward, _ = lower(run, sequence_signatures(run))
+    return (forward, *lower(train, sequence_signatures(train)))
 
 
 def with_stages(plan: TimePlan, number: int, stages: tuple[StagePlan, ...]) -> TimePlan:
@@ -67,11 +81,34 @@ def test_any_stage_that_is_left_out_is_found(cell: type[Cell]) -> None:
     """What it alone writes was in no place before: no array of the workspace, no result."""
     for lowered in plans(cell):
         for plan in dict.fromkeys((lowered, with_strips(lowered))):
-            for number, part in enumerate(plan.parts):
-                meeting = tuple(replace(stage, barrier=True) for stage in part.stages)
-                for at in range(len(meeting)):
-                    stages = (*meeting[:at], *meeting[at + 1 :])
-                    assert "written" in fault(with_stages(plan, number, stages))
+            _find_every_stage_left_out(plan)
+    for plan in plans_by_step(cell):
+        _find_every_stage_left_out(plan)
+
+
+def alone(stages: tuple[StagePlan, ...], at: int) -> bool:
+    """Whether a stage writes what no other does: products by themselves add up in one array."""
+    written = [{use.buffer for use in reaches(stage) if use.writes} for stage in stages]
+    return bool(written[at] - set().union(*written[:at], *written[at + 1 :]))
+
+
+def _find_every_stage_left_out(plan: TimePlan) -> None:
+    for number, part in enumerate(plan.parts):
+        meeting = tuple(replace(stage, barrier=True) for stage in part.stages)
+        for at in range(len(meeting)):
+            if plan.by_step and not alone(part.stages, at):
+                continue
+            stages = (*meeting[:at], *meeting[at + 1 :])
+            assert "written" in fault(with_stages(plan, number, stages))
+
+
+def test_by_step_the_parts_of_a_step_follow_each_other() -> None:
+    """What one step keeps for what is deferred has one row, which the next one writes over."""
+    *_, backward = plans_by_step(GRU)
+    assert [part.name for part in backward.parts] == ["reverse", "deferred"]
+    assert not any(stage.barrier for part in backward.parts for stage in part.stages)
+    turned = replace(backward, parts=backward.parts[::-1])
+    assert "before it is written" in fault(turned)
 
 
 def elsewhere(plan: TimePlan, number: int, places: dict[Place, Place]) -> TimePlan:

@@ -85,7 +85,7 @@ class CallerArrays:
         series = [self._strided(item) for item in timed]
         after = {link.next for link in programs.links}
         for value in programs.saved if self.is_backward else ():
-            across = self.is_saved_across(value)
+            across = not self.schedule.by_step and self.is_saved_across(value)
             if value in after or across:
                 width = row_length(value)
                 series.append(Series(str(value.name), width, strided=False, across=across))
@@ -99,9 +99,13 @@ class CallerArrays:
         repeated = self.is_repeated(item.name)
         staged = (item.name in inputs or repeated) and self._steps_read(item.name)
         across = self.is_backward and item.name in self._read_across()
+        width = row_length(self.values[c_name(item.name)])
+        if self.schedule.by_step:
+            output = item.name in outputs and not self.is_backward
+            return Series(item.name, width, strided=False, output=output)
         return Series(
             item.name,
-            row_length(self.values[c_name(item.name)]),
+            width,
             output=item.name in outputs and not self.is_backward,
             repeats_when_masked=item.name in outputs - after and not self.is_backward,
             repeated=repeated and (staged or across),

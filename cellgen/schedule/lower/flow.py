@@ -28,13 +28,14 @@ from cellgen.schedule.lower.plan import (
     OutersPlan,
     PartPlan,
     Place,
+    ProductPlan,
     RoutinePlan,
     StagePlan,
     State,
     StripPlan,
     TimePlan,
 )
-from cellgen.schedule.schedule import Access, Buffer, BufferKind, Loop, View
+from cellgen.schedule.schedule import Access, Buffer, BufferKind, Loop, View, reads
 
 STEPS = 3
 """Of the sequence that is followed: a first, a middle and a last one."""
@@ -61,9 +62,10 @@ def reaches(stage: StagePlan) -> Iterator[BufferUse]:
         yield from (BufferUse(o.buffer, False, False) for o in (*stage.lefts, *stage.rights))
         yield from (BufferUse(outer.target, True, False) for outer in stage.outers)
         return
-    if isinstance(stage, RoutinePlan):
-        yield from (BufferUse(view.buffer, False, False) for view in stage.routine.operands)
-        yield BufferUse(stage.routine.target.buffer, True, False)
+    if isinstance(stage, RoutinePlan | ProductPlan):
+        work = stage.routine if isinstance(stage, RoutinePlan) else stage.product
+        yield from (BufferUse(view.buffer, False, False) for view in reads(work))
+        yield BufferUse(work.target.buffer, True, False)
         return
     if isinstance(stage, GroupPlan):
         yield from (BufferUse(run.operand, False, False) for run in stage.runs)
@@ -156,7 +158,8 @@ class PlanFlow:
             in_place = self.by_previous[of].in_place
             yield ("gradient of a state", of, 0 if in_place else number % 2), (of, number)
         elif how in (How.SERIES, How.STAGED, How.SAVED, How.KEPT):
-            yield ("array", of, step), (place.buffer.name, step)
+            number = ALL if how is How.KEPT and self.plan.by_step else step
+            yield ("array", of, number), (place.buffer.name, step)
         elif how is not How.SCALAR:
             kind = "result" if how is How.MEMBER else "array"
             yield (kind, of, ALL), (place.buffer.name, step)
@@ -173,12 +176,22 @@ class PlanFlow:
 def faults_of(plan: TimePlan) -> Iterator[str]:
     """Say what is read where it is not, what is never written, and where a barrier is missing."""
     flow = PlanFlow(plan)
-    for part in plan.parts:
-        yield from _followed(flow, part)
+    for part, steps in _order(plan):
+        yield from _followed(flow, part, steps)
+    for part in () if plan.by_step else plan.parts:
         if part.can_split or part.name == "deferred":
             yield from _races(flow, part, _steps(part))
     yield from _sums(flow)
     yield from _unwritten_results(flow)
+
+
+def _order(plan: TimePlan) -> Iterator[tuple[PartPlan, list[int]]]:
+    """The parts in the order in which they run: one after another, or all of them in each step."""
+    if not plan.by_step:
+        yield from ((part, _steps(part)) for part in plan.parts)
+        return
+    for step in _steps(plan.parts[0]):
+        yield from ((part, [step]) for part in plan.parts)
 
 
 def _steps(part: PartPlan) -> list[int]:
@@ -187,9 +200,9 @@ def _steps(part: PartPlan) -> list[int]:
     return numbers[::-1] if part.name == "reverse" else numbers
 
 
-def _followed(flow: PlanFlow, part: PartPlan) -> Iterator[str]:
+def _followed(flow: PlanFlow, part: PartPlan, steps: list[int]) -> Iterator[str]:
     """Reads of what is not there, and writes over results."""
-    for step in _steps(part):
+    for step in steps:
         for reached in flow.followed(part, step):
             if reached.use.writes:
                 yield from _overwritten(flow, reached)
@@ -212,7 +225,8 @@ def _lacks(flow: PlanFlow, part: PartPlan, reached: Reached) -> str:
         return ""
     (kind, name, _), tag = reached.address, reached.tag
     tags = [(reached.address, tag)]
-    if part.name == "deferred" and (kind, name, ALL) not in flow.there:
+    in_chunks = part.name == "deferred" and not flow.plan.by_step
+    if in_chunks and (kind, name, ALL) not in flow.there:
         tags = [((kind, name, step), (tag[0], step)) for step in range(STEPS)]
     for at, belongs in tags:
         lies = flow.there.get(at)

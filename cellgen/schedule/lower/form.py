@@ -10,8 +10,9 @@ from cellgen.program.over_time import StateLink
 from cellgen.schedule.lower.function import FunctionOverTime
 from cellgen.schedule.lower.lengths import length, row_length
 from cellgen.schedule.lower.places import sums_of_groups
-from cellgen.schedule.lower.plan import RowArray, RowSum, State, StepsTotal, TimePlan, Total
+from cellgen.schedule.lower.plan import State, TimePlan
 from cellgen.schedule.lower.stages import form_part
+from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
 from cellgen.schedule.lower.touched import begins_with_product
 from cellgen.schedule.over_time import Storage, summed_over_rows
 from cellgen.schedule.schedule import Buffer
@@ -21,6 +22,7 @@ def form(function: FunctionOverTime) -> TimePlan:
     """Form the plan of a function."""
     schedule, programs, arrays = function.schedule, function.programs, function.arrays
     signature, backward = function.signature, function.is_backward
+    in_chunks = backward and not function.by_step
     storage = schedule.deferred.storage.values()
     epilogue = schedule.epilogue if backward else None
     once = [(f, b) for f in (schedule.prologue, epilogue) if f for b in f.buffers]
@@ -42,12 +44,13 @@ def form(function: FunctionOverTime) -> TimePlan:
         summed=arrays.summed(),
         packs_from=tuple(a.name for a in signature.struct_members if a.is_weight),
         kept=_kept(function) if backward else (),
-        constants=_constants(function) if backward else (),
+        constants=_constants(function) if in_chunks else (),
         totals=_totals(function) if backward else (),
-        sums=_sums(function) if backward else (),
+        sums=_sums(function) if in_chunks else (),
         steps_totals=_steps_totals(function) if backward else (),
         forward_arrays=_made(function),
         runs_again=backward and _runs_again(function),
+        by_step=function.by_step,
         prologue=schedule.prologue,
         epilogue=epilogue,
         once_places=tuple((b, of, inside) for b, (of, inside) in once_places.items()),
@@ -81,8 +84,8 @@ def _state(function: FunctionOverTime, link: StateLink) -> State:
         output=output,
         saved=saved and not backward,
         series=str(link.next.name) if output or (backward and saved) else "",
-        now=not backward or link.previous in programs.reverse.arguments,
-        across=backward and link.previous in programs.deferred.arguments,
+        now=not function.by_step and (not backward or link.previous in programs.reverse.arguments),
+        across=backward and not function.by_step and link.previous in programs.deferred.arguments,
         pair=pair,
         upstream=str(programs.upstream[link.next].name) if output else "",
         start=programs.definition.initial_of(link.previous),
@@ -93,7 +96,7 @@ def _totals(function: FunctionOverTime) -> tuple[Total, ...]:
     """Every sum over all steps."""
     part, contexts = function.schedule.deferred, function.programs.contexts
     totals = [
-        _total(function, buffer, begins_with_product(part, buffer))
+        _total(function, buffer, not function.by_step and begins_with_product(part, buffer))
         for buffer, place in part.storage.items()
         if place is Storage.TOTAL
     ]
@@ -104,7 +107,8 @@ def _totals(function: FunctionOverTime) -> tuple[Total, ...]:
 def _total(function: FunctionOverTime, buffer: Buffer, begun: bool) -> Total:
     batched = buffer.value.is_batched
     of, in_memory = function.place_of(buffer.value)
-    own = "" if in_memory or batched else f"own_{buffer.name}"
+    is_shared = not (in_memory or batched or function.by_step)
+    own = f"own_{buffer.name}" if is_shared else ""
     count = length(buffer.shape[1:] if batched else buffer.shape)
     return Total(buffer.name, of, in_memory, count, begun, batched, own)
 

@@ -45,6 +45,15 @@ class FunctionOverTime:
         stepped = self.part(self.part_names[0])
         return CallerArrays(self.schedule, self.signature, stepped, self.is_backward)
 
+    @property
+    def by_step(self) -> bool:
+        """Whether products stand alone and what is deferred follows in each step."""
+        return self.schedule.by_step
+
+    def in_chunks(self, name: str) -> bool:
+        """Whether a part runs over the rows of many steps."""
+        return name == "deferred" and not self.by_step
+
     def part(self, name: str) -> Part:
         """The part of a name."""
         part: Part = getattr(self.schedule, name)
@@ -53,7 +62,7 @@ class FunctionOverTime:
     def runs(self, name: str) -> tuple[tuple[GroupedStage, ...], ...]:
         """What each stage of a part's plan is made of: weight gradients over rows are one stage."""
         stages = self.part(name).stages
-        return products_together(stages) if name == "deferred" else tuple((s,) for s in stages)
+        return products_together(stages) if self.in_chunks(name) else tuple((s,) for s in stages)
 
     def place_of(self, value: Value) -> tuple[str, bool]:
         """Where a value that is the same at every step lies: a member's name, or memory's."""

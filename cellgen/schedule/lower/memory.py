@@ -42,7 +42,7 @@ def _arrays(function: FunctionOverTime, plan: TimePlan) -> Iterator[WorkspaceArr
     yield from _of_once(function, plan.epilogue)
     for state in plan.states:
         yield from _of_state(state)
-    for series in plan.series:
+    for series in () if function.by_step else plan.series:
         yield from _of_series(series)
     for total in plan.totals:
         if total.in_memory:
@@ -106,11 +106,12 @@ def _of_place(function: FunctionOverTime, part: PartPlan, place: Place) -> Itera
         width = row_length(place.buffer.value)
         yield WorkspaceArray(f"{place.buffer.name}_pair", Rows.TWO_BATCHES, width)
     elif place.how is How.KEPT:
-        yield WorkspaceArray(place.of, Rows.CHUNK, place.width)
+        rows = Rows.BATCH if function.by_step else Rows.CHUNK
+        yield WorkspaceArray(place.of, rows, place.width)
     elif place.how is How.SUMS:
         yield WorkspaceArray(place.of, Rows.GROUPS, place.width)
     elif place.how is How.MEMORY:
-        rows = Rows.CHUNK if part.name == "deferred" else Rows.BATCH
+        rows = Rows.CHUNK if function.in_chunks(part.name) else Rows.BATCH
         yield function.steady.get(place.of) or WorkspaceArray(place.of, rows, place.width)
     if place.other:
         yield WorkspaceArray(place.other, Rows.BATCH, place.width)

@@ -32,6 +32,10 @@ PASSES: tuple[Pass, ...] = (
 )
 """What follows ``form``. Each fills in fields that the others leave alone."""
 
+BY_STEP: tuple[Pass, ...] = (with_memory,)
+"""What follows where one thread goes from step to step: nothing is packed, fetched or waited for,
+and all that is left is wanted."""
+
 
 def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[TimePlan, TimePlan]:
     """Lower the two functions over time, forward and backward, and verify both.
@@ -48,7 +52,7 @@ def lower(schedule: SequenceSchedule, signatures: Sequence[Signature]) -> tuple[
 
 def _lowered(function: FunctionOverTime) -> TimePlan:
     plan = form(function)
-    for apply in PASSES:
+    for apply in BY_STEP if function.by_step else PASSES:
         plan = apply(function, plan)
     verify(plan)
     return plan

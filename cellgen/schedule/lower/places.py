@@ -44,6 +44,11 @@ class Places:
         """The part that is planned."""
         return self.function.part(self.name)
 
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the part runs over the rows of many steps."""
+        return self.function.in_chunks(self.name)
+
     @cached_property
     def links_of_next(self) -> dict[Value, StateLink]:
         """The states by their new values."""
@@ -58,7 +63,7 @@ class Places:
 
     def is_in_place(self, buffer: Buffer) -> bool:
         """Whether each row of many steps is written where it belongs."""
-        return self.name == "deferred" and buffer.name in self.function.arrays.written_in_place
+        return self.in_chunks and buffer.name in self.function.arrays.written_in_place
 
     def sum_of_group(self, buffer: Buffer) -> Place:
         """The place of a sum over rows: that of the group that the rows of a stage are of."""
@@ -94,14 +99,16 @@ class Places:
         """Whether rows over time lie at strides: the caller's, or those of a row block."""
         if self.part.storage[buffer] is not Storage.TIME:
             return False
-        if self.name == "deferred" and self.function.arrays.is_saved_across(buffer.value):
+        if self.in_chunks and self.function.arrays.is_saved_across(buffer.value):
             return True
         return self.function.arrays.has_strides(buffer.value)
 
     def _over_time(self, buffer: Buffer) -> How:
         """The array as this part finds it: for steps, or for rows of many steps."""
-        if self.name == "deferred":
+        if self.in_chunks:
             return How.ACROSS
+        if self.function.by_step:
+            return How.SERIES
         staged = buffer.kind is BufferKind.ARGUMENT and buffer.value.role is Role.INPUT
         staged = staged or self.function.arrays.is_repeated(str(buffer.value.name))
         return How.STAGED if staged else How.SERIES
@@ -116,7 +123,8 @@ class Places:
             own = f"forward_{name}"
             if value not in programs.saved:
                 return Place(buffer, How.MEMORY, own, width)
-            return Place(buffer, How.SAVED, name, width, other=own)
+            other = "" if self.function.by_step else own
+            return Place(buffer, How.SAVED, name, width, other=other)
         if value in programs.kept:
             return Place(buffer, How.KEPT, f"{name}_time", width)
         return Place(buffer, How.SAVED, name, width)
@@ -125,7 +133,7 @@ class Places:
         """What is in the same place at every step."""
         if storage is Storage.SCRATCH:
             return Place(buffer, How.MEMORY, f"{self.name}_{buffer.name}", width)
-        if self.name == "deferred" and storage is Storage.CONSTANT and buffer.value.is_batched:
+        if self.in_chunks and storage is Storage.CONSTANT and buffer.value.is_batched:
             return Place(buffer, How.MEMORY, f"rows_{buffer.name}", width)
         of, in_memory = self.function.place_of(buffer.value)
         return Place(buffer, How.MEMORY if in_memory else How.MEMBER, of, width)

@@ -16,7 +16,8 @@ from sympy import Expr
 from cellgen.language.value import Shape, format_axis, format_shape
 from cellgen.runtime.notebook import ShownInNotebooks
 from cellgen.schedule.groups import Group
-from cellgen.schedule.schedule import Buffer, Loop, PlannedFunction, Routine
+from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
+from cellgen.schedule.schedule import Buffer, Loop, PlannedFunction, Product, Routine
 
 
 class Rows(Enum):
@@ -261,6 +262,18 @@ class RoutinePlan:
 
 
 @dataclass(frozen=True)
+class ProductPlan:
+    """One product by itself, where products of a level are no group."""
+
+    name: str
+    product: Product
+    uses: tuple[Place, ...]
+    units: Expr
+    wants: tuple[str, ...] = ()
+    barrier: bool = False
+
+
+@dataclass(frozen=True)
 class Operand:
     """One operand of weight gradients: a rectangle of a buffer, of each head if there are any.
 
@@ -318,7 +331,7 @@ class StripPlan:
     barrier: bool = False
 
 
-StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan | StripPlan
+StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan | StripPlan | ProductPlan
 
 
 @dataclass(frozen=True)
@@ -344,57 +357,12 @@ class PartPlan:
 
 
 @dataclass(frozen=True)
-class Total:
-    """A sum over all steps, in member or memory ``of``.
-
-    ``begun`` by a product, else by zeros; ``own``: a row block's in place of the caller's.
-    """
-
-    name: str
-    of: str
-    in_memory: bool
-    count: Expr
-    begun: bool
-    batched: bool
-    own: str
-
-
-@dataclass(frozen=True)
-class RowSum:
-    """A sum over the rows of all steps, in groups of rows first."""
-
-    of: str
-    in_memory: bool
-    count: Expr
-    groups: str
-
-
-@dataclass(frozen=True)
-class StepsTotal:
-    """The gradient of what is constant over time, and the summand of each step."""
-
-    of: str
-    in_memory: bool
-    summand: str
-    width: Expr
-
-
-@dataclass(frozen=True)
-class RowArray:
-    """What has a row for each of a chunk of steps; ``member``: copied from there."""
-
-    memory: str
-    width: Expr
-    member: str = ""
-
-
-@dataclass(frozen=True)
 class TimePlan(ShownInNotebooks):
     """One function over time, ``forward`` or ``backward``.
 
     ``forward_arrays``: those over time that a forward pass makes, as results of it or as arguments
     of a backward pass, which ``runs_again`` if it can make them itself from the states at some
-    steps.
+    steps. ``by_step``: one thread runs all parts in each step, one after another.
     """
 
     cell: str
@@ -419,6 +387,7 @@ class TimePlan(ShownInNotebooks):
     steps_totals: tuple[StepsTotal, ...] = ()
     forward_arrays: tuple[str, ...] = ()
     runs_again: bool = False
+    by_step: bool = False
     prologue: PlannedFunction | None = None
     epilogue: PlannedFunction | None = None
     once_places: tuple[tuple[Buffer, str, bool], ...] = field(default=())
@@ -458,8 +427,9 @@ def _stage_lines(stage: StagePlan) -> Iterator[str]:
         yield from (f"  {o.text}{' (begins it)' if o.begins else ''}" for o in stage.outers)
         return
     barrier = f"; for {', '.join(stage.wants)}{barrier}" if stage.wants else barrier
-    if isinstance(stage, RoutinePlan):
-        yield f"{stage.name}: {str(stage.routine).strip()}{barrier}"
+    if isinstance(stage, RoutinePlan | ProductPlan):
+        work = stage.routine if isinstance(stage, RoutinePlan) else stage.product
+        yield f"{stage.name}: {str(work).strip()}{barrier}"
         return
     if isinstance(stage, StripPlan):
         axes = format_shape(stage.axes)

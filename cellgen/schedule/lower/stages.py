@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from cellgen.schedule.groups import Group, GroupedStage
+from cellgen.schedule.groups import Group, GroupedStage, views_read
 from cellgen.schedule.lower.function import FunctionOverTime
 from cellgen.schedule.lower.lengths import length
 from cellgen.schedule.lower.places import Places, places_of
@@ -21,6 +21,7 @@ from cellgen.schedule.lower.plan import (
     Outer,
     OutersPlan,
     PartPlan,
+    ProductPlan,
     RoutinePlan,
     StagePlan,
 )
@@ -28,7 +29,7 @@ from cellgen.schedule.lower.products import form_group, offset, widest
 from cellgen.schedule.lower.rows import leaves_out_rows
 from cellgen.schedule.lower.touched import begins_with_product, loaded, stored
 from cellgen.schedule.over_time import summed_over_rows, waits_for_no_state
-from cellgen.schedule.schedule import Loop, Product, Routine, View
+from cellgen.schedule.schedule import Loop, Product, View
 
 
 def form_part(function: FunctionOverTime, name: str) -> PartPlan:
@@ -45,7 +46,7 @@ def form_part(function: FunctionOverTime, name: str) -> PartPlan:
         places_of(stages),
         stages,
         (),
-        part.can_split_units,
+        part.can_split_units and not function.by_step,
         group.units if group else None,
         group.granularity if group else 0,
     )
@@ -66,7 +67,7 @@ class StageFormer:
     def stage(self, name: str, run: Sequence[GroupedStage]) -> StagePlan:
         """Form one stage, or weight gradients that are one stage."""
         products = [stage for stage in run if isinstance(stage, Product)]
-        if products:
+        if products and not self.function.by_step:
             return self._outers(name, products)
         (stage,) = run
         if isinstance(stage, Group):
@@ -74,22 +75,24 @@ class StageFormer:
             return form_group(self.function, self.places, name, stage, granularity)
         if isinstance(stage, Loop):
             return self._loop(name, stage)
-        assert isinstance(stage, Routine)
-        reads = [view.buffer for view in stage.operands]
-        return RoutinePlan(name, stage, self.places.uses(reads, [stage.target.buffer]), stage.units)
+        uses = self.places.uses((v.buffer for v in views_read(stage)), [stage.target.buffer])
+        if isinstance(stage, Product):
+            return ProductPlan(name, stage, uses, stage.target.shape[-1])
+        return RoutinePlan(name, stage, uses, stage.units)
 
     def granularity(self, slots: int) -> int:
         """Units that a thread takes at a time.
 
         As many in all stages of a step, so that its units stay its own.
         """
-        if self.name == "deferred":
+        if self.function.in_chunks(self.name):
             return slots
         stages = self.function.part(self.name).stages
         return min((widest(stage) for stage in stages if isinstance(stage, Group)), default=0)
 
     def _loop(self, name: str, loop: Loop) -> LoopPlan:
-        sums = summed_over_rows(loop)
+        in_chunks = self.function.in_chunks(self.name)
+        sums = summed_over_rows(loop) if in_chunks else ()
         written = [buffer for buffer in stored(loop) if buffer not in sums]
         return LoopPlan(
             name,
@@ -99,7 +102,7 @@ class StageFormer:
             loop.space[-1],
             self.granularity(0),
             down=bool(sums),
-            leaves_out=self.name == "deferred" and leaves_out_rows(loop),
+            leaves_out=in_chunks and leaves_out_rows(loop),
         )
 
     def _outers(self, name: str, products: Sequence[Product]) -> OutersPlan:

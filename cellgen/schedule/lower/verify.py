@@ -109,7 +109,8 @@ def stages_have_rows(plan: TimePlan) -> Faults:
     """``with_barriers``: groups of rows go through deferred stages in order, each stage once."""
     for part in plan.parts:
         numbers = [n for run in part.rows for n in range(run.first, run.first + run.count)]
-        if numbers != list(range(len(part.stages) if part.name == "deferred" else 0)):
+        in_chunks = part.name == "deferred" and not plan.by_step
+        if numbers != list(range(len(part.stages) if in_chunks else 0)):
             yield f"{part.name} has stages that no group of rows goes through once, in order"
         for run in part.rows:
             last = run.first + run.count - 1
@@ -163,7 +164,7 @@ def memory_suffices(plan: TimePlan) -> Faults:
     for part in plan.parts:
         for place in part.places:
             of = place.other or (place.of if place.how in IN_MEMORY else "")
-            rows = Rows.BATCH if place.other else _rows(part, place)
+            rows = Rows.BATCH if place.other or plan.by_step else _rows(part, place)
             if not of or (memory[of].rows is Rows.ONE and not place.buffer.value.is_batched):
                 continue
             width = memory[of].width

@@ -16,6 +16,7 @@ from cellgen.schedule.lower.plan import (
     PanelProduct,
     PartPlan,
     Prefetch,
+    ProductPlan,
     RoutinePlan,
     StagePlan,
     StripPlan,
@@ -62,6 +63,7 @@ class PartTables:
 
     def _stage_lines(self, stage: StagePlan, numbers: dict[Buffer, int]) -> list[str]:
         """The row of a stage, a few members a line, their names behind them."""
+        assert not isinstance(stage, ProductPlan)  # of plans by step alone
         uses = [numbers[place.buffer] for place in numbered(stage.uses)]
         used = self.tables.numbers(f"{stage.name}_uses", "places", uses)
         equations = f"CELLGEN_NAME({self.tables.stem}_{stage.name})"

@@ -16,13 +16,10 @@ from cellgen.runtime.names import c_member, c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
     OutersPlan,
-    RowArray,
-    RowSum,
     Series,
-    StepsTotal,
     TimePlan,
-    Total,
 )
+from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction
 from cellgen.targets.c.equations import EquationsContext, EquationsWriter
 from cellgen.targets.c.part_tables import PartTables

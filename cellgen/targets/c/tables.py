@@ -15,17 +15,14 @@ from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     How,
     Place,
-    RowArray,
     Rows,
-    RowSum,
     Series,
     State,
-    StepsTotal,
     TimePlan,
-    Total,
     When,
     WorkspaceArray,
 )
+from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
 from cellgen.targets.c_expressions import c_axis, c_start
 
 NONE = -1

@@ -1,6 +1,6 @@
 """Lay out the memory of an export: structs of arrays, and how many bytes each has.
 
-Input: ``StreamedCell``. Output: ``MemoryLayout``. Every struct holds arrays of one type and nothing
+Input: ``ExportPlan``. Output: ``MemoryLayout``. Every struct holds arrays of one type and nothing
 else, so that its size is the sum of theirs on every machine.
 """
 
@@ -14,9 +14,8 @@ from sympy import Integer
 
 from cellgen.language.value import Shape, T, Value, format_shape
 from cellgen.program.interpret import axis_size
-from cellgen.schedule import Buffer, BufferKind, PlannedFunction
-from cellgen.schedule.streamed import StreamedCell
 from cellgen.targets.embedded.optimisers import OPTIMISERS
+from cellgen.targets.embedded.plan import ExportPlan, StaticFunction
 from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.spelling import BYTES
 
@@ -58,7 +57,7 @@ def _members(values: Iterable[Value], steps: Shape = ()) -> tuple[StructArray, .
 class MemoryLayout:
     """The structs of an export; those without members are left out where they are written."""
 
-    cell: StreamedCell
+    cell: ExportPlan
     optimizer: str = ""
     """Of a training step, if there is one."""
 
@@ -86,7 +85,9 @@ class MemoryLayout:
     @cached_property
     def fixed(self) -> Struct:
         """What is formed of weights alone."""
-        return Struct("fixed", "What is formed of weights alone, once.", _members(self.cell.fixed))
+        return Struct(
+            "fixed", "What is formed of weights alone, once.", _members(self.cell.programs.fixed)
+        )
 
     @cached_property
     def window(self) -> Struct:
@@ -103,49 +104,45 @@ class MemoryLayout:
     @cached_property
     def saved(self) -> Struct:
         """What the steps of a window keep for their backward pass."""
-        values = self.cell.training.saved if self.cell.training else ()
+        values = self.cell.train.programs.saved if self.cell.train else ()
         what = "What the steps of a window keep for its gradients."
         return Struct("saved", what, _members(values, (T,)))
 
     @cached_property
     def kept(self) -> Struct:
         """What a backward step keeps for gradients of weights, and sums over the steps."""
-        training, links = self.cell.training, self.cell.programs.links
-        if training is None:
+        if self.cell.train is None:
             return Struct("backward", "", ())
-        carried = [v for link in links for v in (link.carry, link.passed)]
-        members = _members(dict.fromkeys((*carried, *training.kept)))
+        programs = self.cell.train.programs
+        carried = [v for link in programs.links for v in (link.carry, link.passed)]
+        members = _members(dict.fromkeys((*carried, *programs.kept)))
         return Struct("backward", "Gradients on their way from step to step.", members)
 
     @cached_property
     def totals(self) -> Struct:
         """Sums over all steps of which gradients are made."""
-        values = self.cell.training.totals if self.cell.training else ()
+        values = self.cell.train.programs.totals if self.cell.train else ()
         return Struct("totals", "Sums over a window of which gradients are made.", _members(values))
 
-    def work(self, function: PlannedFunction) -> Struct:
+    def work(self, function: StaticFunction) -> Struct:
         """Memory that a function uses while it runs."""
-        values = [b.value for b in work_buffers(function)]
         return Struct(
             f"{function.name}_work",
             f"What `{function.name}` needs while it runs.",
-            _members(values),
+            _members(buffer.value for buffer in function.work),
         )
 
     @cached_property
     def of_step(self) -> tuple[Struct, ...]:
         """Work of what runs a cell: of these one at a time."""
-        functions = [f for f in (self.cell.prologue, self.cell.step) if f is not None]
-        return self._works(functions)
+        return self._works(f for f in self.cell.functions if f.name in ("prologue", "step"))
 
     @cached_property
     def of_training(self) -> tuple[Struct, ...]:
         """Work of what trains a cell: of these one at a time."""
-        first = [self.cell.prologue] if self.cell.prologue else []
-        rest = [f for f in self.cell.functions if f not in (self.cell.prologue, self.cell.step)]
-        return self._works([*first, *rest])
+        return self._works(f for f in self.cell.functions if f.name != "step")
 
-    def _works(self, functions: Iterable[PlannedFunction]) -> tuple[Struct, ...]:
+    def _works(self, functions: Iterable[StaticFunction]) -> tuple[Struct, ...]:
         works = (self.work(function) for function in functions)
         return tuple(work for work in works if work.members)
 
@@ -186,13 +183,8 @@ class MemoryLayout:
         memory = sum(part.count(of) for part in self.parts_of_memory)
         memory += max((work.count(of) for work in self.of_step), default=0)
         counts = {"weights": self.weights.count(of), "memory": memory}
-        if self.cell.training is not None:
+        if self.cell.train is not None:
             training = sum(part.count(of) for _, part in self.parts_of_training)
             training += max((work.count(of) for work in self.of_training), default=0)
             counts["training"] = training + len(self.powers)
         return {name: count * BYTES[request.dtype] for name, count in counts.items()}
-
-
-def work_buffers(function: PlannedFunction) -> tuple[Buffer, ...]:
-    """Buffers that live while a function runs."""
-    return function.of_kind(BufferKind.WORKSPACE)

@@ -1,7 +1,7 @@
 """Spell stages as plain loops with constant bounds, an equation above each.
 
-Input: planned functions and where their arrays lie. Output: lines of C99. Indices are ``row`` (of
-the batch), ``unit``, ``depth`` (of what a product sums over), ``head``, ``axis1``, ``axis2``, ...
+Input: functions of an export and where their arrays lie. Output: lines of C99. Indices are ``row``
+(of the batch), ``unit``, ``depth`` (of what a product sums over), ``head``, ``axis1``, ...
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sympy import Expr, Integer, Mul
 from cellgen.language.ops import Form
 from cellgen.language.value import Role
 from cellgen.program.interpret import axis_size
-from cellgen.schedule import Access, Buffer, Load, Loop, PlannedFunction, Product, Routine, Store
+from cellgen.schedule import Access, Buffer, Load, Loop, Product, Routine, Store
 from cellgen.schedule.schedule import Line, Stage, View, describe
 from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.spelling import NotationC99
@@ -38,7 +38,7 @@ class StructMember:
         return f"{self.struct}->{self.name}"
 
 
-Place = Callable[[Buffer], StructMember]
+StructPlace = Callable[[Buffer], StructMember]
 """Where each array lies."""
 
 
@@ -49,16 +49,16 @@ class StageWriter:
         self,
         request: ExportRequest,
         notation: NotationC99,
-        place: Place,
+        place: StructPlace,
         sums: frozenset[Buffer] = frozenset(),
     ) -> None:
         self.dtype, self.notation, self.place, self.sums = request.dtype, notation, place, sums
         self.sizes, self.lengths = request.sizes, notation.lengths
 
-    def function(self, function: PlannedFunction) -> list[str]:
+    def function(self, stages: Sequence[Stage]) -> list[str]:
         """Spell all stages of a function."""
         lines: list[str] = []
-        for stage in function.stages:
+        for stage in stages:
             lines += ["", *self.stage(stage)] if lines else self.stage(stage)
         return lines
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cellgen.errors import UsageError
-from cellgen.schedule.streamed import stream
 from cellgen.targets.embedded.layout import MemoryLayout
 from cellgen.targets.embedded.limits import Limits
+from cellgen.targets.embedded.plan import ExportPlan
 from cellgen.targets.embedded.request import ExportRequest
 from cellgen.targets.embedded.writer import ExportWriter
 from cellgen.targets.target import Files, NotYet, PlannedCell
@@ -31,7 +31,7 @@ class EmbeddedTarget:
         if layout is None:
             return NotYet("it has the functions of one step only, an export needs those over time")
         request = self.request.checked(cell.definition)
-        if request.train and layout.cell.training is None:
+        if request.train and layout.cell.train is None:
             raise UsageError(f"{cell.definition.name}: nothing of it learns; leave out --train")
         self.limits.check(cell.definition.name, request, layout.bytes_of)
         writer = ExportWriter(cell, layout, request)
@@ -46,14 +46,17 @@ class EmbeddedTarget:
         return [f"{name}: {count} bytes" for name, count in counts.items()]
 
     def plans(self, cell: PlannedCell) -> list[str]:
-        """The planned functions of a step."""
+        """The plans by step."""
         layout = self.layout(cell)
-        return [str(function) for function in layout.cell.functions] if layout else []
+        if layout is None:
+            return []
+        run, train = layout.cell.run, layout.cell.train
+        return [str(run.forward), *([str(train.forward), str(train.backward)] if train else [])]
 
     def layout(self, cell: PlannedCell) -> MemoryLayout | None:
         """The memory of an export; None for a cell that has the functions of one step only."""
         sequence = cell.in_c.sequence
         if sequence is None:
             return None
-        streamed = stream(sequence.programs, train=self.request.train)
-        return MemoryLayout(streamed, self.request.optimizer if streamed.training else "")
+        plan = ExportPlan.of(sequence.programs, train=self.request.train)
+        return MemoryLayout(plan, self.request.optimizer if plan.train else "")

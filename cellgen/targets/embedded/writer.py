@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cellgen.language.value import Role, Value
-from cellgen.schedule import Buffer, BufferKind, PlannedFunction
+from cellgen.schedule import Buffer
+from cellgen.schedule.lower.plan import How
 from cellgen.schedule.schedule import views
 from cellgen.targets.embedded.contexts import (
     EmbeddedBody,
@@ -22,8 +23,9 @@ from cellgen.targets.embedded.contexts import (
 )
 from cellgen.targets.embedded.functions import definitions, prefixed
 from cellgen.targets.embedded.layout import MemoryLayout
-from cellgen.targets.embedded.loops import WEIGHTS, Place, StageWriter, StructMember
+from cellgen.targets.embedded.loops import WEIGHTS, StageWriter, StructMember, StructPlace
 from cellgen.targets.embedded.optimisers import OPTIMISERS
+from cellgen.targets.embedded.plan import StaticFunction
 from cellgen.targets.embedded.request import Array, ExportRequest
 from cellgen.targets.embedded.spelling import Lengths, NotationC99, number
 from cellgen.targets.target import PlannedCell
@@ -62,7 +64,7 @@ class ExportWriter:
         """The text of the header."""
         layout, signatures = self.layout, self.signatures
         structs = [layout.weights, *layout.parts_of_memory, *layout.of_step]
-        if layout.cell.training is not None:
+        if layout.cell.train is not None:
             structs += [part for _, part in layout.parts_of_training]
             structs += layout.of_training
         distinct = {struct.name: struct for struct in structs if struct.members}
@@ -119,7 +121,7 @@ class ExportWriter:
 
     def _sizes(self) -> list[tuple[str, int, str]]:
         sizes = [(self.lengths.name(n), s, f"dimension {n}") for n, s in self.request.sizes.items()]
-        if self.cell.training is not None:
+        if self.cell.train is not None:
             sizes.append((f"{self.prefix}_T", self.request.window, "steps of a training window"))
         for what, count in self.bytes.items():
             text = f"bytes of {self.name}_{what}"
@@ -142,10 +144,10 @@ class ExportWriter:
 
     # --- functions of a step ----------------------------------------------------------------
 
-    def _function(self, function: PlannedFunction) -> FunctionText:
-        sums = self.places.sums_of(function)
+    def _function(self, function: StaticFunction) -> FunctionText:
         place = self.places.of(function)
-        lines = StageWriter(self.request, self.notation, place, sums).function(function)
+        writer = StageWriter(self.request, self.notation, place, function.sums)
+        lines = writer.function(function.stages)
         types = self._types(function)
         touched = {place(view.buffer).struct for s in function.stages for view in views(s)}
         structs = tuple(name for name in types if name in touched)
@@ -158,7 +160,7 @@ class ExportWriter:
             lines,
         )
 
-    def _types(self, function: PlannedFunction) -> Mapping[str, str]:
+    def _types(self, function: StaticFunction) -> Mapping[str, str]:
         """Parameters that a function may have, and their types."""
         own, is_first = f"{self.name}_", function is self.cell.prologue
         return {
@@ -184,21 +186,21 @@ class ExportWriter:
             place = self.places.of(function)
             for buffer in function.buffers:
                 if place(buffer).struct == FRAME and buffer.name not in pointers:
-                    pointers[buffer.name] = self._pointer(buffer)
+                    pointers[buffer.name] = self._pointer(buffer.value, function.place(buffer).how)
         return list(pointers.values())
 
-    def _pointer(self, buffer: Buffer) -> FrameText:
-        value, name = buffer.value, buffer.name
-        if buffer.kind is BufferKind.SCALAR:
+    def _pointer(self, value: Value, how: How) -> FrameText:
+        name = str(value.name)
+        if how is How.SCALAR or (how is How.MEMBER and value.role is Role.SCALAR):
             return FrameText(name, f"{self.real} ", parameter(name), parameter(name))
-        at_step, in_training, is_written = self.places.in_memory(value, self.lengths)
+        at_step, in_training, is_written = self.places.in_memory(value, how, self.lengths)
         kind = f"{self.real} *" if is_written else f"const {self.real} *"
         return FrameText(name, kind, at_step, in_training)
 
     # --- training ---------------------------------------------------------------------------
 
     def _training_header(self) -> TrainingHeader | None:
-        if self.cell.training is None:
+        if self.cell.train is None:
             return None
         signatures = self.signatures
         call = ["&weights", "&training", *signatures.names, "loss", "context", "rate"]
@@ -213,7 +215,7 @@ class ExportWriter:
         )
 
     def _training_body(self, functions: Mapping[str, FunctionText]) -> TrainingBody | None:
-        if self.cell.training is None:
+        if self.cell.train is None:
             return None
         signatures, optimiser = self.signatures, OPTIMISERS[self.layout.optimizer]
         calls = {name: self._call(one, "training") for name, one in functions.items()}
@@ -246,60 +248,50 @@ class ArrayPlaces:
 
     def __init__(self, layout: MemoryLayout) -> None:
         self.cell = layout.cell
-        training = self.cell.training
+        train = self.cell.train
         self.gradients: dict[Value, str] = {}
-        if training is not None:
-            pairs = zip(training.gradients, self.cell.learning, strict=True)
-            self.gradients = {gradient: str(value.name) for gradient, value in pairs}
-        self.totals = set(training.totals) if training else set[Value]()
+        if train is not None:
+            pairs = train.programs.gradients_of.items()
+            self.gradients = {gradient: str(value.name) for value, gradient in pairs}
+        self.totals = set(train.programs.totals) if train else set[Value]()
 
-    def of(self, function: PlannedFunction) -> Place:
+    def of(self, function: StaticFunction) -> StructPlace:
         """Where each buffer of a function lies."""
 
         def place(buffer: Buffer) -> StructMember:
             value, name = buffer.value, buffer.name
             if value in self.cell.parameters:
                 return StructMember(WEIGHTS, name)
-            if value in self.cell.fixed:
-                return StructMember("fixed", name)
             if value in self.gradients:
                 return StructMember("gradients", self.gradients[value])
-            if value in self.totals:
-                return StructMember("totals", name)
-            return StructMember(WORK if buffer.kind is BufferKind.WORKSPACE else FRAME, name)
+            if function.place(buffer).how is not How.MEMORY:
+                return StructMember(FRAME, name)
+            if value in self.cell.programs.fixed:
+                return StructMember("fixed", name)
+            return StructMember("totals" if value in self.totals else WORK, name)
 
         return place
 
-    def sums_of(self, function: PlannedFunction) -> frozenset[Buffer]:
-        """What a function adds to, step after step."""
-        training = self.cell.training
-        if training is None or function is not training.deferred:
-            return frozenset()
-        results = function.of_kind(BufferKind.RESULT)
-        return frozenset(b for b in results if b.value in self.gradients or b.value in self.totals)
-
-    def in_memory(self, value: Value, lengths: Lengths) -> tuple[str, str, bool]:
+    def in_memory(self, value: Value, how: How, lengths: Lengths) -> tuple[str, str, bool]:
         """Where an array of a step is when a cell runs, and in training; whether it is written."""
         name, each = str(value.name), f"step * {lengths.bracketed(value.shape)}"
         programs = self.cell.programs
-        for link in programs.links:
-            if value == link.previous:
-                own, count = str(link.next.name), lengths.bracketed(value.shape)
-                before = f"training->outputs.{own} + (step - 1) * {count}"
-                at = f"step > 0 ? {before} : training->state.{own}"
-                return f"memory->state.{own}", at, False
+        if how is How.BEFORE:
+            own = next(str(k.next.name) for k in programs.links if k.previous == value)
+            before = f"training->outputs.{own} + (step - 1) * {lengths.bracketed(value.shape)}"
+            at = f"step > 0 ? {before} : training->state.{own}"
+            return f"memory->state.{own}", at, False
+        if how is How.SAVED:
+            return "", f"training->saved.{name} + {each}", True
+        if how in (How.KEPT, How.CARRY, How.PASSED):
+            return "", f"training->backward.{name}", True
         if value in programs.outputs:
             return f"memory->outputs.{name}", f"training->outputs.{name} + {each}", True
-        for output, upstream in programs.upstream.items():
-            if value == upstream:
-                return "", f"training->d_outputs.{output.name} + {each}", False
         if value in self.cell.arguments:
             own = parameter(name)
-            over_time = f"{own} + {each}" if value.role is Role.INPUT else own
-            return own, over_time, False
-        if value in programs.saved:
-            return "", f"training->saved.{name} + {each}", True
-        return "", f"training->backward.{name}", True
+            return own, f"{own} + {each}" if how is How.SERIES else own, False
+        output = next(v for v, upstream in programs.upstream.items() if upstream == value)
+        return "", f"training->d_outputs.{output.name} + {each}", False
 
 
 class ExportSignatures:
@@ -308,7 +300,7 @@ class ExportSignatures:
     def __init__(self, layout: MemoryLayout, name: str, real: str, lengths: Lengths) -> None:
         cell = layout.cell
         self.arguments, self.lengths, self.own, self.real = cell.arguments, lengths, name, real
-        read = cell.prologue.program.arguments if cell.prologue else ()
+        read = cell.prologue.arguments if cell.prologue else ()
         scalars = [v for v in cell.arguments if v in read]
         self.scalars_of_start = [parameter(str(v.name)) for v in scalars]
         arguments = [self._declared(v) for v in cell.arguments]
