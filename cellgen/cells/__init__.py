@@ -37,6 +37,7 @@ from cellgen.cells.mlstm import MLSTM
 from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
 from cellgen.cells.nested_lstm import NestedLSTM
 from cellgen.cells.on_lstm import ONLSTM
+from cellgen.cells.para_rnn import ParaGRU, ParaLSTM
 from cellgen.cells.phased_lstm import PhasedLSTM
 from cellgen.cells.qrnn import QRNN
 from cellgen.cells.ran import RAN
@@ -116,6 +117,8 @@ SHIPPED = (
     NestedLSTM,
     ALIF,
     Izhikevich,
+    ParaGRU,
+    ParaLSTM,
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 

@@ -129,6 +129,28 @@ def izhikevich(a: Arrays) -> dict[str, Array]:
     return {"s": _spike((v_new - 30) / 30, 1.0), **after}
 
 
+def _diagonal(a: Arrays, gate: str, read: Array) -> Array:
+    """Form x w + a h' + b, unit by unit of the state."""
+    bar: Array = np.einsum("bi,ih->bh", a["x"], a[f"w_{gate}"]) + read @ np.diag(a[f"a_{gate}"])
+    return bar + a[f"b_{gate}"]
+
+
+def para_gru(a: Arrays) -> dict[str, Array]:
+    """Keep h' where z is shut, take tanh(x w + A (r h') + b) where it is open; A is diagonal."""
+    h_prev = a["h_prev"]
+    z, r = sigmoid(_diagonal(a, "z", h_prev)), sigmoid(_diagonal(a, "r", h_prev))
+    return {"h": h_prev + z * (np.tanh(_diagonal(a, "n", r * h_prev)) - h_prev)}
+
+
+def para_lstm(a: Arrays) -> dict[str, Array]:
+    """C = f c' + (1 - f) g, with peepholes: f looks at c', o at c; all of A are diagonal."""
+    h_prev, c_prev = a["h_prev"], a["c_prev"]
+    f = sigmoid(_diagonal(a, "f", h_prev) + c_prev * a["p_f"])
+    g = np.tanh(_diagonal(a, "g", h_prev))
+    c = g + f * (c_prev - g)
+    return {"h": sigmoid(_diagonal(a, "o", h_prev) + c * a["p_o"]) * np.tanh(c), "c": c}
+
+
 GATES: Mapping[str, Truth] = {
     "rg_lru": rg_lru,
     "gru_d": gru_d,
@@ -138,5 +160,7 @@ GATES: Mapping[str, Truth] = {
     "nested_lstm": nested_lstm,
     "alif": alif,
     "izhikevich": izhikevich,
+    "para_gru": para_gru,
+    "para_lstm": para_lstm,
 }
 """The forwards of this module, by the cell's name."""

@@ -15,10 +15,10 @@ from cellgen.runtime.paths import generated_folder
 FAMILIES: Mapping[str, str] = {
     "simple": "elman elman_relu ind_rnn ind_rnn_relu antisymmetric_rnn",
     "gated units": "gru gru_block_cell gru_reset_before layer_norm_gru mgu li_gru ugrnn ran brc "
-    "augru gru_d fast_grnn recurrent_highway_3 recurrent_highway_2_full",
+    "augru gru_d fast_grnn recurrent_highway_3 recurrent_highway_2_full para_gru",
     "LSTM": "lstm lstm_peephole lstm_block_cell lstm_block_cell_no_peephole "
     "lstm_block_cell_exact_clip lstm_block_cell_no_peephole_exact_clip cifg janet lstm_projection "
-    "layer_norm_lstm multiplicative_lstm phased_lstm on_lstm nested_lstm",
+    "layer_norm_lstm multiplicative_lstm phased_lstm on_lstm nested_lstm para_lstm",
     "xLSTM": "slstm slstm_exp slstm_heads slstm_exp_heads mlstm",
     "scans": "sru sru_projection qrnn min_gru min_gru_log min_lstm lru s5 rg_lru mamba rwkv4",
     "matrix memories": "mamba2 retnet gla delta_net gated_delta_net ttt_linear rwkv6 rwkv7",

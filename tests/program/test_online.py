@@ -59,7 +59,7 @@ D, K = Dim("D"), Dim("K")
 
 _EXACT = """
 brc ind_rnn ind_rnn_relu sru sru_projection qrnn min_gru min_gru_log min_lstm lru mlstm gla retnet
-mamba2 rg_lru s5"""
+mamba2 rg_lru s5 para_gru para_lstm"""
 EXACT = _EXACT.split()
 """Cells that ship, each unit of whose states reads its own past alone."""
 

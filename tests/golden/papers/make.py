@@ -1,4 +1,6 @@
-"""Compute the numbers of this folder with JAX in float64, from the papers' equations: ``make.py``.
+"""Compute the numbers of this folder with JAX in float64, from the papers' equations.
+
+``make.py [CELL...]``; every cell's when none is named.
 
 Each cell is a function of one row's vectors, and of one head's where there are heads; rows, heads
 and steps are ``vmap`` and ``scan``, and gradients reverse-mode differentiation. Nothing here comes
@@ -8,6 +10,7 @@ the gradient of the loss by each output, and ``grad.<name>``, that by each of ``
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -262,6 +265,24 @@ def izhikevich(a: Row) -> Row:
     return {"s": spike((v_new - 30) / 30), **states}
 
 
+def para_gru(a: Row) -> Row:
+    """z, r = sigma(A h' + B x + b); c = tanh(A (h' r) + B x + b); h = (1 - z) h' + z c"""
+    x, h, full = a["x"], a["h_prev"], lambda gate: jnp.diag(a[f"a_{gate}"])
+    z = sigmoid(full("z") @ h + x @ a["w_z"] + a["b_z"])
+    r = sigmoid(full("r") @ h + x @ a["w_r"] + a["b_r"])
+    c = jnp.tanh(full("n") @ (h * r) + x @ a["w_n"] + a["b_n"])
+    return {"h": (1 - z) * h + z * c}
+
+
+def para_lstm(a: Row) -> Row:
+    """f = sigma(A h' + B x + C c' + b), o of c; z = tanh(A h' + B x + b); c = f c' + (1 - f) z"""
+    x, h, full = a["x"], a["h_prev"], lambda name: jnp.diag(a[name])
+    f = sigmoid(full("a_f") @ h + x @ a["w_f"] + full("p_f") @ a["c_prev"] + a["b_f"])
+    c = f * a["c_prev"] + (1 - f) * jnp.tanh(full("a_g") @ h + x @ a["w_g"] + a["b_g"])
+    o = sigmoid(full("a_o") @ h + x @ a["w_o"] + full("p_o") @ c + a["b_o"])
+    return {"h": o * jnp.tanh(c), "c": c}
+
+
 HEAD = {"w_q": "I N K", "w_k": "I N K", "w_v": "I N D"}
 LSTM = {f"{a}_{g}": s for g in "ifco" for a, s in (("w", "I H"), ("u", "H H"), ("b", "H"))}
 CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = {
@@ -379,6 +400,19 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
     ),
     "alif": (alif, "x:I", "s:H, v:H, a:H", {"w": "I H", "u": "H H", "b": "H"}),
     "izhikevich": (izhikevich, "x:I", "s:H, v:H, r:H", {"w": "I H", "u": "H H", "b_in": "H"}),
+    "para_gru": (
+        para_gru,
+        "x:I",
+        "h:H",
+        {f"{a}_{g}": s for g in "zrn" for a, s in (("w", "I H"), ("a", "H"), ("b", "H"))},
+    ),
+    "para_lstm": (
+        para_lstm,
+        "x:I",
+        "h:H, c:H",
+        {f"{a}_{g}": s for g in "fgo" for a, s in (("w", "I H"), ("a", "H"), ("b", "H"))}
+        | {"p_f": "H", "p_o": "H"},
+    ),
 }
 
 
@@ -437,5 +471,5 @@ def made(name: str) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    for name in CELLS:
+    for name in sys.argv[1:] or CELLS:
         np.savez_compressed(HERE / f"{name}.npz", **made(name))
