@@ -56,7 +56,16 @@ def share(rank: int, port: int, folder: str) -> None:
         torch.save((found, str(kernel.build().path)), Path(folder) / f"{rank}.pt")
     finally:
         distributed.destroy_process_group()
-    os._exit(0)  # one of two processes once waited for ever while torch freed the model
+    end_at_once()
+
+
+def end_at_once() -> None:
+    """End a process without freeing its model, in which torch may wait for ever.
+
+    The destructor of gloo's group joins its thread and keeps the interpreter's lock; that thread
+    needs the lock to let go of the context that every backward pass hands on.
+    """
+    os._exit(0)
 
 
 def free_port() -> int:
@@ -96,7 +105,7 @@ def shard(rank: int, port: int, folder: str) -> None:
         torch.save((gradients, after.detach(), halves), Path(folder) / f"{rank}.pt")
     finally:
         distributed.destroy_process_group()
-    os._exit(0)
+    end_at_once()
 
 
 @pytest.mark.slow
