@@ -119,7 +119,7 @@ def print_reports(reports: Sequence[Report]) -> None:
         table.add_column("bar", justify="right")
         table.add_column("verdict")
         table.add_column("over")
-        for row in report.shown:
+        for row in report.printed:
             figures = ("" if n is None else f"{n:.1e}" for n in (row.figure, row.bar))
             verdict = f"[{VERDICTS[row.verdict]}]{row.verdict}[/]"
             table.add_row(escape(row.name), *figures, verdict, escape(row.note))

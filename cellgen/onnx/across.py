@@ -230,11 +230,11 @@ def _expand(call: NodeCall) -> list[BodyTerm]:
 
 def _cumsum(call: NodeCall) -> list[BodyTerm]:
     x = call.units()
-    where = axis_text([int(n) for n in call.constant(1, "axis") or (-1,)], len(x.shape))
+    label = axis_text([int(n) for n in call.constant(1, "axis") or (-1,)], len(x.shape))
     name = call.step.atom(x)
-    text = f"cumsum({name}{where})"
+    text = f"cumsum({name}{label})"
     if call.options.get("reverse"):
-        text = f"sum({name}{where}) - {text} + {name}"
+        text = f"sum({name}{label}) - {text} + {name}"
     if call.options.get("exclusive"):
         text = f"{text} - {name}"
     return [call.made(text)]
@@ -281,8 +281,8 @@ def _softmax(template: str) -> Row:
         x = call.units()
         rank, is_old = len(x.shape), call.opset < SOFTMAX_ALONG_AN_AXIS
         axis = call.options.get("axis", 1 if is_old else -1) % rank
-        where = axis_text(range(axis, rank) if is_old else [axis], rank)
-        return [call.made(template.format(call.step.atom(x), where))]
+        label = axis_text(range(axis, rank) if is_old else [axis], rank)
+        return [call.made(template.format(call.step.atom(x), label))]
 
     return row
 

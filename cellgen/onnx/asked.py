@@ -99,43 +99,43 @@ def weights_of(
     Raises:
         ArgumentError: a weight that is missing or unknown, or is no array of real numbers.
     """
-    where = f"export of {definition.name}"
+    label = f"export of {definition.name}"
     if given is None:
         return ({},) * directions
-    each = [given] if directions == 1 else accept.items(where, "weights", given, "two dicts")
+    each = [given] if directions == 1 else accept.items(label, "weights", given, "two dicts")
     if len(each) != directions:
         raise ArgumentError(
-            f"{where}: weights are {len(each)} dicts, expected two, of the direction forward and "
+            f"{label}: weights are {len(each)} dicts, expected two, of the direction forward and "
             f"of the one in reverse"
         )
-    return tuple(_arrays(where, definition, one, dtype) for one in each)
+    return tuple(_arrays(label, definition, one, dtype) for one in each)
 
 
-def _arrays(where: str, definition: Definition, given: object, dtype: str) -> Mapping[str, Array]:
-    found = accept.names(where, "weights", given, "weights")
+def _arrays(label: str, definition: Definition, given: object, dtype: str) -> Mapping[str, Array]:
+    found = accept.names(label, "weights", given, "weights")
     values = {str(value.name): value for value in parameters_of(definition)}
     for name in found:
         if name not in values:
             close = difflib.get_close_matches(name, values, n=1)
             raise ArgumentError(
-                f"{where}: weights have {name!r}, which is none of the cell's; "
+                f"{label}: weights have {name!r}, which is none of the cell's; "
                 + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(values)}")
             )
     found = {**definition.defaults, **found}
     missing = [name for name in values if name not in found]
     if missing:
-        raise ArgumentError(f"{where}: weights lack {', '.join(missing)}; pass all of them")
-    return {name: _rounded(where, name, found[name], dtype) for name in values}
+        raise ArgumentError(f"{label}: weights lack {', '.join(missing)}; pass all of them")
+    return {name: _rounded(label, name, found[name], dtype) for name in values}
 
 
-def _rounded(where: str, name: str, given: object, dtype: str) -> Array:
+def _rounded(label: str, name: str, given: object, dtype: str) -> Array:
     """An array in the model's precision. Raises ArgumentError for numbers that it cannot hold."""
-    array = accept.array(where, name, given)
+    array = accept.array(label, name, given)
     with np.errstate(over="ignore"):
         rounded = array.astype(dtype)
     if np.any(np.isinf(rounded) & np.isfinite(array)):
         raise ArgumentError(
-            f"{where}: {name} has entries beyond {dtype}, the largest {np.abs(array).max():.3g}; "
+            f"{label}: {name} has entries beyond {dtype}, the largest {np.abs(array).max():.3g}; "
             f"expected numbers up to {np.finfo(dtype).max:.3g}: scale them, or pass dtype='float64'"
         )
     return rounded
@@ -152,40 +152,40 @@ def sizes_of(
         ArgumentError: a dimension that nothing tells, or an array of another shape.
         UsageError: a dimension by a name that the cell does not have.
     """
-    where = f"export of {definition.name}"
-    asked = {} if given is None else accept.names(where, "dims", given, "sizes")
-    sizes = {name: accept.whole(where, name, n, 1) for name, n in asked.items()}
+    label = f"export of {definition.name}"
+    asked = {} if given is None else accept.names(label, "dims", given, "sizes")
+    sizes = {name: accept.whole(label, name, n, 1) for name, n in asked.items()}
     names = [str(dim) for dim in definition.dims if dim != B]
     for name in sizes:
         if name not in names:
-            raise UsageError(f"{where}: dims have {name!r}; the cell has {', '.join(names)}")
+            raise UsageError(f"{label}: dims have {name!r}; the cell has {', '.join(names)}")
     values = [value for value in parameters_of(definition) if value.shape]
     if weights[0]:
         sizes = _told(values, weights[0], sizes)
     for arrays in weights:
-        _require_axes(where, values, arrays)
+        _require_axes(label, values, arrays)
     untold = [name for name in names if name not in sizes]
     if untold:
         raise ArgumentError(
-            f"{where}: nothing tells the dimension {untold[0]}; pass dims={{{untold[0]!r}: ...}}"
+            f"{label}: nothing tells the dimension {untold[0]}; pass dims={{{untold[0]!r}: ...}}"
         )
     for arrays in weights:
         for value in values if arrays else ():
             expected = tuple(axis_size(axis, sizes) for axis in value.shape)
             accept.shaped(
-                where, str(value.name), arrays[str(value.name)], expected,
+                label, str(value.name), arrays[str(value.name)], expected,
                 meaning=format_shape(value.shape),
             )  # fmt: skip
     return sizes
 
 
-def _require_axes(where: str, values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
+def _require_axes(label: str, values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
     """Raise ArgumentError for an array with more or fewer axes than its value."""
     for value in values if arrays else ():
         found = arrays[str(value.name)].shape
         if len(found) != len(value.shape):
             raise ArgumentError(
-                f"{where}: {value.name} has shape {found}, expected {format_shape(value.shape)}"
+                f"{label}: {value.name} has shape {found}, expected {format_shape(value.shape)}"
             )
 
 
@@ -215,16 +215,16 @@ def outputs_of(definition: Definition, names: Sequence[str] | None) -> tuple[Val
     """The outputs over time that are named. Raises UsageError for one that the cell lacks."""
     if names is None:
         return None
-    where, known = f"export of {definition.name}", {str(v.name): v for v in definition.outputs}
-    listed = accept.items(where, "outputs", names, "names of outputs, in a tuple")
+    label, known = f"export of {definition.name}", {str(v.name): v for v in definition.outputs}
+    listed = accept.items(label, "outputs", names, "names of outputs, in a tuple")
     for name in listed:
         if not isinstance(name, str) or name not in known:
             raise UsageError(
-                f"{where}: outputs name {accept.shown(name)}; the cell has {', '.join(known)}"
+                f"{label}: outputs name {accept.shown(name)}; the cell has {', '.join(known)}"
             )
     return tuple(known[str(name)] for name in dict.fromkeys(listed))
 
 
-def dtype_of(where: str, dtype: object) -> str:
+def dtype_of(label: str, dtype: object) -> str:
     """The precision by name. Raises ArgumentError."""
-    return str(accept.float_dtype(where, dtype))
+    return str(accept.float_dtype(label, dtype))

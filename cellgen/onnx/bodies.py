@@ -155,13 +155,13 @@ def _starts(
     return starts, asked
 
 
-def _unknown(where: str, node: NodeProto) -> str:
+def _unknown(label: str, node: NodeProto) -> str:
     """What is wrong of a node whose operator has no row, and which rows are near."""
     near = difflib.get_close_matches(node.op_type, ROWS, n=3, cutoff=0.4)
     known = f"near it are {', '.join(near)}" if near else f"it has {', '.join(sorted(ROWS))}"
     domain = "" if node.domain in DOMAINS else f" of the domain {node.domain}"
     return (
-        f"{where}: {called(node)}: the language has no {node.op_type}{domain}; {known}; "
+        f"{label}: {called(node)}: the language has no {node.op_type}{domain}; {known}; "
         f"compose it of those before the model is saved"
     )
 
@@ -169,10 +169,10 @@ def _unknown(where: str, node: NodeProto) -> str:
 class _Reader:
     """Goes through the nodes of a body, in order."""
 
-    def __init__(self, graph: ModelGraph, node: NodeProto, where: str) -> None:
+    def __init__(self, graph: ModelGraph, node: NodeProto, label: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = where
+        self.where = label
         self.options = attributes(graph.where, node, graph.opset)
         self.proto = self.options["body"]
         count = int(self.options["num_scan_inputs"])
@@ -183,7 +183,7 @@ class _Reader:
         self.step = StepText(self.dtype)
         self.terms: dict[str, BodyTerm] = {}
         self.statics: dict[str, str] = {}
-        self.constants = BodyConstants(graph, node, self.proto, where)
+        self.constants = BodyConstants(graph, node, self.proto, label)
         self.targets: dict[str, str] = {}
         self.single = False
 

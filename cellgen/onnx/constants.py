@@ -46,7 +46,7 @@ TOLD = 1024
 
 
 def computed(
-    where: str,
+    label: str,
     node: NodeProto,
     arrays: Mapping[str, Array],
     opsets: Sequence[OperatorSetIdProto],
@@ -54,13 +54,13 @@ def computed(
     """Compute the results of a node of constants."""
     if node.op_type not in OPERATORS or node.domain not in DOMAINS:
         raise UsageError(
-            f"{where}: {called(node)} is none of the operators that make a constant; save the "
+            f"{label}: {called(node)} is none of the operators that make a constant; save the "
             f"model with what it gives as an initializer"
         )
     opset = max((entry.version for entry in opsets if entry.domain in DOMAINS), default=1)
-    attributes(where, node, opset)
+    attributes(label, node, opset)
     try:
-        _require_size(where, node, arrays, opset)
+        _require_size(label, node, arrays, opset)
         graph = helper.make_graph(
             [node],
             "constants",
@@ -77,10 +77,10 @@ def computed(
         raise
     except Exception as error:
         reason = accept.reason(error)
-        raise UsageError(f"{where}: {called(node)} cannot be computed: {reason}") from None
+        raise UsageError(f"{label}: {called(node)} cannot be computed: {reason}") from None
 
 
-def _require_size(where: str, node: NodeProto, arrays: Mapping[str, Array], opset: int) -> None:
+def _require_size(label: str, node: NodeProto, arrays: Mapping[str, Array], opset: int) -> None:
     """Raise UsageError where a result has more entries than a weight can have."""
     types = {name: _type(array) for name, array in arrays.items()}
     small = {n: numpy_helper.from_array(a, n) for n, a in arrays.items() if a.size <= TOLD}
@@ -96,17 +96,17 @@ def _require_size(where: str, node: NodeProto, arrays: Mapping[str, Array], opse
         ]
         is_told = kind.tensor_type.HasField("shape") and min(lengths, default=0) >= 0
         if not is_told and node.op_type in GROWING:
-            raise UsageError(f"{where}: {called(node)}: its result has unknown lengths")
+            raise UsageError(f"{label}: {called(node)}: its result has unknown lengths")
         if is_told:
-            require_entries(f"{where}: {called(node)}", lengths)
+            require_entries(f"{label}: {called(node)}", lengths)
 
 
-def require_entries(where: str, lengths: Iterable[int]) -> None:
+def require_entries(label: str, lengths: Iterable[int]) -> None:
     """Raise UsageError for lengths of axes that no weight has."""
     lengths = list(lengths)
     if min(lengths, default=0) < 0 or math.prod(lengths) > LARGEST:
         raise UsageError(
-            f"{where}: an array of {accept.shown(tuple(lengths))}; expected {LARGEST} entries at "
+            f"{label}: an array of {accept.shown(tuple(lengths))}; expected {LARGEST} entries at "
             f"most, and no axis below 0"
         )
 

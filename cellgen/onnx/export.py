@@ -69,12 +69,12 @@ def export(
             standard operator that the cell is not.
     """
     definition = definition_of(cell)
-    where = f"export of {definition.name}"
+    label = f"export of {definition.name}"
     if not definition.with_role(Role.INPUT):
-        raise UsageError(f"{where}: it has no input, so that nothing tells the number of steps")
-    accept.choice(where, "direction", direction, DIRECTIONS)
-    accept.choice(where, "form", form, FORMS)
-    kind = dtype_of(where, dtype)
+        raise UsageError(f"{label}: it has no input, so that nothing tells the number of steps")
+    accept.choice(label, "direction", direction, DIRECTIONS)
+    accept.choice(label, "form", form, FORMS)
+    kind = dtype_of(label, dtype)
     arrays = weights_of(definition, weights, len(DIRECTIONS[direction]), kind)
     asked = AskedModel(
         definition,
@@ -82,7 +82,7 @@ def export(
         sizes_of(definition, arrays, dims),
         kind,
         direction,
-        accept.flag(where, "initial", initial),
+        accept.flag(label, "initial", initial),
         _lengths(definition, lengths),
         outputs_of(definition, outputs),
     )
@@ -93,11 +93,11 @@ def export(
 
 def _lengths(definition: Definition, lengths: object) -> bool:
     """Whether lengths are asked for. Raises UsageError where a value has the name of that input."""
-    where = f"export of {definition.name}"
-    wanted = accept.flag(where, "lengths", lengths)
+    label = f"export of {definition.name}"
+    wanted = accept.flag(label, "lengths", lengths)
     if wanted and "sequence_lens" in {str(value.name) for value in definition.declared}:
         raise UsageError(
-            f"{where}: it has a value named sequence_lens, as the input that lengths=True adds; "
+            f"{label}: it has a value named sequence_lens, as the input that lengths=True adds; "
             f"rename the value"
         )
     return wanted

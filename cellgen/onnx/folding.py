@@ -42,10 +42,10 @@ def needed(proto: GraphProto) -> list[NodeProto]:
 class BodyConstants:
     """Values of a body that are arrays; each is computed once."""
 
-    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto, where: str) -> None:
+    def __init__(self, graph: ModelGraph, node: NodeProto, proto: GraphProto, label: str) -> None:
         self.graph = graph
         self.node = node
-        self.where = where
+        self.where = label
         inner = graph.within(proto)
         self.own = {n: array_of(self.where, t) for n, t in inner.initializers.items()}
         self.makers = inner.producers

@@ -40,26 +40,26 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
-def attributes(where: str, node: NodeProto, opset: int) -> dict[str, Any]:
+def attributes(label: str, node: NodeProto, opset: int) -> dict[str, Any]:
     """Attributes by name, texts as ``str``; looked at, where the operator has a schema."""
     schema = _schema(SAME_FORM.get(node.op_type, node.op_type), opset)
     known = {} if schema is None else schema.attributes
     values: dict[str, Any] = {}
     for attribute in node.attribute:
         if schema is not None:
-            _require_known(where, node, attribute, known)
-        values[attribute.name] = _value(where, node, attribute)
+            _require_known(label, node, attribute, known)
+        values[attribute.name] = _value(label, node, attribute)
     for name, row in known.items():
         if row.required and name not in values:
-            raise UsageError(f"{where}: {called(node)} lacks the attribute {name!r}")
+            raise UsageError(f"{label}: {called(node)} lacks the attribute {name!r}")
     if schema is not None and node.domain in DOMAINS:
-        _require_count(where, node, "operands", len(node.input), schema.min_input, schema.max_input)
+        _require_count(label, node, "operands", len(node.input), schema.min_input, schema.max_input)
         least, most = schema.min_output, schema.max_output
-        _require_count(where, node, "results", len(node.output), least, most)
+        _require_count(label, node, "results", len(node.output), least, most)
         for formal, name in zip(schema.inputs[: schema.min_input], node.input, strict=False):
             is_needed = formal.option.name == "Single" and node.op_type not in GIVES_NAMES
             if is_needed and not name:
-                raise UsageError(f"{where}: {called(node)}: its operand {formal.name} is left out")
+                raise UsageError(f"{label}: {called(node)}: its operand {formal.name} is left out")
     return values
 
 
@@ -72,7 +72,7 @@ def _schema(operator: str, opset: int) -> onnx.defs.OpSchema | None:
 
 
 def _require_known(
-    where: str,
+    label: str,
     node: NodeProto,
     attribute: AttributeProto,
     known: Mapping[str, onnx.defs.OpSchema.Attribute],
@@ -80,7 +80,7 @@ def _require_known(
     if attribute.name not in known:
         near = difflib.get_close_matches(short(attribute.name), known, n=1)
         raise UsageError(
-            f"{where}: {called(node)} has an unknown attribute {short(attribute.name)!r}; "
+            f"{label}: {called(node)} has an unknown attribute {short(attribute.name)!r}; "
             + (f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}")
         )
     expected = known[attribute.name].type.name
@@ -88,12 +88,12 @@ def _require_known(
     found = kinds.Name(attribute.type) if attribute.type in kinds.values() else "none"
     if found != expected:
         raise UsageError(
-            f"{where}: {called(node)}: its attribute {attribute.name!r} is of the type {found}, "
+            f"{label}: {called(node)}: its attribute {attribute.name!r} is of the type {found}, "
             f"expected {expected}"
         )
 
 
-def _value(where: str, node: NodeProto, attribute: AttributeProto) -> Any:
+def _value(label: str, node: NodeProto, attribute: AttributeProto) -> Any:
     try:
         value = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
@@ -102,15 +102,15 @@ def _value(where: str, node: NodeProto, attribute: AttributeProto) -> Any:
             return [v.decode() if isinstance(v, bytes) else v for v in value]
     except ValueError as error:  # bytes that are no text, a type that is none
         raise UsageError(
-            f"{where}: {called(node)}: its attribute {short(attribute.name)!r} cannot be read: "
+            f"{label}: {called(node)}: its attribute {short(attribute.name)!r} cannot be read: "
             f"{accept.reason(error)}"
         ) from None
     return value
 
 
 def _require_count(
-    where: str, node: NodeProto, what: str, count: int, least: int, most: int
+    label: str, node: NodeProto, what: str, count: int, least: int, most: int
 ) -> None:
     if not least <= count <= most:
         expected = least if least == most else f"{least} to {most}" if most < 99 else f"{least}"
-        raise UsageError(f"{where}: {called(node)} has {count} {what}, expected {expected}")
+        raise UsageError(f"{label}: {called(node)} has {count} {what}, expected {expected}")

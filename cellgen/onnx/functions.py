@@ -21,27 +21,27 @@ LARGEST = 200_000
 _Key = tuple[str, str]
 
 
-def inlined(where: str, model: ModelProto) -> ModelProto:
+def inlined(label: str, model: ModelProto) -> ModelProto:
     """Write local functions where they are called."""
     if not model.functions:
         return model
     functions = {(f.domain, f.name): f for f in model.functions}
     counts: dict[_Key, int] = {}
     for key in functions:
-        _count(where, key, functions, counts, ())
+        _count(label, key, functions, counts, ())
     if _total(model.graph.node, counts) > LARGEST:
-        raise UsageError(f"{where}: its local functions are over {LARGEST} nodes where called")
+        raise UsageError(f"{label}: its local functions are over {LARGEST} nodes where called")
     try:
         return inline_local_functions(model)
     except Exception as error:
         raise UsageError(
-            f"{where}: its local functions cannot be written where they are called: "
+            f"{label}: its local functions cannot be written where they are called: "
             f"{accept.reason(error)}"
         ) from None
 
 
 def _count(
-    where: str,
+    label: str,
     key: _Key,
     functions: Mapping[_Key, FunctionProto],
     counts: dict[_Key, int],
@@ -52,12 +52,12 @@ def _count(
         return
     if key in callers or len(callers) > 64:
         raise UsageError(
-            f"{where}: the local function {short(key[1])!r} calls itself, or 64 others in a row"
+            f"{label}: the local function {short(key[1])!r} calls itself, or 64 others in a row"
         )
     every = list(_nodes(functions[key].node))
     for node in every:
         if (node.domain, node.op_type) in functions:
-            _count(where, (node.domain, node.op_type), functions, counts, (*callers, key))
+            _count(label, (node.domain, node.op_type), functions, counts, (*callers, key))
     counts[key] = min(_total(every, counts), LARGEST + 1)
 
 

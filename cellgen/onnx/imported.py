@@ -92,8 +92,8 @@ class OperatorLayer:
         Returns Y (T, D, B, H), Y_h (D, B, H) and, of an LSTM, Y_c, or (B, T, D, H) and (B, D, H).
         With ``interpreted`` NumPy runs the equations and nothing is compiled.
         """
-        where, rows_first = self.read.where, bool(self.read.options.get("layout", 0))
-        x = accept.array(where, "X", X)
+        label, rows_first = self.read.where, bool(self.read.options.get("layout", 0))
+        x = accept.array(label, "X", X)
         x = np.asarray(x, np.float64 if x.dtype == np.float64 else np.float32)
         x = np.swapaxes(x, 0, 1) if rows_first else x
         lengths = self._lengths(sequence_lens, x)
@@ -122,11 +122,11 @@ class OperatorLayer:
         found = self._operand("sequence_lens", given, "(B,)")
         if found is None:
             return None
-        where, most = self.read.where, len(x)
-        array = accept.shaped(where, "sequence_lens", found, x.shape[1:2], meaning="(B,)")
+        label, most = self.read.where, len(x)
+        array = accept.shaped(label, "sequence_lens", found, x.shape[1:2], meaning="(B,)")
         if array.dtype.kind not in "iu" or np.any((array < 0) | (array > most)):
             raise ArgumentError(
-                f"{where}: sequence_lens is {accept.shown(found)}, expected integers from 0 to "
+                f"{label}: sequence_lens is {accept.shown(found)}, expected integers from 0 to "
                 f"{most}, the number of steps"
             )
         return array.astype(np.int64)
@@ -209,15 +209,15 @@ def read(source: object) -> list[OperatorLayer | ScanLayer]:
 
 def _refusal(node: RecurrentNode, error: Exception) -> CellgenError:
     """The one error for a node that is no cell, or is broken in whatever way: it names the node."""
-    where = node.graph.where
+    label = node.graph.where
     if not isinstance(error, CellgenError):
-        return UsageError(f"{where}: {node.name} cannot be read: {accept.reason(error)}")
+        return UsageError(f"{label}: {node.name} cannot be read: {accept.reason(error)}")
     said = Exception.__str__(error)
     if isinstance(error, UsageError) and "node '" in said:
         return error
-    first, *rest = said.removeprefix(f"{where}: ").splitlines()
+    first, *rest = said.removeprefix(f"{label}: ").splitlines()
     line = f" (in {rest[-1].strip()})" if rest else ""
-    return UsageError(f"{where}: {node.name}: {first}{line}")
+    return UsageError(f"{label}: {node.name}: {first}{line}")
 
 
 def load(source: object) -> list[Imported]:
@@ -335,8 +335,8 @@ def _said_of(source: object, found: Sequence[Imported], path: Path | None) -> st
         cell = texts[one.text.body].class_name
         what = f"node {one.node!r}{', in reverse' if one.reverse else ''}"
         place = _weights_path(path, one, found) if path else None
-        where = f", weights in {place.name}" if place else ""
-        lines.append(f"{cell}: {what}{where}")
+        label = f", weights in {place.name}" if place else ""
+        lines.append(f"{cell}: {what}{label}")
         if one.carried:
             own = f", in {place.with_suffix('.arguments.npz').name}" if place else ""
             lines.append(f"  arguments that stand in the model{own}: {', '.join(one.carried)}")

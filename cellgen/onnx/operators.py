@@ -68,9 +68,9 @@ class Recurrent:
 def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
     """Read a node. Raises UsageError for what is missing, dynamic, or unknown."""
     require_opset(graph, node)
-    where = f"{graph.where}: {called(node)}"
+    label = f"{graph.where}: {called(node)}"
     options = attributes(graph.where, node, graph.opset)
-    _require_known(where, options)
+    _require_known(label, options)
     operands = dict(zip(INPUTS, node.input, strict=False))
     arrays: dict[str, Array] = {}
     for name in ("W", "R", "B", "P"):
@@ -78,7 +78,7 @@ def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
             array = graph.constant(operands[name], node)
             if array is None:
                 raise UsageError(
-                    f"{where}: the weight {name} ({short(operands[name])!r}) is computed from "
+                    f"{label}: the weight {name} ({short(operands[name])!r}) is computed from "
                     f"inputs of the model; expected an initializer: a cell's weights are the same "
                     f"in every call"
                 )
@@ -93,9 +93,9 @@ def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
             initial.update({} if array is None else {name: array})
     operator = SAME_FORM.get(node.op_type, node.op_type)
     made = Recurrent(
-        where,
+        label,
         operator,
-        _floats(where, dequantized(graph, node, arrays)),
+        _floats(label, dequantized(graph, node, arrays)),
         initial,
         asked,
         options,
@@ -114,27 +114,27 @@ def _start(
     return graph.start(operand, node, 0 if rows_first else 1)
 
 
-def _floats(where: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _floats(label: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Weights in float32 or float64. Raises UsageError for what is none."""
     for name, array in arrays.items():
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-            raise UsageError(f"{where}: {name} is of {array.dtype}, expected floating numbers")
+            raise UsageError(f"{label}: {name} is of {array.dtype}, expected floating numbers")
     return {n: np.asarray(a, np.result_type(a, np.float32)) for n, a in arrays.items()}
 
 
-def _require_known(where: str, options: Mapping[str, Any]) -> None:
+def _require_known(label: str, options: Mapping[str, Any]) -> None:
     """Refuse attributes that no LSTM, GRU or RNN may have."""
     direction = options.get("direction", "forward")
     if direction not in DIRECTIONS:
         raise UsageError(
-            f"{where}: direction is {short(direction)!r}, expected one of {', '.join(DIRECTIONS)}"
+            f"{label}: direction is {short(direction)!r}, expected one of {', '.join(DIRECTIONS)}"
         )
     if options.get("layout", 0) not in (0, 1):
-        raise UsageError(f"{where}: layout is {options['layout']}, expected 0 or 1")
+        raise UsageError(f"{label}: layout is {options['layout']}, expected 0 or 1")
     if not options.get("clip", 1.0) > 0:
-        raise UsageError(f"{where}: clip is {options['clip']}, expected a positive number")
+        raise UsageError(f"{label}: clip is {options['clip']}, expected a positive number")
     if options.get("hidden_size", 1) < 1:
-        raise UsageError(f"{where}: hidden_size is {options['hidden_size']}, expected 1 or more")
+        raise UsageError(f"{label}: hidden_size is {options['hidden_size']}, expected 1 or more")
 
 
 def _require_shapes(read: Recurrent) -> None:
@@ -199,14 +199,14 @@ def _activations(read: Recurrent) -> Iterator[tuple[Applied, ...]]:
 
 
 def _numbers(
-    where: str, row: Activation, alphas: list[float], betas: list[float]
+    label: str, row: Activation, alphas: list[float], betas: list[float]
 ) -> tuple[float | None, float | None]:
     """The next of the numbers that an activation takes, else its defaults."""
     found: list[float | None] = []
     for default, given, name in ((row.alpha, alphas, "alpha"), (row.beta, betas, "beta")):
         if default and not given and row.is_open:
             raise UsageError(
-                f"{where}: the activation {row.name} has no activation_{name}, which ONNX and "
+                f"{label}: the activation {row.name} has no activation_{name}, which ONNX and "
                 f"onnxruntime read in different ways ({default} and 0); give the number"
             )
         found.append(None if default is None else given.pop(0) if given else default)

@@ -29,11 +29,11 @@ def dequantized(
     """
     if node.domain != RUNTIME:
         return arrays
-    where = f"{graph.where}: {called(node)}"
+    label = f"{graph.where}: {called(node)}"
     return {
         **arrays,
         **{
-            name: _weight(graph, node, arrays[name], places, f"{where}: {name}")
+            name: _weight(graph, node, arrays[name], places, f"{label}: {name}")
             for name, places in SCALES.items()
             if name in arrays
         },
@@ -41,21 +41,21 @@ def dequantized(
 
 
 def _weight(
-    graph: ModelGraph, node: NodeProto, q: Array, places: tuple[int, int], where: str
+    graph: ModelGraph, node: NodeProto, q: Array, places: tuple[int, int], label: str
 ) -> Array:
     """One weight: ``q`` (D, K, 4 H), scale and zero (D) or (D, 4 H)."""
     names = [node.input[place] if place < len(node.input) else "" for place in places]
     scale, zero = (graph.constant(name, node) if name else None for name in names)
     if q.dtype.kind not in "iu" or q.ndim != 3 or scale is None or zero is None:
         raise UsageError(
-            f"{where} is {q.dtype} {q.shape}, its scale {_said(scale)}, its zero {_said(zero)}; "
+            f"{label} is {q.dtype} {q.shape}, its scale {_said(scale)}, its zero {_said(zero)}; "
             f"expected quantised initializers (D, columns, rows of gates)"
         )
     directions, _, rows = q.shape
     for array in (scale, zero):
         if array.shape not in ((directions,), (directions, rows)):
             raise UsageError(
-                f"{where}: a scale or zero of shape {array.shape}, expected {(directions,)} or "
+                f"{label}: a scale or zero of shape {array.shape}, expected {(directions,)} or "
                 f"{(directions, rows)}"
             )
     by = scale.reshape(directions, 1, -1).astype(np.float32)

@@ -213,19 +213,19 @@ def opened(source: object) -> ModelGraph:
     return _graph(path.name, model)
 
 
-def _graph(where: str, model: ModelProto) -> ModelGraph:
+def _graph(label: str, model: ModelProto) -> ModelGraph:
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opset = max((opsets[d] for d in DOMAINS if d in opsets), default=0)
     newest = onnx.defs.onnx_opset_version()
     if opset > newest:
         raise UsageError(
-            f"{where}: opset {opset}, and the installed onnx {onnx.__version__} knows those up to "
+            f"{label}: opset {opset}, and the installed onnx {onnx.__version__} knows those up to "
             f"{newest}; pip install -U onnx"
         )
-    model = inlined(where, model)
+    model = inlined(label, model)
     with suppress(Exception):  # what cannot be inferred is asked for where it is needed
         model = onnx.shape_inference.infer_shapes(model)
-    return ModelGraph(where, model, model.graph, opset)
+    return ModelGraph(label, model, model.graph, opset)
 
 
 def shape_of_type(kind: onnx.TypeProto) -> Axes | None:
@@ -239,11 +239,11 @@ def shape_of_type(kind: onnx.TypeProto) -> Axes | None:
     )
 
 
-def array_of(where: str, tensor: TensorProto | SparseTensorProto) -> Array:
+def array_of(label: str, tensor: TensorProto | SparseTensorProto) -> Array:
     """The numbers of an initializer. Raises UsageError, which names it."""
     name = tensor.name if isinstance(tensor, TensorProto) else tensor.values.name
-    where = f"{where}: the initializer {short(name)!r}"
-    require_entries(where, tensor.dims)
+    label = f"{label}: the initializer {short(name)!r}"
+    require_entries(label, tensor.dims)
     try:
         if isinstance(tensor, TensorProto):
             return np.asarray(numpy_helper.to_array(tensor))
@@ -253,7 +253,7 @@ def array_of(where: str, tensor: TensorProto | SparseTensorProto) -> Array:
         dense[np.unravel_index(places, dense.shape) if flat else tuple(places.T)] = values
         return dense
     except Exception as error:
-        raise UsageError(f"{where} cannot be read: {accept.reason(error)}") from None
+        raise UsageError(f"{label} cannot be read: {accept.reason(error)}") from None
 
 
 def require_opset(graph: ModelGraph, node: NodeProto) -> None:

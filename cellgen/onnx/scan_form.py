@@ -14,7 +14,7 @@ from cellgen import accept
 from cellgen.errors import UsageError
 
 
-def require_counts(where: str, node: NodeProto, options: Mapping[str, Any]) -> None:
+def require_counts(label: str, node: NodeProto, options: Mapping[str, Any]) -> None:
     """Refuse a node that has not what its body takes and gives."""
     body, count = options["body"], int(options["num_scan_inputs"])
     takes, gives = len(body.input), len(body.output)
@@ -22,7 +22,7 @@ def require_counts(where: str, node: NodeProto, options: Mapping[str, Any]) -> N
     counts = len(node.input), len(node.output)
     if not 1 <= count <= takes or counts != (takes, gives) or gives < states:
         raise UsageError(
-            f"{where}: {counts[0]} operands, of which {count} are sequences, and {counts[1]} "
+            f"{label}: {counts[0]} operands, of which {count} are sequences, and {counts[1]} "
             f"results; its body takes {takes} and gives {gives}"
         )
     for name, expected in (("input", count), ("output", gives - states)):
@@ -31,12 +31,12 @@ def require_counts(where: str, node: NodeProto, options: Mapping[str, Any]) -> N
             fits = what == "axes" or all(value in (0, 1) for value in values)
             if len(values) != expected or not fits:
                 raise UsageError(
-                    f"{where}: scan_{name}_{what} is {accept.shown(values)}, expected {expected} "
+                    f"{label}: scan_{name}_{what} is {accept.shown(values)}, expected {expected} "
                     f"{'axes' if what == 'axes' else 'numbers 0 or 1'}"
                 )
 
 
-def goes_back(where: str, options: Mapping[str, Any]) -> bool:
+def goes_back(label: str, options: Mapping[str, Any]) -> bool:
     """Whether all sequences go from the last step to the first. Raises UsageError for some."""
     body, count = options["body"], int(options["num_scan_inputs"])
     results = len(body.output) - (len(body.input) - count)
@@ -45,7 +45,7 @@ def goes_back(where: str, options: Mapping[str, Any]) -> bool:
     ways = {int(way) for way in (*inputs, *outputs)}
     if len(ways) > 1:
         raise UsageError(
-            f"{where}: some of its sequences go in reverse and some do not; a cell goes through "
+            f"{label}: some of its sequences go in reverse and some do not; a cell goes through "
             f"all of them in one direction"
         )
     return ways == {1}

@@ -74,11 +74,11 @@ def _quoted(text: str) -> str:
     return shown.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def defined(text: ClassText, where: str) -> type[Cell]:
+def defined(text: ClassText, label: str) -> type[Cell]:
     """Run the text of one class. Raises DeclarationError, which shows the line."""
-    whole, name = module(where, [text]), f"<{text.class_name} of {where}>"
+    whole, name = module(label, [text]), f"<{text.class_name} of {label}>"
     linecache.cache[name] = (len(whole), None, whole.splitlines(keepends=True), name)
-    namespace: dict[str, object] = {"__name__": f"cells_of_{_identifier(where)}"}
+    namespace: dict[str, object] = {"__name__": f"cells_of_{_identifier(label)}"}
     exec(compile(whole, name, "exec"), namespace)
     made = namespace[text.class_name]
     assert isinstance(made, type)

@@ -40,8 +40,8 @@ def run_and_gradients(
         handed_on = {n: a if a is None else nudge(a) for n, a in named.items()}
     known = {**arrays, **handed_on, **upstream}
     names = [a.name for a in backward.function.arguments if not a.saved]
-    given = {n: known[n] for n in names if n in known}
-    gradients = backward(out=None, **given, saved=saved, products=products)
+    arguments = {n: known[n] for n in names if n in known}
+    gradients = backward(out=None, **arguments, saved=saved, products=products)
     return {FORWARD: named, BACKWARD: gradients._asdict()}
 
 
@@ -62,7 +62,7 @@ def bf16_errors(
     upstream = {n: a.astype(np.float32) for n, a in drawn.items()}
     above = {n: a.astype(np.float64) for n, a in upstream.items()}
     exact = run_and_gradients(kernel, wide, above, FULL)
-    found = run_and_gradients(kernel, narrow, upstream, BF16)
+    in_bf16 = run_and_gradients(kernel, narrow, upstream, BF16)
     plain = run_and_gradients(kernel, narrow, upstream, FULL)
     errors: dict[str, dict[str, float]] = {}
     for way, results in exact.items():
@@ -78,6 +78,6 @@ def bf16_errors(
         errors[way] = {}
         for name, array in results.items():
             rounding = largest(plain[way][name] - array) / BF16_ROUNDOFF
-            error = largest(found[way][name] - array) / max(scales[name], rounding, least)
+            error = largest(in_bf16[way][name] - array) / max(scales[name], rounding, least)
             errors[way][name] = error if error >= 0 else float("inf")
     return errors

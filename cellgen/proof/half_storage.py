@@ -42,20 +42,20 @@ def _forward_and_backward(
     forward, backward = kernel.functions[FORWARD], kernel.functions[BACKWARD]
     items = (*forward.function.arguments, *backward.function.arguments)
     narrow = {i.name for i in items if has_steps(i)}
-    given = {
+    stored = {
         n: rounded(a.astype(np.float32), element) if n in narrow else a.astype(np.float32)
         for n, a in arrays.items()
     }
-    wide = {n: widened(a) for n, a in given.items()}
+    wide = {n: widened(a) for n, a in stored.items()}
     own = {i.name for i in forward.function.arguments}
-    run = forward(out=None, **_some(given, own), save=True, products=products)
+    run = forward(out=None, **_some(stored, own), save=True, products=products)
     truth = forward(out=None, **_some(wide, own), save=True, products=products)
     kept, exact = _kept(run), _kept(truth)
     _compare(errors[FORWARD], element, {**run._asdict(), **kept}, {**truth._asdict(), **exact})
     read = {i.name for i in backward.function.arguments if not i.saved}
     seen = {n: a for n, a in run._asdict().items() if n != "saved"}
     gradients = backward(
-        out=None, **_some({**given, **seen}, read), saved=run.saved, products=products
+        out=None, **_some({**stored, **seen}, read), saved=run.saved, products=products
     )
     saved = {n: widened(a) for n, a in kept.items()}
     seen = {n: widened(a) for n, a in seen.items()}
@@ -73,10 +73,10 @@ def _some(arrays: Mapping[str, Array], names: set[str]) -> dict[str, Array]:
 
 
 def _compare(
-    errors: dict[str, float], element: str, found: Mapping[str, Array], exact: Mapping[str, Array]
+    errors: dict[str, float], element: str, actual: Mapping[str, Array], exact: Mapping[str, Array]
 ) -> None:
     """Count entries that are not the exact ones, rounded where the array has 16 bits."""
-    for name, array in found.items():
+    for name, array in actual.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fV":
             continue
         truth = exact[name]

@@ -18,8 +18,8 @@ def sigmoid(x: Array) -> Array:
 def softplus(x: Array) -> Array:
     """``log(1 + exp(x))``, as the logarithm of a sum of two exponentials."""
     largest = np.maximum(x.real, 0)
-    found: Array = largest + np.log(np.exp(x - largest) + np.exp(-largest))
-    return found
+    result: Array = largest + np.log(np.exp(x - largest) + np.exp(-largest))
+    return result
 
 
 def larger(a: Array, b: Array) -> Array:

@@ -163,12 +163,12 @@ class LayerRun:
         back, chunk, now = adjoint_of(program), self.chunk, list(last)
         pieces: dict[str, list[Array]] = {str(over): [] for over in chunk.streams.values()}
         for cut, first in reversed(list(zip(self.cuts, starts, strict=True))):
-            given = self.arguments(first, cut)
+            arguments = self.arguments(first, cut)
             for name, array in above.items():
-                given[back.upstream[name]] = array[..., cut, :]
+                arguments[back.upstream[name]] = array[..., cut, :]
             for value, array in zip(chunk.last, now, strict=True):
-                given[back.upstream[str(value)]] = array
-            formed = interpret(back.program, given, self._sizes(cut))
+                arguments[back.upstream[str(value)]] = array
+            formed = interpret(back.program, arguments, self._sizes(cut))
             for name, list_of in pieces.items():
                 list_of.insert(0, formed[back.gradients[name]])
             now = [formed[back.gradients[str(value)]] for value in chunk.first]
@@ -249,17 +249,17 @@ class ChunkRun:
         assert post is not None
         formed = interpret(post, self._given(post), self._row_sizes)
         self.by_row |= {str(v): formed[str(v)] for v in post.results}
-        outputs, shown = {}, {}
+        outputs, at_end = {}, {}
         for value in self.programs.outputs:
             every = self.rows.placed(self.by_row[str(value)], 0)
-            shown[str(value)] = self._last_valid(every)
+            at_end[str(value)] = self._last_valid(every)
             for t in range(1, len(every)):
                 held = self.rows.held[t]
                 every[t][held] = every[t - 1][held]
             in_time = np.empty_like(every)
             in_time[self.rows.order] = every
             outputs[str(value)] = in_time[shown_steps(self.options)]
-        return Steps(outputs, self.last, shown)
+        return Steps(outputs, self.last, at_end)
 
     def _last_valid(self, every: Array) -> Array:
         last = np.zeros(every.shape[1:], every.dtype)
@@ -333,10 +333,10 @@ class ChunkRun:
                 gradients[str(value)] = self._declared_back(value, by_row[str(value)])
         return gradients
 
-    def _unheld(self, shown: Array) -> Array:
+    def _unheld(self, of_outputs: Array) -> Array:
         """Upstream gradients of all steps in their order; held ones count where they are from."""
-        every = np.zeros((self.sizes["T"], *shown.shape[1:]))
-        every[shown_steps(self.options)] = shown
+        every = np.zeros((self.sizes["T"], *of_outputs.shape[1:]))
+        every[shown_steps(self.options)] = of_outputs
         ordered: Array = every[self.rows.order]
         for t in range(len(ordered) - 1, 0, -1):
             held = self.rows.held[t]
@@ -346,11 +346,11 @@ class ChunkRun:
     def _back(self, program: Program, by_row: Arrays) -> None:
         """Hand gradients of results on to arguments, row by row."""
         back = adjoint_of(program)
-        given = self._given(program)
+        arguments = self._given(program)
         for result, name in back.upstream.items():
             if result in by_row:
-                given[name] = by_row[result]
-        formed = interpret(back.program, given, self._row_sizes)
+                arguments[name] = by_row[result]
+        formed = interpret(back.program, arguments, self._row_sizes)
         passed = {str(v) for v in program.results} & {str(v) for v in program.arguments}
         for name in passed:
             by_row.pop(name, None)

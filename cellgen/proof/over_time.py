@@ -46,7 +46,7 @@ class Sequence:
 
     outputs: dict[str, Array]
     last: dict[str, Array]
-    shown: dict[str, Array]
+    at_end: dict[str, Array]
 
     @property
     def results(self) -> dict[str, Array]:
@@ -73,7 +73,7 @@ def run_steps(
     collected: dict[str, list[Array]] = {str(v.name): [] for v in definition.outputs}
     state = {name: arguments[name] for name in following}
     states_after = {str(new.name): name for name, new in following.items()}
-    shown: dict[str, Array] = {}
+    at_end: dict[str, Array] = {}
     repeated: dict[str, Array] = {}
     started = np.zeros(sizes["B"], bool)
     for order, t in enumerate(_order(options, sizes["T"])):
@@ -96,7 +96,7 @@ def run_steps(
                 kept = state[states_after[name]]
             else:
                 kept = repeated.get(name, none)
-                shown[name] = _where(valid, values[name], shown.get(name, none))
+                at_end[name] = _where(valid, values[name], at_end.get(name, none))
             steps.append(_where(valid, values[name], _where(holds, kept, none)))
             repeated[name] = steps[-1]
         state = {
@@ -106,7 +106,7 @@ def run_steps(
     few = shown_steps(options)
     outputs = {name: _in_order(steps, options)[few] for name, steps in collected.items()}
     last = {f"{new.name}_last": state[name] for name, new in following.items()}
-    return Sequence(outputs, last, shown)
+    return Sequence(outputs, last, at_end)
 
 
 @once_for_each
@@ -178,13 +178,13 @@ def with_poison(
     They are beyond lengths, where the mask zeroes, and before the first valid step.
     """
     steps, rows = next(upstream[n].shape[:2] for n in timed)
-    shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
+    visible, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
     for t in _order(options, steps):
         inside, valid, _ = _flags_at(options, t, rows)
         started |= valid
-        shown[t] = valid | (inside & started & (not options.zero_output_for_mask))
+        visible[t] = valid | (inside & started & (not options.zero_output_for_mask))
     return {
-        n: np.where(shown.reshape(steps, rows, *(1,) * (a.ndim - 2)), a, np.nan)
+        n: np.where(visible.reshape(steps, rows, *(1,) * (a.ndim - 2)), a, np.nan)
         if n in timed
         else a
         for n, a in upstream.items()
@@ -267,12 +267,14 @@ def forward_errors(
     truth = truth or truth_over_time(definition, call, sizes, options)
     call = {name: a.copy() for name, a in call.items()}  # which a kernel may spoil
     chosen, shared = _keywords(options, FORWARD), shared_keywords(options)
-    given = _laid_out(kernel, call, options)
+    laid_out = _laid_out(kernel, call, options)
     forward_function = kernel.functions["sequence_forward"]
-    found = forward_function(out=None, **given, **shared)._asdict()
-    every = _laid_out(kernel, {n: a for n, a in found.items() if a is not None}, options)
+    results = forward_function(out=None, **laid_out, **shared)._asdict()
+    every = _laid_out(kernel, {n: a for n, a in results.items() if a is not None}, options)
     alone = (
-        forward_function(out=None, **given, **chosen)._asdict() if len(chosen) > len(shared) else {}
+        forward_function(out=None, **laid_out, **chosen)._asdict()
+        if len(chosen) > len(shared)
+        else {}
     )
     errors: dict[str, float] = {}
     least = float(np.finfo(dtype).tiny)  # below it numbers lie evenly: a rounding is no smaller
@@ -280,7 +282,7 @@ def forward_errors(
     for name, expected in truth.steps.results.items():
         pairs = [(every[name], expected)]
         if alone.get(name) is not None:
-            pairs.append((alone[name], {**truth.steps.last, **truth.steps.shown}[name]))
+            pairs.append((alone[name], {**truth.steps.last, **truth.steps.at_end}[name]))
         for array, value in pairs:
             difference = largest(array.astype(np.float64) - value)
             error = difference / max(truth.scales.of(name, difference, near), least)
@@ -316,10 +318,10 @@ def gradient_errors(
 
     def gradients(nudge: Nudge | None = None, **how: object) -> dict[str, Array]:
         moved = {n: nudge(np.asarray(a)) if nudge else a for n, a in arguments.items()}
-        given = as_call(kernel, moved, options)
+        laid_out = as_call(kernel, moved, options)
         upstreams = _laid_out(kernel, poisoned, options)
-        found = run_gradients(kernel, definition, given, upstreams, options, how)
-        return _laid_out(kernel, found, options)
+        results = run_gradients(kernel, definition, laid_out, upstreams, options, how)
+        return _laid_out(kernel, results, options)
 
     runs = [gradients(), *([gradients(bp_lim=bp_lim)] if bp_lim else [])]
     if options.checkpoint:
@@ -345,15 +347,15 @@ def gradient_errors(
             if error > ROUNDED * size:
                 size = max(size, sum(spread()[n] for n in group) / CONDITION)
             for name in group:
-                found = error / size
-                errors[name] = max(errors.get(name, 0.0), found if found >= 0 else np.inf)
+                relative = error / size
+                errors[name] = max(errors.get(name, 0.0), relative if relative >= 0 else np.inf)
     return errors
 
 
 def run_gradients(
     kernel: Kernel,
     definition: Definition,
-    given: Mapping[str, object],
+    arguments: Mapping[str, object],
     upstream: Mapping[str, Array],
     options: Options,
     how: Mapping[str, object],
@@ -362,9 +364,9 @@ def run_gradients(
     shared = shared_keywords(options)
     kept = {**shared, "checkpoint": how["checkpoint"]} if "checkpoint" in how else shared
     forward_function = kernel.functions["sequence_forward"]
-    result = forward_function(out=None, **given, **kept, save=True)
-    seen = result if kept is shared else forward_function(out=None, **given, **shared)
+    result = forward_function(out=None, **arguments, **kept, save=True)
+    seen = result if kept is shared else forward_function(out=None, **arguments, **shared)
     outputs = {str(v.name): getattr(seen, str(v.name)) for v in definition.outputs}
-    call = {**given, **outputs, **upstream, **_keywords(options, BACKWARD)}
+    call = {**arguments, **outputs, **upstream, **_keywords(options, BACKWARD)}
     call |= {name: value for name, value in how.items() if name != "checkpoint"}
     return kernel.functions["sequence_backward"](out=None, **call, saved=result.saved)._asdict()

@@ -55,8 +55,8 @@ def row_errors(
 
     def gradients(mode: bool | str, nudge: Nudge | None = None) -> dict[str, Array]:
         moved = {n: nudge(np.asarray(a)) if nudge else a for n, a in arguments.items()}
-        given = as_call(kernel, moved, options)
-        return run_gradients(kernel, definition, given, above, options, {"per_row": mode})
+        laid_out = as_call(kernel, moved, options)
+        return run_gradients(kernel, definition, laid_out, above, options, {"per_row": mode})
 
     along = {name: rng.standard_normal(arguments[of].shape) for name, of in items.items()}
 

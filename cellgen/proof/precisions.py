@@ -33,9 +33,9 @@ def narrow_gradients(
     above = {n: np.asarray(a, np.float64) for n, a in upstream.items()}
 
     def gradients(
-        given: Mapping[str, Array], others: Mapping[str, Array], nudge: Nudge | None = None
+        arguments: Mapping[str, Array], others: Mapping[str, Array], nudge: Nudge | None = None
     ) -> dict[str, Array]:
-        return run_and_gradients(kernel, given, others, FULL, nudge)[BACKWARD]
+        return run_and_gradients(kernel, arguments, others, FULL, nudge)[BACKWARD]
 
     exact = gradients(wide, above)
     scales = scales_of(

@@ -210,8 +210,8 @@ class Shadow:
         sorted_at = at[order]
         clash = (sorted_at[1:] == sorted_at[:-1]) & (bits[1:] != bits[:-1])
         if clash.any():
-            where = sorted_at[1:][clash]
-            self._fail(view, where, program, "writes {} twice in one store, two values")
+            place = sorted_at[1:][clash]
+            self._fail(view, place, program, "writes {} twice in one store, two values")
 
     def _find(
         self, addresses: npt.NDArray[np.uint64], width: int, verb: str, program: Program

@@ -32,26 +32,26 @@ def differing_bits(
     """Return the share of entries that differ from those of one thread, by precision and result."""
     errors: dict[str, float] = {}
     for dtype in ("float32", "float64"):
-        given = {n: np.asarray(a, dtype, order="C") for n, a in arrays.items()}
+        narrow = {n: np.asarray(a, dtype, order="C") for n, a in arrays.items()}
         above = {n: np.asarray(a, dtype, order="C") for n, a in upstream.items()}
-        for name, share in _of_one(kernel, given, above, sizes, threads).items():
+        for name, share in _of_one(kernel, narrow, above, sizes, threads).items():
             errors[f"{dtype} {name}"] = share
     return errors
 
 
 def _of_one(
     kernel: Kernel,
-    given: dict[str, Array],
+    arguments: dict[str, Array],
     upstream: dict[str, Array],
     sizes: Mapping[str, int],
     threads: int,
 ) -> dict[str, float]:
     forward, backward = kernel.functions[FORWARD], kernel.functions[BACKWARD]
-    run = forward(out=None, **given, save=True, threads=1)
+    run = forward(out=None, **arguments, save=True, threads=1)
     read = {item.name for item in backward.function.arguments if not item.saved}
-    known = {**given, **run._asdict(), **upstream}
+    known = {**arguments, **run._asdict(), **upstream}
     calls = (
-        (FORWARD, given, {"save": True}),
+        (FORWARD, arguments, {"save": True}),
         (BACKWARD, {n: a for n, a in known.items() if n in read}, {"saved": run.saved}),
     )
     errors: dict[str, float] = {}
@@ -60,12 +60,12 @@ def _of_one(
         alone = _arrays(function(out=None, **arrays, **how, threads=1)._asdict())
         for plan in _plans(kernel, way, arrays, sizes, threads):
             try:
-                found = function(out=None, **arrays, **how, threads=threads, plan=plan)
+                result = function(out=None, **arrays, **how, threads=threads, plan=plan)
             except CellgenError as error:
                 if ERROR_CODES[UNFIT_PLAN] in str(error):  # sums over units need whole rows
                     continue
                 raise
-            for name, array in _arrays(found._asdict()).items():
+            for name, array in _arrays(result._asdict()).items():
                 errors[name] = max(errors.get(name, 0.0), _share(array, alone[name]))
     return errors
 

@@ -466,16 +466,16 @@ def _called_by_names(cell: type[Cell], reference: Callable[..., object]) -> Trut
                 f"{definition.name}: reference(...) cannot be called ({error}); it is given "
                 f"{', '.join(arguments)} by name"
             ) from None
-        given = reference(**arguments)
-        if not isinstance(given, Mapping):
-            listed = given if isinstance(given, tuple) else (given,)
-            given = dict(zip(names, listed, strict=False))
-        missing = [name for name in names if name not in given]
+        results = reference(**arguments)
+        if not isinstance(results, Mapping):
+            listed = results if isinstance(results, tuple) else (results,)
+            results = dict(zip(names, listed, strict=False))
+        missing = [name for name in names if name not in results]
         if missing:
             raise ArgumentError(
                 f"{definition.name}: reference(...) does not return {', '.join(missing)}; "
                 f"return a dict of all outputs ({', '.join(names)}) or a tuple in that order"
             )
-        return {name: np.asarray(given[name]) for name in names}
+        return {name: np.asarray(results[name]) for name in names}
 
     return truth

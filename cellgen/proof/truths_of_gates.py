@@ -18,8 +18,8 @@ Truth: TypeAlias = Callable[[Arrays], dict[str, Array]]
 
 def _bar(a: Arrays, gate: str) -> Array:
     """Form x w + h' u + b."""
-    found: Array = a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"u_{gate}"] + a[f"b_{gate}"]
-    return found
+    bar: Array = a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"u_{gate}"] + a[f"b_{gate}"]
+    return bar
 
 
 def rg_lru(a: Arrays) -> dict[str, Array]:
@@ -34,8 +34,8 @@ def gru_d(a: Arrays) -> dict[str, Array]:
     """A GRU of values and states that fade by the time since they were seen."""
 
     def fading(bar: Array) -> Array:
-        found: Array = np.exp(-np.where(bar.real > 0, bar, 0))
-        return found
+        decay: Array = np.exp(-np.where(bar.real > 0, bar, 0))
+        return decay
 
     m, seen = a["m"], a["x_seen_prev"]
     gamma_x = fading(a["delta"] * a["w_gx"] + a["b_gx"])
@@ -69,8 +69,8 @@ def on_lstm(a: Arrays) -> dict[str, Array]:
     def shares(bar: Array) -> Array:
         """Each unit the share of those up to it."""
         powers = np.exp(bar - bar.real.max(axis=1, keepdims=True))
-        found: Array = np.cumsum(powers, axis=1) / powers.sum(axis=1, keepdims=True)
-        return found
+        cumulative: Array = np.cumsum(powers, axis=1) / powers.sum(axis=1, keepdims=True)
+        return cumulative
 
     f, i, o = (sigmoid(_bar(a, gate)) for gate in "fio")
     f_master, i_master = shares(_bar(a, "mf")), 1 - shares(_bar(a, "mi"))
@@ -91,8 +91,8 @@ def nested_lstm(a: Arrays) -> dict[str, Array]:
     """Take for c the state of an inner LSTM of input i g and state f c'."""
 
     def inner(gate: str) -> Array:
-        found: Array = entered @ a[f"v_{gate}"] + kept @ a[f"r_{gate}"] + a[f"a_{gate}"]
-        return found
+        bar: Array = entered @ a[f"v_{gate}"] + kept @ a[f"r_{gate}"] + a[f"a_{gate}"]
+        return bar
 
     entered = sigmoid(_bar(a, "i")) * np.tanh(_bar(a, "c"))
     kept = sigmoid(_bar(a, "f")) * a["c_prev"]

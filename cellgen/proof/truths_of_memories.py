@@ -18,19 +18,19 @@ Truth: TypeAlias = Callable[[Arrays], dict[str, Array]]
 
 def _into(x: Array, w: Array) -> Array:
     """(B, I) by (I, N, D): the product of each head."""
-    found: Array = np.einsum("bi,ind->bnd", x, w)
-    return found
+    heads: Array = np.einsum("bi,ind->bnd", x, w)
+    return heads
 
 
 def _outer(a: Array, b: Array) -> Array:
-    found: Array = np.einsum("bni,bnj->bnij", a, b)
-    return found
+    product: Array = np.einsum("bni,bnj->bnij", a, b)
+    return product
 
 
 def _read(s: Array, k: Array) -> Array:
     """A matrix of each head times a vector."""
-    found: Array = np.einsum("bnij,bnj->bni", s, k)
-    return found
+    read: Array = np.einsum("bnij,bnj->bni", s, k)
+    return read
 
 
 def mlstm(a: Arrays) -> dict[str, Array]:
@@ -53,8 +53,8 @@ def mlstm(a: Arrays) -> dict[str, Array]:
 def _feature(a: Array) -> Array:
     """SiLU, then to length 1."""
     u = a * sigmoid(a)
-    found: Array = u * ((u * u).sum(-1, keepdims=True) + 1e-6) ** -0.5
-    return found
+    feature: Array = u * ((u * u).sum(-1, keepdims=True) + 1e-6) ** -0.5
+    return feature
 
 
 def _delta(a: Arrays, kept: Array) -> dict[str, Array]:
@@ -123,8 +123,8 @@ def mamba2(a: Arrays) -> dict[str, Array]:
 def _shifted(a: Arrays, gate: str) -> Array:
     """The input, mixed with the one before."""
     mix = a[f"mu_{gate}"]
-    found: Array = mix * a["x"] + (1 - mix) * a["x_shift_prev"]
-    return found
+    mixed: Array = mix * a["x"] + (1 - mix) * a["x_shift_prev"]
+    return mixed
 
 
 def rwkv4(a: Arrays) -> dict[str, Array]:
@@ -178,8 +178,8 @@ def ttt_linear(a: Arrays) -> dict[str, Array]:
 
     q, k, v = (_into(a["x"], a[f"w_{g}"]) for g in "qkv")
     eta = 1 / (1 + np.exp(-_into(a["x"], a["w_eta"]) - a["b_eta"]))
-    shown, jacobian = norm(np.einsum("bnij,bnj->bni", a["s_prev"], k))
-    downhill = np.einsum("bni,bnij->bnj", k + shown - v, jacobian)
+    normed, jacobian = norm(np.einsum("bnij,bnj->bni", a["s_prev"], k))
+    downhill = np.einsum("bni,bnij->bnj", k + normed - v, jacobian)
     s = a["s_prev"] - _outer(eta * downhill, k)
     return {"h": q + norm(np.einsum("bnij,bnj->bni", s, q))[0], "s": s}
 

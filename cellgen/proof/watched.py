@@ -207,8 +207,8 @@ def _run(watch: Watch) -> Callable[..., object]:
 
     def run(self: Any, *args: object, grid: object, warmup: bool, **options: object) -> object:
         name = self.fn.__name__
-        given = {key: value for key, value in options.items() if key in self.arg_names}
-        bound = inspect.signature(self.fn).bind_partial(*args, **given).arguments
+        constants = {key: value for key, value in options.items() if key in self.arg_names}
+        bound = inspect.signature(self.fn).bind_partial(*args, **constants).arguments
         tensors = {n: t for n, t in bound.items() if isinstance(t, torch.Tensor) and t.numel()}
         watch.launches.append(_called(self, bound, grid, options))
         watch.shadow.begin(name, tuple(watch.view(n, t) for n, t in tensors.items()))

@@ -93,10 +93,10 @@ def prove_chunks(definition: Definition, rng: np.random.Generator) -> list[Row]:
         return [Row("chunks", None, BAR, "skipped", Exception.__str__(error))]
     rows = []
     for name in dict.fromkeys(case.name for case in CASES):
-        found, gradients = dict[str, float](), dict[str, float]()
+        forward, gradients = dict[str, float](), dict[str, float]()
         cases = [case for case in CASES if case.name == name]
-        ways = (f"chunks {name}, forward", found), (f"chunks {name}, gradients", gradients)
-        draws = [_prove_case(definition, case, rng, found, gradients) for case in cases]
+        ways = (f"chunks {name}, forward", forward), (f"chunks {name}, gradients", gradients)
+        draws = [_prove_case(definition, case, rng, forward, gradients) for case in cases]
         if not any(draws):
             why = "no drawn inputs give finite numbers step by step: nothing was compared"
             rows += [Row(way, None, BAR, "skipped", why) for way, _ in ways]
@@ -126,7 +126,7 @@ def _prove_case(
     definition: Definition,
     case: ChunkCase,
     rng: np.random.Generator,
-    found: dict[str, float],
+    forward: dict[str, float],
     gradients: dict[str, float],
 ) -> tuple[bool, float] | None:
     """Compare one run; which of ``DRAWS`` gives finite numbers step by step, None where none."""
@@ -142,9 +142,9 @@ def _prove_case(
     run = ChunkRun(definition, arguments, sizes, case.options, LENGTH, exact=case.exact)
     chunks = run.forward()
     for name, array in chunks.results.items():
-        raise_to(found, name, _error(array, steps.results[name]))
-    for name, array in steps.shown.items():
-        raise_to(found, f"{name} at the end", _error(chunks.shown[name], array))
+        raise_to(forward, name, _error(array, steps.results[name]))
+    for name, array in steps.at_end.items():
+        raise_to(forward, f"{name} at the end", _error(chunks.at_end[name], array))
     upstream: Arguments = {}
     for name, array in chunks.results.items():
         is_timed = name in chunks.outputs
@@ -181,8 +181,8 @@ def _arguments(
             drawn[:] = drawn[0]
             if not positive:
                 drawn[steps // 2 :, 1:] = 0
-        shown = valid.reshape(steps, ROWS, *(1,) * (drawn.ndim - 2))
-        arguments[str(value)] = np.where(shown, drawn, np.nan)
+        present = valid.reshape(steps, ROWS, *(1,) * (drawn.ndim - 2))
+        arguments[str(value)] = np.where(present, drawn, np.nan)
     if case.is_initial:
         for state in definition.states:
             shape = shape_sizes(state, sizes)
@@ -309,27 +309,27 @@ def _compare_memory(
     errors: dict[str, float],
     kind: str,
 ) -> None:
-    given = {str(over): streams[value] for value, over in chunk.streams.items()}
-    given[str(chunk.first[0])] = first
-    found = interpret(program, given, sizes)
+    arguments = {str(over): streams[value] for value, over in chunk.streams.items()}
+    arguments[str(chunk.first[0])] = first
+    formed = interpret(program, arguments, sizes)
     names = [*(str(over) for over in chunk.formed.values()), str(chunk.last[0])]
     exact = dict(zip(names, memory_steps(memory, streams, first), strict=True))
     for name in names:
-        raise_to(errors, f"{name} ({kind})", _error(found[name], exact[name]))
+        raise_to(errors, f"{name} ({kind})", _error(formed[name], exact[name]))
     back = adjoint_of(program)
-    upstream = {name: rng.standard_normal(found[name].shape) for name in names}
-    formed = interpret(
-        back.program, {**given, **{back.upstream[n]: d for n, d in upstream.items()}}, sizes
+    upstream = {name: rng.standard_normal(formed[name].shape) for name in names}
+    slopes = interpret(
+        back.program, {**arguments, **{back.upstream[n]: d for n, d in upstream.items()}}, sizes
     )
     moving: dict[Value | None, str] = {v: str(over) for v, over in chunk.streams.items()}
     moving[None] = str(chunk.first[0])
     for value, name in moving.items():
-        direction = rng.standard_normal(given[name].shape)
-        moved = given[name] + 1j * STEP * direction
+        direction = rng.standard_normal(arguments[name].shape)
+        moved = arguments[name] + 1j * STEP * direction
         other = dict(streams) if value is None else {**streams, value: moved}
         results = memory_steps(memory, other, moved if value is None else first)
         loss = sum(np.sum(a * upstream[n]) for n, a in zip(names, results, strict=True))
-        terms = formed[back.gradients[name]] * direction
+        terms = slopes[back.gradients[name]] * direction
         raise_to(errors, f"d_{name} ({kind})", _of_direction(terms, loss))
 
 
@@ -354,8 +354,8 @@ def memory_steps(memory: Memory, streams: Mapping[Value, Array], first: Array) -
             for number, coefficient in update.erased.items():
                 new = new - at(coefficient, t) * erased[number]
             after = after + np.asarray(new)[..., :, None] * at(update.key, t)[..., None, :]
-        for found, readout in zip(reads, memory.readouts, strict=True):
+        for read, readout in zip(reads, memory.readouts, strict=True):
             of = after if readout.after else state
-            found.append((of * at(readout.query, t)[..., None, :]).sum(-1))
+            read.append((of * at(readout.query, t)[..., None, :]).sum(-1))
         state = after
-    return (*(np.stack(found, axis=-2) for found in reads), state)
+    return (*(np.stack(read, axis=-2) for read in reads), state)

@@ -27,32 +27,34 @@ def raise_to(errors: dict[str, float], name: str, error: float) -> None:
     errors[name] = known if math.isnan(known) or error <= known else error
 
 
-def error_of(found: Array, expected: Array, scale: float) -> float:
+def error_of(actual: Array, expected: Array, scale: float) -> float:
     """The largest difference in units of ``scale``; infinite where shapes or NaN disagree."""
-    difference = _difference(found, expected)
+    difference = _difference(actual, expected)
     if difference == 0:
         return 0.0
     return difference / scale if math.isfinite(difference) and scale != 0 else math.inf
 
 
 def error_within(
-    found: Array, expected: Array, scales: Scales, name: str, bar: float, least: float = 0.0
+    actual: Array, expected: Array, scales: Scales, name: str, bar: float, least: float = 0.0
 ) -> float:
     """``error_of`` a result: by its largest entry where that is within the bar, else by rounding.
 
     ``least`` is the smallest scale that there is.
     """
-    return error_of(found, expected, max(scales.of(name, _difference(found, expected), bar), least))
+    return error_of(
+        actual, expected, max(scales.of(name, _difference(actual, expected), bar), least)
+    )
 
 
-def _difference(found: Array, expected: Array) -> float:
+def _difference(actual: Array, expected: Array) -> float:
     """The largest difference of two entries; infinite where shapes or NaN disagree."""
-    if found.shape != expected.shape:
+    if actual.shape != expected.shape:
         return math.inf
-    unequal = ~((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    unequal = ~((actual == expected) | (np.isnan(actual) & np.isnan(expected)))
     if not unequal.any():
         return 0.0
-    difference = float(np.abs(found[unequal] - expected[unequal]).max())
+    difference = float(np.abs(actual[unequal] - expected[unequal]).max())
     return difference if math.isfinite(difference) else math.inf
 
 

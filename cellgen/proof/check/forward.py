@@ -21,10 +21,10 @@ def prove_forward(subject: Subject, rng: np.random.Generator) -> list[Row]:
     program, errors = subject.programs["forward"], dict[str, float]()
     for index, lengths in enumerate(lengths_by_shape(subject.definition, rng)):
         point = draw_point(subject, lengths, rng, SCALAR_FACTORS[index % len(SCALAR_FACTORS)])
-        found = interpret(program, point.arguments, point.sizes)
+        results = interpret(program, point.arguments, point.sizes)
         expected = truth(point.arguments)
-        scales = result_scales(program, point.arguments, point.sizes, found, rng)
-        for output, array in found.items():
+        scales = result_scales(program, point.arguments, point.sizes, results, rng)
+        for output, array in results.items():
             error = error_within(array, expected[output], scales, output, FLOAT64_BAR)
             raise_to(errors, output, error)
     return [judged(name, errors, FLOAT64_BAR, f"{', '.join(errors)}")]

@@ -62,14 +62,14 @@ def _bumped(program: Program, values: tuple[Value, ...]) -> tuple[Program, Mappi
             Statement(plain, statement.expression),
             Statement(target, plain + bumps[target]),
         ]
-    made = replace(
+    bumped = replace(
         program,
         arguments=(*program.arguments, *bumps.values()),
         optional=(*program.optional, *bumps.values()),
         statements=tuple(statements),
     )
-    made.verify()
-    return made, bumps
+    bumped.verify()
+    return bumped, bumps
 
 
 def prove_gradients(subject: Subject, rng: np.random.Generator) -> list[Row]:
@@ -120,8 +120,8 @@ def tame_point(
         point = draw_point(subject, GRADIENT_SIZES, rng, factor)
         known = run_all(subject.programs, point)
         run = partial(run_all, subject.programs, point)
-        found = scales_of(known, run, rng)
-        scales = {name: found[name] for name in names}
+        of_all = scales_of(known, run, rng)
+        scales = {name: of_all[name] for name in names}
         spread = _spread(known, scales)
         if best is None or (point.near_kinks, spread) < least:
             best, least = (point, known, scales), (point.near_kinks, spread)

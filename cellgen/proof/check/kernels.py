@@ -46,12 +46,12 @@ def prove_kernels(subject: Subject, rng: np.random.Generator) -> list[Row]:
                 exact = interpret(program, arrays, point.sizes)
                 scales = result_scales(program, arrays, point.sizes, exact, rng, PROBES)
                 for dtype in C_BARS:
-                    given = {n: np.asarray(a, dtype, order="C") for n, a in arrays.items()}
-                    is_held = all(map(np.array_equal, given.values(), arrays.values()))
-                    truth = exact if is_held else interpret(program, given, point.sizes)
-                    own = {n: a.copy() for n, a in given.items()}  # which a kernel may spoil
-                    found = _compare(kernel, program, dtype, known, own, truth, scales)
-                    for name, error in found.items():
+                    narrow = {n: np.asarray(a, dtype, order="C") for n, a in arrays.items()}
+                    is_held = all(map(np.array_equal, narrow.values(), arrays.values()))
+                    truth = exact if is_held else interpret(program, narrow, point.sizes)
+                    own = {n: a.copy() for n, a in narrow.items()}  # which a kernel may spoil
+                    by_result = _compare(kernel, program, dtype, known, own, truth, scales)
+                    for name, error in by_result.items():
                         raise_to(errors[_name(dtype, program)], name, error)
     note = f"{len(shapes)} shapes: {_listed(subject.definition.dims, shapes)}"
     return [
@@ -85,9 +85,11 @@ def _choices(program: Program, index: int, rng: np.random.Generator) -> list[tup
     return list(dict.fromkeys([optional, ((), (one,), some)[index % 3]]))
 
 
-def _given(program: Program, known: Mapping[str, Array], given: Sequence[str]) -> dict[str, Array]:
+def _given(
+    program: Program, known: Mapping[str, Array], upstream: Sequence[str]
+) -> dict[str, Array]:
     """Arguments of a call with some of the upstream gradients."""
-    left_out = {str(value.name) for value in program.optional} - set(given)
+    left_out = {str(value.name) for value in program.optional} - set(upstream)
     names = [str(v.name) for v in program.arguments if str(v.name) not in left_out]
     return {name: np.asarray(known[name], np.float64) for name in names}
 

@@ -40,7 +40,7 @@ def with_kinks(program: Program) -> Program:
 
 def kinks_of(program: Program) -> dict[Expr, str]:
     """Distances from the kinks of a program's functions, and where each is: ``x = 0``."""
-    found: dict[Expr, str] = {}
+    kinks: dict[Expr, str] = {}
     unnamed = {
         s.target: s.expression
         for s in program.statements
@@ -51,8 +51,8 @@ def kinks_of(program: Program) -> dict[Expr, str]:
         for node in sorted((n for n in nodes if n.row.kinks), key=str):
             for distance, sides in _distances(node).items():
                 left, right = (text(_written_out(side, unnamed)) for side in sides)
-                found.setdefault(distance, f"{left} = {right}")
-    return found
+                kinks.setdefault(distance, f"{left} = {right}")
+    return kinks
 
 
 def _written_out(expression: Expr, unnamed: Mapping[Value, Expr]) -> Expr:
@@ -64,15 +64,15 @@ def _written_out(expression: Expr, unnamed: Mapping[Value, Expr]) -> Expr:
 
 def _distances(node: Pointwise) -> dict[Expr, tuple[Expr, Expr]]:
     """What is 0 at a kink of a function, and the two sides that are equal there."""
-    found: dict[Expr, tuple[Expr, Expr]] = {}
+    by_distance: dict[Expr, tuple[Expr, Expr]] = {}
     slopes = [node.fdiff(index + 1) for index in range(len(node.args))]
     for expression in (node, *slopes):
         for inner in sorted(expression.atoms(Pointwise), key=str):
             if inner.row.comparison:
-                found.setdefault(inner.args[0] - inner.args[1], inner.args)
+                by_distance.setdefault(inner.args[0] - inner.args[1], inner.args)
             elif inner.row.turns_at_zero:
-                found.setdefault(inner.args[0], (inner.args[0], Integer(0)))
+                by_distance.setdefault(inner.args[0], (inner.args[0], Integer(0)))
             elif inner.row.jump is not None:
                 (x,) = inner.args
-                found.setdefault(x - inner.row.jump(x), (x, inner.row.jump(x)))
-    return {d: sides for d, sides in found.items() if d.atoms(Value) and not d.has(node)}
+                by_distance.setdefault(x - inner.row.jump(x), (x, inner.row.jump(x)))
+    return {d: sides for d, sides in by_distance.items() if d.atoms(Value) and not d.has(node)}

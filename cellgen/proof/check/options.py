@@ -73,15 +73,15 @@ class _Options:
             if _changes_steps(options):
                 truth = truth_over_time(self.definition, arrays, self.sizes, options)
             elif options.every != 1:
-                shown = {n: a[shown_steps(options)] for n, a in truth.steps.outputs.items()}
-                truth = replace(truth, steps=replace(truth.steps, outputs=shown))
+                outputs = {n: a[shown_steps(options)] for n, a in truth.steps.outputs.items()}
+                truth = replace(truth, steps=replace(truth.steps, outputs=outputs))
             yield self._errors(arrays, options, truth, None, together=True)
         yield self._errors(self.arrays, NONE, self.plain, STEPS, together=True)
 
     def by_row(self) -> dict[str, float]:
         """Gradients of weights row by row, where rows end, wait and start anew."""
-        given = self.kernel, self.definition, self._masked(self.rows), self.upstream
-        return row_errors(*given, self.sizes, self.rng, self.rows)
+        call = self.kernel, self.definition, self._masked(self.rows), self.upstream
+        return row_errors(*call, self.sizes, self.rng, self.rows)
 
     def _errors(
         self,
@@ -92,10 +92,10 @@ class _Options:
         *,
         together: bool,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        given = (self.kernel, self.definition, arrays)
-        forward = forward_errors(*given, self.sizes, "float64", options, truth)
+        call = (self.kernel, self.definition, arrays)
+        forward = forward_errors(*call, self.sizes, "float64", options, truth)
         backward = gradient_errors(
-            *given, self.upstream, self.sizes, self.rng, options, limit, together=together
+            *call, self.upstream, self.sizes, self.rng, options, limit, together=together
         )
         return forward, backward
 
@@ -107,24 +107,24 @@ class _Options:
         arrays = dict(self.arrays)
         for value in self.definition.with_role(Role.INPUT):
             stacked: Array = arrays[str(value.name)]
-            where = valid.reshape(STEPS, ROWS, *(1,) * (stacked.ndim - 2))
-            arrays[str(value.name)] = np.where(where, stacked, np.nan)
+            present = valid.reshape(STEPS, ROWS, *(1,) * (stacked.ndim - 2))
+            arrays[str(value.name)] = np.where(present, stacked, np.nan)
         return arrays
 
 
 def prove_options(subject: Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
     """Compare with the equations where options are given, all at once and each alone."""
     options = _Options(subject, kernel, rng)
-    found, gradients = dict[str, float](), dict[str, float]()
+    forward, gradients = dict[str, float](), dict[str, float]()
     for pair in (*options.all_together(), *options.each_alone(), ({}, options.by_row())):
-        for errors, new in zip((found, gradients), pair, strict=True):
+        for errors, new in zip((forward, gradients), pair, strict=True):
             for name, error in new.items():
                 raise_to(errors, name, error)
     note = "lengths, mask, reset, reverse"
     return [
         judged(f"C {way} with options", errors, bar, f"{note}, {more}; all together and each alone")
         for way, errors, bar, more in (
-            (FORWARD, found, FORWARD_BAR, _tried_text(FORWARD)),
+            (FORWARD, forward, FORWARD_BAR, _tried_text(FORWARD)),
             (BACKWARD, gradients, GRADIENT_BAR, f"{_tried_text(BACKWARD)}, bp_lim, per_row"),
         )
     ]

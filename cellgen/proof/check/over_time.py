@@ -50,9 +50,9 @@ def prove_sequences(subject: Subject, rng: np.random.Generator) -> list[Row]:
     wide = wide_lengths(subject.definition)
     few = GRADIENT_SIZES[1 : len(wide)]
     for steps, lengths in ((WIDE_STEPS, wide), *((t, (b, *few)) for t, b in FEW_UNITS)):
-        for found, new in zip(errors, _errors(subject, kernel, lengths, steps, rng), strict=True):
+        for worst, new in zip(errors, _errors(subject, kernel, lengths, steps, rng), strict=True):
             for name, error in new.items():
-                raise_to(found, name, error)
+                raise_to(worst, name, error)
     shapes = f"{WIDE_STEPS}, {wide[0]}; " + "; ".join(f"{t}, {b}" for t, b in FEW_UNITS)
     units = ", ".join(f"{d} {n}" for d, n in zip(subject.definition.dims, wide, strict=True))
     note = f"T, B = {shapes}; the first with {units}"
@@ -76,8 +76,8 @@ def _errors(
         for dtype in ("float32", "float64")
     )
     upstream = drawn_upstream(truth.steps.results, rng)
-    found = gradient_errors(kernel, subject.definition, arrays, upstream, sizes, rng)
-    return narrow, plain, found
+    gradients = gradient_errors(kernel, subject.definition, arrays, upstream, sizes, rng)
+    return narrow, plain, gradients
 
 
 def _prove_wide(

@@ -60,10 +60,10 @@ class Report(ShownInNotebooks):
 
     def __str__(self) -> str:
         head = f"{self.cell}: {'ok' if self.ok else 'FAILED'} (seed {self.seed})"
-        return "\n".join([head, *(f"  {row}" for row in self.shown)])
+        return "\n".join([head, *(f"  {row}" for row in self.printed)])
 
     @property
-    def shown(self) -> tuple[Row, ...]:
+    def printed(self) -> tuple[Row, ...]:
         """The rows as people read them.
 
         Why a cell was not built stands with the first of those that needed it.

@@ -41,21 +41,21 @@ def check_each(
     author's own are proved in this process, one after the other: another one would have to run
     their file again.
     """
-    found: dict[type[Cell], Found] = {}
+    reports: dict[type[Cell], Found] = {}
     shipped = [cell for cell in cells if cell in SHIPPED] if jobs > 1 else []
     if len(shipped) > 1:
-        found |= _side_by_side(shipped, seed, jobs, done, form)
+        reports |= _side_by_side(shipped, seed, jobs, done, form)
     for cell in cells:
-        if cell not in found:
-            found[cell] = _one(cell, seed, say, form)
-            done(_name(cell), _state(found[cell]))
-    return [found[cell] for cell in cells]
+        if cell not in reports:
+            reports[cell] = _one(cell, seed, say, form)
+            done(_name(cell), _state(reports[cell]))
+    return [reports[cell] for cell in cells]
 
 
 def _side_by_side(
     cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done, form: str
 ) -> dict[type[Cell], Found]:
-    found: dict[type[Cell], Found] = {}
+    reports: dict[type[Cell], Found] = {}
     pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _begin_worker)
     try:
         with interrupts_wait():
@@ -64,11 +64,11 @@ def _side_by_side(
             }
         for future in as_completed(waiting):
             cell = waiting[future]
-            found[cell] = _finished(cell, future)
-            done(_name(cell), _state(found[cell]))
+            reports[cell] = _finished(cell, future)
+            done(_name(cell), _state(reports[cell]))
     finally:
         pool.shutdown(cancel_futures=True)
-    return found
+    return reports
 
 
 def _finished(cell: type[Cell], future: Future[Found]) -> Found:
@@ -119,5 +119,5 @@ def _name(cell: type[Cell]) -> str:
     return definition_of(cell).name
 
 
-def _state(found: Found) -> str:
-    return "ok" if isinstance(found, Report) and found.ok else "FAILED"
+def _state(report: Found) -> str:
+    return "ok" if isinstance(report, Report) and report.ok else "FAILED"

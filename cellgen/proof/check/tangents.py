@@ -29,15 +29,15 @@ UPSTREAM = ""
 
 def prove_tangent(subject: Subject, rng: np.random.Generator) -> list[Row]:
     """Compare derivatives of outputs along a direction, and gradients of those."""
-    made = tangent(subject.cell)
-    names, programs = directions_of(made), programs_of(made)
+    with_tangents = tangent(subject.cell)
+    names, programs = directions_of(with_tangents), programs_of(with_tangents)
     note = BuildError("the tangent's kernel is not needed here")
-    both = Subject(made, programs, forward(made.definition), note)
+    both = Subject(with_tangents, programs, forward(with_tangents.definition), note)
     point, known, scales = tame_point(both, programs.functions, rng, 1.0)
 
-    def error(found: Array, stepped: Array, scale: float) -> float:
+    def error(actual: Array, stepped: Array, scale: float) -> float:
         truth = np.imag(stepped) / STEP
-        return error_of(found, truth, max(largest(truth), scale / CONDITION))
+        return error_of(actual, truth, max(largest(truth), scale / CONDITION))
 
     outputs = [str(value.name) for value in subject.definition.outputs]
     own, others = _named(subject.programs), _named(programs)
@@ -45,16 +45,18 @@ def prove_tangent(subject: Subject, rng: np.random.Generator) -> list[Row]:
     directions = [dot for name, dot in names.items() if dot in point.arguments]
     for alone in (None, *directions, UPSTREAM):
         along = _along(point, directions, outputs, alone)
-        given = known if alone is None else run_all(programs, along)
+        along_it = known if alone is None else run_all(programs, along)
         moved = _moved(along, names, outputs)
         for name, array in interpret(subject.plain, moved.arguments, point.sizes).items():
             dot = names[name]
-            raise_to(first, dot, error(given[dot], array, scales[dot]))
+            raise_to(first, dot, error(along_it[dot], array, scales[dot]))
         gradients = run_all(subject.programs, moved)
         for name in own:
-            if own[name] in gradients and others.get(name) in given:
-                found = others[name]
-                raise_to(second, found, error(given[found], gradients[own[name]], scales[found]))
+            if own[name] in gradients and others.get(name) in along_it:
+                dot_of = others[name]
+                raise_to(
+                    second, dot_of, error(along_it[dot_of], gradients[own[name]], scales[dot_of])
+                )
     said = "along all directions, and along each alone"
     return [
         judged("tangent by complex step", first, FLOAT64_BAR, f"{', '.join(first)}; {said}"),

@@ -28,13 +28,13 @@ def _given(kernel: Kernel, function: str, known: Mapping[str, Array | float]) ->
 
 def step_gradients(kernel: Kernel, known: Mapping[str, Array | float]) -> Arrays:
     """Run backward and what follows it; returns every gradient by name."""
-    everything, found = dict(known), Arrays()
+    everything, gradients = dict(known), Arrays()
     for function in ("backward", "input_gradients", "weight_gradients"):
         if function in kernel.functions:
             results = _given(kernel, function, everything)
-            found |= dict(zip(results._fields, results, strict=True))
-            everything |= found
-    return found
+            gradients |= dict(zip(results._fields, results, strict=True))
+            everything |= gradients
+    return gradients
 
 
 def forward(kernel: Kernel, known: Mapping[str, Array | float]) -> Arrays:

@@ -53,14 +53,14 @@ def measure(kernel: Kernel, name: str, dtype: str, *, over_time: bool = False) -
     float16 case is computed in float32 and rounded.
     """
     root = folder()
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for peer in PEERS.get(name, ()):
         run = OVER_TIME.get(peer.run) if over_time else peer.run
         if run is None:
             continue
         for path in sorted(root.glob(f"{peer.files}.npz")) if root else ():
-            found += _measure_file(kernel, replace(peer, run=run), path, dtype)
-    return found
+            measurements += _measure_file(kernel, replace(peer, run=run), path, dtype)
+    return measurements
 
 
 def _measure_file(kernel: Kernel, peer: PeerCases, path: Path, dtype: str) -> Iterator[Measurement]:

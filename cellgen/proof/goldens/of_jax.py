@@ -17,13 +17,13 @@ class JaxSequence:
 
     inputs: Mapping[str, str]
     states: tuple[str, ...]
-    given: Arrays
+    arrays: Arrays
     scalars: Mapping[str, float]
 
     @property
     def over_time(self) -> tuple[str, ...]:
         """Names of the arrays that have steps."""
-        return tuple(name for name in ("x", "ts") if name in self.given)
+        return tuple(name for name in ("x", "ts") if name in self.arrays)
 
 
 def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> JaxSequence:
@@ -37,27 +37,27 @@ def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> JaxSequence:
     names = {f"{state}0": f"{state}_prev" for state in states}
     inputs = {key: names.get(key, key.lower()) for key in z if "." not in key}
     axes = {a.name: len(a.shape) for a in kernel.forward.function.arguments}
-    given = Arrays()
+    arrays = Arrays()
     for key, name in inputs.items():
         if name in axes:
             rank = axes[name] + (name in ("x", "ts"))
-            given[name] = _with_axes(z[key], rank, int(attributes.get("heads", 1)))
+            arrays[name] = _with_axes(z[key], rank, int(attributes.get("heads", 1)))
         else:
-            given |= {f"{name}_{layer}": part for layer, part in enumerate(z[key], start=1)}
+            arrays |= {f"{name}_{layer}": part for layer, part in enumerate(z[key], start=1)}
     return JaxSequence(
-        inputs, states, given, {k: v for k, v in attributes.items() if axes.get(k) == 0}
+        inputs, states, arrays, {k: v for k, v in attributes.items() if axes.get(k) == 0}
     )
 
 
 def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
     """JAX's sequences step by step, states and gradients handed on by NumPy; see ``_case``."""
     case = _case(kernel, z, attributes)
-    given, over_time = dict(case.given), case.over_time
-    carried = {f"{state}_prev": given.pop(f"{state}_prev") for state in case.states}
-    weights = {name: array for name, array in given.items() if name not in over_time}
+    arrays, over_time = dict(case.arrays), case.over_time
+    carried = {f"{state}_prev": arrays.pop(f"{state}_prev") for state in case.states}
+    weights = {name: array for name, array in arrays.items() if name not in over_time}
     steps = []
     for time in range(len(z["x"])):
-        known = {n: given[n][time] for n in over_time} | weights | carried | dict(case.scalars)
+        known = {n: arrays[n][time] for n in over_time} | weights | carried | dict(case.scalars)
         outputs = forward(kernel, known)
         steps.append((known, outputs))
         carried = {f"{state}_prev": outputs[state] for state in case.states}
@@ -65,18 +65,21 @@ def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
         name: z[f"cot.{name}"].reshape(len(steps), *output.shape)
         for name, output in steps[0][1].items()
     }
-    found = {
+    results = {
         name: np.stack([outputs[name] for _, outputs in steps]).reshape(z[f"cot.{name}"].shape)
         for name in cotangents
     }
     gradients = _back_through_time(kernel, steps, cotangents, case.states, over_time)
-    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()}}
+    return {
+        **results,
+        **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()},
+    }
 
 
 def run_jax_over_time(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
     """JAX's sequences by the functions over time; see ``_case``."""
     case = _case(kernel, z, attributes)
-    known: dict[str, Array | float] = {**case.given, **case.scalars}
+    known: dict[str, Array | float] = {**case.arrays, **case.scalars}
     result = kernel.functions["sequence_forward"](out=None, **known, save=True)
     items = kernel.functions["sequence_forward"].function.results
     outputs = {item.name: getattr(result, item.name) for item in items if item.over_time}
@@ -84,8 +87,11 @@ def run_jax_over_time(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arra
     gradients = kernel.functions["sequence_backward"](
         out=None, **known, **outputs, **upstream, saved=result.saved
     )._asdict()
-    found = {name: array.reshape(z[f"cot.{name}"].shape) for name, array in outputs.items()}
-    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()}}
+    results = {name: array.reshape(z[f"cot.{name}"].shape) for name, array in outputs.items()}
+    return {
+        **results,
+        **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()},
+    }
 
 
 def _with_axes(array: Array, rank: int, heads: int) -> Array:
@@ -118,11 +124,11 @@ def _back_through_time(
     for time in reversed(range(len(steps))):
         known, outputs = steps[time]
         upstream = {f"d_{s}": a[time] + carried.get(s, 0) for s, a in cotangents.items()}
-        found = step_gradients(kernel, {**known, **outputs, **upstream})
-        carried = {state: found[f"d_{state}_prev"] for state in states}
+        of_step = step_gradients(kernel, {**known, **outputs, **upstream})
+        carried = {state: of_step[f"d_{state}_prev"] for state in states}
         for name in over_time:
-            kept[name].insert(0, found[f"d_{name}"])
-        for name, array in found.items():
+            kept[name].insert(0, of_step[f"d_{name}"])
+        for name, array in of_step.items():
             sums[name] = sums[name] + array if name in sums else array
     firsts = {f"d_{state}_prev": array for state, array in carried.items()}
     return {**sums, **firsts, **{f"d_{name}": np.stack(rows) for name, rows in kept.items()}}

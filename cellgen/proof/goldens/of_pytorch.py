@@ -22,12 +22,12 @@ def run_torch(gates: str) -> Run:
             known["c_prev"] = z["c_0"]
         outputs = forward(kernel, known)
         upstream = {f"d_{s}": z[f"cot.{s}_1"] for s in "hc" if f"cot.{s}_1" in z}
-        found = step_gradients(kernel, {**known, **outputs, **upstream})
+        gradients = step_gradients(kernel, {**known, **outputs, **upstream})
         results = {f"{s}_1": outputs[s] for s in "hc" if s in outputs}
-        results |= {"grad.input": found["d_x"], "grad.h_0": found["d_h_prev"]}
+        results |= {"grad.input": gradients["d_x"], "grad.h_0": gradients["d_h_prev"]}
         if "c_0" in z:
-            results["grad.c_0"] = found["d_c_prev"]
-        return results | _torch_gradients(found, gates)
+            results["grad.c_0"] = gradients["d_c_prev"]
+        return results | _torch_gradients(gradients, gates)
 
     return run
 
@@ -53,12 +53,12 @@ def _torch_weights(z: Arrays, gates: str) -> Arrays:
     return known
 
 
-def _torch_gradients(found: Arrays, gates: str) -> Arrays:
+def _torch_gradients(gradients: Arrays, gates: str) -> Arrays:
     names = [_suffix(gate) for gate in (list(gates) or [""])]
     recurrent = ["d_c_n" if name == "_n" else f"d_b{name}" for name in names]
     return {
-        "grad.weight_ih": np.concatenate([found[f"d_w{name}"].T for name in names]),
-        "grad.weight_hh": np.concatenate([found[f"d_u{name}"].T for name in names]),
-        "grad.bias_ih": np.concatenate([found[f"d_b{name}"] for name in names]),
-        "grad.bias_hh": np.concatenate([found[name] for name in recurrent]),
+        "grad.weight_ih": np.concatenate([gradients[f"d_w{name}"].T for name in names]),
+        "grad.weight_hh": np.concatenate([gradients[f"d_u{name}"].T for name in names]),
+        "grad.bias_ih": np.concatenate([gradients[f"d_b{name}"] for name in names]),
+        "grad.bias_hh": np.concatenate([gradients[name] for name in recurrent]),
     }

@@ -36,6 +36,6 @@ def run_tf_lstm(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
     known |= {name: float(attributes[name]) for name in ("forget_bias", "cell_clip")}
     outputs = forward(kernel, known)
     upstream = {"d_cs": z["cs_grad"], "d_h": z["h_grad"]}
-    found = step_gradients(kernel, {**known, **outputs, **upstream})
+    gradients = step_gradients(kernel, {**known, **outputs, **upstream})
     zero = np.zeros_like(z["wci"])
-    return {**outputs, **{k: found.get(name, zero) for k, name in _TF_LSTM_GRADIENTS.items()}}
+    return {**outputs, **{k: gradients.get(name, zero) for k, name in _TF_LSTM_GRADIENTS.items()}}

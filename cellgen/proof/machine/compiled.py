@@ -115,10 +115,10 @@ def _compile(fn: Any, request: Mapping[str, Any], target: Target) -> tuple[str, 
     }
     source = ASTSource(fn=fn, signature=signature, constexprs=constants, attrs=aligned)
     options = {"num_warps": request["warps"], "num_stages": request["stages"]}
-    made = triton.compile(source, target=GPUTarget(*target), options=options)
+    kernel = triton.compile(source, target=GPUTarget(*target), options=options)
     text, binary = ("ptx", "cubin") if target[0] == "cuda" else ("amdgcn", "hsaco")
-    code = base64.b64encode(made.asm[binary]).decode()
-    return made.asm[text], code, int(made.metadata.shared)
+    code = base64.b64encode(kernel.asm[binary]).decode()
+    return kernel.asm[text], code, int(kernel.metadata.shared)
 
 
 def main() -> None:

@@ -106,11 +106,11 @@ def check_machine_code(calls: Iterable[Called]) -> list[MachineReport]:
     """
     distinct = {(call.kernel, call.constants, call.warps, call.stages): call for call in calls}
     chosen = list(distinct.values())
-    made = compile_kernels([specialised(call) for call in chosen])
-    return list(map(_report, chosen, made))
+    kernels = compile_kernels([specialised(call) for call in chosen])
+    return list(map(_report, chosen, kernels))
 
 
-def _report(call: Called, made: CompiledKernel) -> MachineReport:
-    faults = check(disassemble(made.binary), machine_launch(call, made.shared))
-    uses = resources(made.binary)
-    return MachineReport(call.kernel, call.constants, uses, made.shared, tuple(faults))
+def _report(call: Called, kernel: CompiledKernel) -> MachineReport:
+    faults = check(disassemble(kernel.binary), machine_launch(call, kernel.shared))
+    uses = resources(kernel.binary)
+    return MachineReport(call.kernel, call.constants, uses, kernel.shared, tuple(faults))

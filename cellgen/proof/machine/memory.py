@@ -143,9 +143,9 @@ def _store_matrices(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) 
 
 
 def _copy_to_shared(s: BlockState, m: BlockMemory, i: Instruction, mask: Lanes) -> None:
-    to, source, *given = i.operands
+    to, source, *mask_bits = i.operands
     _shared(s, m, i, to.text, mask, i.bytes)
-    reads = mask & s.bit(given[0]) if given else mask
+    reads = mask & s.bit(mask_bits[0]) if mask_bits else mask
     _global(s, m, i, source.text, reads)
 
 
@@ -236,8 +236,8 @@ def _descriptor(
             return
         extent = _extent(int(pair[warp]), rows, depth, element, is_across)
         if extent is None or extent[0] < SHARED_BASE or extent[1] > SHARED_BASE + m.shared:
-            where = "bits that no descriptor has" if extent is None else f"to {extent[1]:#x}"
-            text = f"its descriptor {int(pair[warp]):#x} leaves {m.shared:#x} bytes: {where}"
+            target = "bits that no descriptor has" if extent is None else f"to {extent[1]:#x}"
+            text = f"its descriptor {int(pair[warp]):#x} leaves {m.shared:#x} bytes: {target}"
             m.fault(i, f"descriptor {side}", f"warp {warp}: {text}")
             return
         if pair[warp] != pair[warp - warp % 4]:
