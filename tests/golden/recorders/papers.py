@@ -1,6 +1,4 @@
-"""Compute the numbers of this folder with JAX in float64, from the papers' equations.
-
-``make.py [CELL...]``; every cell's when none is named.
+"""Compute ``papers/<cell>.npz`` with JAX in float64, from the papers' equations.
 
 Each cell is a function of one row's vectors, and of one head's where there are heads; rows, heads
 and steps are ``vmap`` and ``scan``, and gradients reverse-mode differentiation. Nothing here comes
@@ -10,17 +8,16 @@ the gradient of the loss by each output, and ``grad.<name>``, that by each of ``
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tests.golden.recorders import write
+
 jax.config.update("jax_enable_x64", True)
 
-HERE = Path(__file__).resolve().parent
 SIZE = {"T": 4, "B": 2, "I": 3, "H": 4, "N": 2, "D": 3, "K": 2, "R": 2, "M": 3, "P": 3, "1": 1}
 Row = dict[str, jax.Array]
 softplus, sigmoid, silu = jax.nn.softplus, jax.nn.sigmoid, jax.nn.silu
@@ -445,7 +442,7 @@ def drawn(name: str) -> tuple[dict, dict, dict]:
     return given, first, own
 
 
-def made(name: str) -> dict[str, np.ndarray]:
+def numbers_of(name: str) -> dict[str, np.ndarray]:
     step, (given, first, own) = CELLS[name][0], drawn(name)
 
     def run(given: Row, first: Row, own: Row) -> Row:
@@ -470,6 +467,7 @@ def made(name: str) -> dict[str, np.ndarray]:
     return {f"{t}.{n}": np.asarray(a) for t, table in tables.items() for n, a in table.items()}
 
 
-if __name__ == "__main__":
-    for name in sys.argv[1:] or CELLS:
-        np.savez_compressed(HERE / f"{name}.npz", **made(name))
+def record(names: Sequence[str]) -> None:
+    """Write the files of some cells; of every cell where none is named."""
+    for name in names or CELLS:
+        write(f"papers/{name}", numbers_of(name))

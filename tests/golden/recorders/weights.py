@@ -1,11 +1,11 @@
-"""Compute the files of this folder with the libraries themselves; nothing here comes from cellgen.
+"""Compute ``weights/<layer>.npz`` with the libraries themselves; nothing here comes from cellgen.
 
-    python tests/golden/weights/make.py jax      (flax, dm-haiku, equinox)
-    python tests/golden/weights/make.py onnx     (onnx, onnxruntime)
-    python tests/golden/weights/make.py xlstm    (torch, xlstm; its layer without a convolution)
-    python tests/golden/weights/make.py xlstm_cuda   (the same)
-    python tests/golden/weights/make.py tensorflow   (tensorflow-cpu, tf-keras)
-    python tests/golden/weights/make.py keras    (keras, h5py, a backend): a model in two formats
+    jax          (flax, dm-haiku, equinox)
+    onnx         (onnx, onnxruntime)
+    xlstm        (torch, xlstm; its layer without a convolution)
+    xlstm_cuda   (the same)
+    tensorflow   (tensorflow-cpu, tf-keras)
+    keras        (keras, h5py, a backend): a model in two formats
 
 What only runs on a GPU is held to the same library's layer that runs without one: the library
 itself converts the weights (tf_keras's loader of files, xlstm's cells), or hands them to cuDNN's
@@ -19,24 +19,22 @@ which library made it, and the dialect that names it. float64, ONNX and xlstm fl
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
+from tests.golden import recorders
+
 T, B, I, H = 4, 2, 3, 4
 DRAW = np.random.default_rng(7)
 
 
 def write(name: str, dialect: str, peer: str, arrays: dict, before: Iterable, after: Iterable, x):
-    held = {f"array:{key}": np.asarray(value) for key, value in arrays.items()}
-    held |= {f"state_{at}": np.asarray(state) for at, state in enumerate(before)}
-    held |= {f"result_{at}": np.asarray(state) for at, state in enumerate(after)}
-    meta = json.dumps({"peer": peer, "dialect": dialect})
-    np.savez_compressed(HERE / f"{name}.npz", meta=meta, x=np.asarray(x), **held)
-    print(name, {key: np.asarray(value).shape for key, value in arrays.items()})
+    held = {"meta": json.dumps({"peer": peer, "dialect": dialect}), "x": x}
+    held |= {f"array:{key}": value for key, value in arrays.items()}
+    held |= {f"state_{at}": state for at, state in enumerate(before)}
+    held |= {f"result_{at}": state for at, state in enumerate(after)}
+    recorders.write(f"weights/{name}", held)
 
 
 def drawn(like):
@@ -327,7 +325,7 @@ def keras_model() -> None:
     ]
     model = keras.Sequential([keras.Input((None, I)), *layers])
     for suffix in ("keras", "h5"):
-        model.save(HERE / f"keras_model.{suffix}")
+        model.save(recorders.GOLDEN / f"weights/keras_model.{suffix}")
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -339,6 +337,8 @@ PARTS: dict[str, Callable[[], None]] = {
     "keras": keras_model,
 }
 
-if __name__ == "__main__":
-    for part in sys.argv[1:]:
-        PARTS[part]()
+
+def record(names: Sequence[str]) -> None:
+    """Write the files of some libraries."""
+    for name in names:
+        PARTS[name]()
