@@ -141,12 +141,14 @@ class Interface:
     """All functions of one generated cell; ``digest`` identifies the mathematics (12 digits).
 
     ``directions`` are those of a tangent: of what moves, and the direction it moves along.
+    ``jumps`` is the statement by which a state jumps, nothing where none does.
     """
 
     name: str
     digest: str
     functions: tuple[Function, ...]
     directions: tuple[tuple[str, str], ...] = ()
+    jumps: str = ""
 
     @property
     def has_team(self) -> bool:

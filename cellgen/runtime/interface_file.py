@@ -35,6 +35,8 @@ def interface_text(interface: Interface, origin: str) -> str:
     }
     if interface.directions:
         head["directions"] = dict(interface.directions)
+    if interface.jumps:
+        head["jumps"] = interface.jumps
     lines = [f'  "{name}": {_json(value)},' for name, value in head.items()]
     functions = ",\n".join(_function_text(function) for function in interface.functions)
     return "\n".join(["{", *lines, '  "functions": [', functions, "  ]", "}", ""])
@@ -82,7 +84,8 @@ def interface_of(text: str, where: str) -> Interface:
         if abi == ABI_VERSION:
             functions = tuple(_function(item) for item in found["functions"])
             moves = tuple((str(n), str(dot)) for n, dot in found.get("directions", {}).items())
-            return Interface(str(found["name"]), str(found["digest"]), functions, moves)
+            jumps = str(found.get("jumps", ""))
+            return Interface(str(found["name"]), str(found["digest"]), functions, moves, jumps)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{where} holds no interface of a cell ({type(error).__name__}: {error}); write it "

@@ -22,6 +22,8 @@ BY_ROW, NAMES, OTHER = "by row", "names", "other"
 """Kinds: on or off; a number of steps; one of a few values; an array by row of the batch; names of
 results; what another module checks."""
 ALL_LAYERS, LAST_LAYER = "all", "last"
+SEGMENTS = "segments"
+"""What ``parallel`` may be: segments of time side by side."""
 FULL, BF16, INT8 = "full", "bf16", "int8"
 """What operands of products over time are: the arrays as they are, rounded to bfloat16, or weights
 rounded to int8."""
@@ -372,6 +374,32 @@ TABLE = (
     ),
     Option("threads", "how many; None: CELLGEN_NUM_THREADS, else all processors"),
     *OF_OPTIONS,
+    Option(
+        "parallel",
+        "'segments': segments of time run side by side, as rows, until the first state of each has "
+        "the bits of the last one of the segment before; what is left after `sweeps` is run step "
+        "by step; None: step by step",
+        functions=(FORWARD,),
+    ),
+    Option(
+        "segments",
+        "with parallel: how many; 0: as many as suit the shape",
+        0,
+        functions=(FORWARD,),
+    ),
+    Option(
+        "tolerance",
+        "with parallel: how far a first state may be from the state before it, relative to its "
+        "size and at least to 1; 0: results have the bits of step by step",
+        0.0,
+        functions=(FORWARD,),
+    ),
+    Option(
+        "sweeps",
+        "with parallel: how often segments whose first state changed are run once more",
+        4,
+        functions=(FORWARD,),
+    ),
     Option(
         "bp_lim",
         "states that every term of the loss reaches; None: all",

@@ -30,6 +30,30 @@ class Results(tuple[Array, ...]):
         return _result, (self._function, self._fields, tuple(self))
 
 
+class InSegments(Results):
+    """What a call in segments returns: ``parallel`` says how it went."""
+
+    parallel: object = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _in_segments, (self._function, self._fields, tuple(self), self.parallel)
+
+    @classmethod
+    def of(cls, results: Results, parallel: object) -> Results:
+        """The same results, which say how the call went."""
+        kind = tuple_class(results._function, results._fields, InSegments)
+        those: InSegments = tuple.__new__(kind, results)
+        those.parallel = parallel
+        return those
+
+
+def said_of(results: Results, call: Results) -> Results:
+    """Results in the place of those of a call, which say of it what those said."""
+    if isinstance(call, InSegments):
+        return InSegments.of(results, call.parallel)
+    return results
+
+
 Kind = TypeVar("Kind", bound=Results)
 
 
@@ -50,6 +74,13 @@ def tuple_class(function: str, fields: tuple[str, ...], kind: type[Kind]) -> typ
         "_function": function,
     }
     return type(name, (named, kind), body)
+
+
+def _in_segments(
+    function: str, fields: tuple[str, ...], values: tuple[Array, ...], parallel: object
+) -> Results:
+    """Make results of a call in segments again from a pickle."""
+    return InSegments.of(_result(function, fields, values), parallel)
 
 
 def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> Results:

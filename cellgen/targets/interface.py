@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from cellgen.language.cell import Definition
 from cellgen.language.value import Role, T, Value, format_axis
 from cellgen.program.branches import is_bounded
+from cellgen.program.jumps import jump_of
 from cellgen.runtime.abi import Argument, Interface
 from cellgen.runtime.abi import Function as Signature
 from cellgen.schedule import PlannedFunction, Schedule
@@ -22,7 +23,8 @@ def make_interface(
     sources = schedule.sources
     functions = tuple(_signature(each, definition, sources) for each in schedule.functions)
     directions = tuple(definition.directions.items())
-    return Interface(definition.name, schedule.digest, (*functions, *over_time), directions)
+    every = (*functions, *over_time)
+    return Interface(definition.name, schedule.digest, every, directions, jump_of(definition))
 
 
 _SUMMARIES = {

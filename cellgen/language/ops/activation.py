@@ -65,7 +65,9 @@ def activation(
             f"{{0}} for the first argument, {{1}} for the second, ...",
             code="declaration.activation",
         )
-    row = PointwiseRow(name, numpy, derivatives, c, stated=stated, kinks=kinks, latex=latex)
+    row = PointwiseRow(
+        name, numpy, derivatives, c, stated=stated, kinks=kinks, latex=latex, jumps=stated
+    )
     _check_activation(row)
     return define_pointwise(row)
 

@@ -51,8 +51,9 @@ class FunctionTraits:
     it is 0 where an argument is; ``underflows``: it is 0 far below 0; ``is_strong``: its
     derivatives may be 0 by a branch though it has no kink. ``is_singular``: near 0 it has no finite
     value or derivative; ``turns_at_zero``: its kink is where its argument is 0. ``jump``: the
-    argument at the jump that is nearest to one. ``is_upper_bound``: no argument exceeds it;
-    ``never_positive``: it does not exceed 0.
+    argument at the jump that is nearest to one; ``jumps``: it may have any, as comparisons have,
+    roundings, and what an author declares a derivative for. ``is_upper_bound``: no argument exceeds
+    it; ``never_positive``: it does not exceed 0.
     """
 
     comparison: str = ""
@@ -67,6 +68,7 @@ class FunctionTraits:
     is_singular: bool = False
     turns_at_zero: bool = False
     jump: Callable[[Expr], Expr] | None = None
+    jumps: bool = False
     is_upper_bound: bool = False
     never_positive: bool = False
 

@@ -185,6 +185,7 @@ _POINTWISE_ROWS = (
         transcendental=False,
         growth=Growth.STEP,
         turns_at_zero=True,
+        jumps=True,
     ),
     *(
         PointwiseRow(
@@ -197,6 +198,7 @@ _POINTWISE_ROWS = (
             latex=rf"\mathrm{{{name}}}",
             sign=sign_as_whole,
             jump=jump,
+            jumps=True,
         )
         for name, to_whole, jump in (
             ("floor", np.floor, lambda x: round_(x)),
@@ -324,6 +326,7 @@ _POINTWISE_ROWS = (
             comparison=comparison,
             sign=not_negative,
             growth=Growth.STEP,
+            jumps=True,
         )
         for name, test, comparison, latex in (
             ("gt", np.greater, ">", ">"),

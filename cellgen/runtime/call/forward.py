@@ -12,20 +12,22 @@ from cellgen.runtime.call import prepared
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.checkpoints import kept_items, step_bytes, within_limit
 from cellgen.runtime.call.door import Door, become_direct
-from cellgen.runtime.call.frameworks import adopt, has_foreign
+from cellgen.runtime.call.frameworks import Adopted, adopt, has_foreign
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared
-from cellgen.runtime.call.narrow import narrow_element, narrowed
+from cellgen.runtime.call.narrow import NarrowCall, narrow_element, narrowed
 from cellgen.runtime.call.over_time import TimeFunction, by_c
 from cellgen.runtime.call.packed import Packed
 from cellgen.runtime.call.plan import KEPT_PLANS, Owner
 from cellgen.runtime.call.prepared import TimeCallPlan
 from cellgen.runtime.call.runs import bits_of
 from cellgen.runtime.call.saved import TABLES, ForwardRun, Saved, make_saved
+from cellgen.runtime.call.segmented import call_in_segments
+from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.workspace import Pointer, per_thread
 from cellgen.runtime.options import FULL, NONE, Options
-from cellgen.runtime.results import Array, Results, result_class
+from cellgen.runtime.results import Array, Results, result_class, said_of
 
 
 class SequenceForward(TimeFunction):
@@ -104,23 +106,24 @@ class SequenceForward(TimeFunction):
     ) -> tuple[Results, TimeCallPlan | None]:
         """Make a call; also return its plan where a call without options is plain."""
         self._packing.say_products(arguments, packed)
-        if narrow_element(arguments):
-            narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
-            how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
-            return narrow.results(self(out=narrow.out, **how, **narrow.arguments)), None
-        if has_foreign(arguments):
-            call = adopt(self.__qualname__, arguments, out)
-            how = {"save": save, "threads": threads, "packed": packed}
-            return call.results(self(out=call.out, **how, **call.arguments)), None
+        how: dict[str, Any] = {"save": save, "threads": threads, "packed": packed}
+        converted = self._converted(arguments, out, how)
+        if converted is not None:
+            return converted, None
         options, alone = NONE, packed
         if save is not False:
             save = accept.flag(self.__qualname__, "save", save)
         chosen = self._take_options(arguments)
+        jumps = self._kernel.interface.jumps
+        cut = segments_of(self.__qualname__, arguments, chosen, jumps)
         if chosen:
             options, alone = checked_options(self.__qualname__, {**chosen, "packed": packed}), None
             self._outputs.refuse_both(options)
         if packed is not None:
             self._packing.take(arguments, packed)
+        if cut is not None:
+            whole = options if alone is None else replace(options, packed=packed)
+            return call_in_segments(self, arguments, out, whole, threads, cut, save=save), None
         scalars = self._runs.scalars(arguments) if save else ()
         if options.checkpoint or options.memory_limit is not None:
             options, _ = self._with_checkpoints(arguments, out, options, None, save=bool(save))
@@ -142,6 +145,20 @@ class SequenceForward(TimeFunction):
         named = zip(results._fields, results, strict=True)
         every = [shown.get(name, array) for name, array in named]
         return tuple.__new__(self.result, every), None
+
+    def _converted(
+        self, arguments: dict[str, object], out: Out, how: dict[str, Any]
+    ) -> Results | None:
+        """Make a call whose arrays have 16 bits, or are another library's; None: neither."""
+        call: NarrowCall | Adopted
+        if narrow_element(arguments):
+            call = narrowed(self.__qualname__, self.function, arguments, out, in_place=True)
+        elif has_foreign(arguments):
+            call = adopt(self.__qualname__, arguments, out)
+        else:
+            return None
+        results = self(out=call.out, **how, **call.arguments)
+        return said_of(call.results(results), results)
 
     def _with_packed(
         self, arguments: dict[str, object], packed: Packed

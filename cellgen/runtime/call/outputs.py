@@ -44,6 +44,10 @@ class Outputs:
             return options
         return replace(options, last_only=False, every=1, outputs=None)
 
+    def ends_alone(self, options: Options) -> Options:
+        """The options of a run of which final states count alone."""
+        return replace(options, last_only=True, every=1, outputs=None)
+
     def in_full(self, options: Options) -> frozenset[str]:
         """The outputs that a call shows at every step."""
         if is_on(options.last_only) or options.every != 1:

@@ -29,6 +29,7 @@ from cellgen.runtime.call.plan import CallPlan, Owner, defect
 from cellgen.runtime.call.prepared import CheckedCall, Preparation, TimeCallPlan
 from cellgen.runtime.call.runs import Runs
 from cellgen.runtime.call.saved import ForwardRun, is_on, stated_of
+from cellgen.runtime.call.segments import refuse_bound
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.call.signature import of_steps, signature
 from cellgen.runtime.call.workspace import Pointer, lending, per_thread, take_workspace
@@ -138,11 +139,7 @@ class TimeFunction(KernelFunction):
             chosen["packed"] = packed
         run = self._runs.take(arguments, saved) if self._is_backward else None
         chosen |= self._runs.steps(run, stated_of(chosen))
-        if limit is not None:
-            raise ArgumentError(
-                f"{where}.bind: bp_lim is given, expected none: it takes several calls of other "
-                f"dimensions; call {where} itself"
-            )
+        refuse_bound(where, arguments, limit)
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
         options = NONE if usual else checked_options(where, chosen)
         self._outputs.refuse_both(options)

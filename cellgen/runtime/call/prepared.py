@@ -152,7 +152,7 @@ class Preparation:
         plan, arguments, results, _ = call
         library, where = self._kernel.library(), self._where
         dims = dict(zip(self._function.dims, plan.dims, strict=True))
-        found, shown = self._make_results(plan, options, save=save)
+        found, shown = self.make_results(plan, options, save=save)
         found |= results
         states = {}
         if save and options.checkpoint:
@@ -216,7 +216,7 @@ class Preparation:
         members += (ffi.NULL, 0, ffi.NULL, made.struct)
         return plan.new(plan.struct, members), (made, members, arguments)
 
-    def _make_results(
+    def make_results(
         self, plan: TimeCallPlan, options: Options, *, save: bool
     ) -> tuple[dict[str, Array | None], dict[str, Array | None]]:
         """Allocate the results that a call forms: those of all steps, those of the last one."""
