@@ -1,0 +1,78 @@
+"""The convolution before a scan by the name and signature of ``causal_conv1d`` (1.7).
+
+A convolution has no state over time that a cell would declare: torch computes it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv1d, pad, silu
+
+from cellgen import accept
+from cellgen.errors import ArgumentError
+from cellgen.torch.errors import TensorError
+
+ACTIVATIONS = (None, "silu", "swish")
+
+
+def causal_conv1d_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Convolve each channel with what lies at and before a step.
+
+    x (batch, dim, L), weight (dim, width), bias (dim), ``initial_states`` (batch, dim, width - 1)
+    what lies before x, ``seq_idx`` (batch, L) numbers of sequences, which do not see each other.
+    Returns (batch, dim, L) in the type of x, with ``return_final_states`` the last width - 1 steps
+    of x as well, copied to ``final_states_out`` where that is passed. Raises TensorError,
+    ArgumentError.
+    """
+    peer = "causal_conv1d_fn"
+    if activation not in ACTIVATIONS:
+        raise ArgumentError(
+            f"{peer}: activation is {accept.shown(activation)}, expected None, 'silu' or 'swish'"
+        )
+    if x.dim() != 3 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
+        raise TensorError(
+            f"{peer}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}, expected "
+            f"(batch, dim, L) and (dim, width)"
+        )
+    wide = x.to(weight.dtype)
+    before = weight.shape[1] - 1
+    if initial_states is None:
+        wide = pad(wide, (before, 0))
+    else:
+        wide = torch.cat([initial_states.to(weight.dtype), wide], -1)
+    if seq_idx is None:
+        y = conv1d(wide, weight[:, None], bias, groups=x.shape[1])
+    else:
+        y = _within(peer, wide, weight, bias, seq_idx)
+    y = (y if activation is None else silu(y)).to(x.dtype)
+    if not return_final_states:
+        return y
+    final = wide[..., wide.shape[-1] - before :].to(x.dtype)
+    if final_states_out is not None:
+        final = final_states_out.copy_(final)
+    return y, final
+
+
+def _within(
+    peer: str, wide: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tensor
+) -> Tensor:
+    """The same where steps see those of their own sequence alone; none before the first."""
+    steps, before = seq_idx.shape[-1], weight.shape[1] - 1
+    if (wide.shape[0], wide.shape[2] - before) != tuple(seq_idx.shape):
+        raise TensorError(f"{peer}: seq_idx has shape {tuple(seq_idx.shape)}, expected (batch, L)")
+    earlier = pad(seq_idx, (before, 0), value=-1)
+    y = wide.new_zeros(()) if bias is None else bias[:, None]
+    for tap in range(before + 1):
+        is_own = (earlier[:, tap : tap + steps] == seq_idx)[:, None]
+        y = y + torch.where(is_own, wide[..., tap : tap + steps], 0) * weight[:, tap, None]
+    return y
