@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from cellgen import accept
 from cellgen.errors import BuildError
-from cellgen.runtime.backend import BACKENDS, DEFAULT, AnyKernel, Backend, backend
+from cellgen.runtime.backend import DEFAULT, AnyKernel, Backend, backend, backend_names
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import TextDigest, read_interface, read_listed
 from cellgen.runtime.imports import whole_imports
@@ -41,14 +41,17 @@ def load(name: str, target: str = DEFAULT, *, emulated: bool = False) -> AnyKern
     """Return the kernel of a cell that ships, compiled on first use: ``load("lstm")``.
 
     Works from any folder; needs a compiler only if the kernel is not in the cache. ``target`` is
-    ``"c"`` or ``"cuda"``; with ``emulated`` a CUDA kernel runs on the CPU, slowly, to prove what
-    the device would compute.
+    ``"c"``, ``"cuda"`` or one that a package brings; with ``emulated`` a CUDA kernel runs on the
+    CPU, slowly, to prove what the device would compute. ``load("my-cells:Gated")`` is ``compile``
+    of a cell that the package ``my-cells`` brings.
 
     Raises:
-        BuildError: no such cell or target, the cell is not rendered for the target, or its sources
-            cannot be compiled.
+        BuildError: no such cell or target, the cell is not rendered for the target, its sources
+            cannot be compiled, or the package that brings it is at fault.
     """
     runs = _backend("load", target, emulated)
+    if isinstance(name, str) and ":" in name:
+        return compile(packaged_cell(name), runs.name, emulated=emulated)
     _require_shipped(name)
     folder = generated_folder()
     listed = read_listed(folder, runs.name).get(name)
@@ -83,7 +86,7 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
 
 def _backend(where: str, target: object, emulated: object) -> Backend:
     """The backend that a caller asks for. Raises BuildError, ArgumentError."""
-    known = accept.choice(where, "target", target, BACKENDS, error=BuildError)
+    known = accept.choice(where, "target", target, backend_names(target), error=BuildError)
     chosen = backend(known)
     if accept.flag(where, "emulated", emulated) and not chosen.emulates:
         raise BuildError(
@@ -91,6 +94,18 @@ def _backend(where: str, target: object, emulated: object) -> Backend:
             code="build.target",
         )
     return chosen
+
+
+def packaged_cell(selector: str) -> type[Cell]:
+    """Import a cell that another package brings: ``packaged_cell("my-cells:Gated")``.
+
+    Raises:
+        BuildError: no such package or cell, or the package is at fault.
+    """
+    with whole_imports():
+        from cellgen.language.cell import packaged
+
+        return packaged.packaged_cell(selector, BuildError)
 
 
 def _require_shipped(name: str) -> None:

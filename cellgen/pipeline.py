@@ -15,7 +15,7 @@ from cellgen.program.step import CellPrograms, derive_functions
 from cellgen.schedule import Schedule, schedule_step
 from cellgen.schedule.lower import TimePlan, lower
 from cellgen.schedule.over_time import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
-from cellgen.targets import TARGETS, PlannedCell, Source, render
+from cellgen.targets import PlannedCell, Source, render, target_of
 from cellgen.targets.interface import sequence_signatures
 
 
@@ -50,7 +50,7 @@ def schedules_of(cell: type[Cell], target: str = "c") -> str:
 
     What a target plans beside them follows.
     """
-    own = TARGETS[target].plans(planned(cell))
+    own = target_of(target).plans(planned(cell))
     return "\n".join(map(str, (schedule_of(cell), *time_plans(cell), *own)))
 
 
@@ -67,7 +67,7 @@ def planned(cell: type[Cell]) -> PlannedCell:
 def generate(cell: type[Cell], targets: Iterable[str] = ()) -> Source:
     """Run the whole compiler, Cell -> Programs -> Schedule -> Source, for some targets.
 
-    For all where none is named.
+    For all of cellgen's own where none is named.
 
     Raises:
         DeclarationError: what is given is no cell.
@@ -85,7 +85,7 @@ def _depth_explained(cell: type[Cell]) -> AbstractContextManager[None]:
 
 def explain(cell: type[Cell], target: str) -> list[str]:
     """Say what a target makes of a cell's plan, one line each, and why."""
-    return TARGETS[target].explain(planned(cell))
+    return target_of(target).explain(planned(cell))
 
 
 def sequence_if_planned(cell: type[Cell]) -> SequenceSchedule | None:

@@ -23,7 +23,7 @@ from cellgen.bench.table import print_report, summary
 from cellgen.cli import terminal
 from cellgen.cli.widths import PIPE_WIDTH
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
-from cellgen.views.find import find_each, is_file
+from cellgen.views.find import find_each, is_file, is_packaged
 
 
 def plan_of(
@@ -117,7 +117,7 @@ def _selectors(cells: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
         failures += failed
         for cell in meant:
             name = f"{path}:{cell.__name__}" if is_file(selector) else cell.definition.name
-            names[name] = None
+            names[selector if is_packaged(selector) else name] = None
     return tuple(names), failures
 
 

@@ -9,15 +9,20 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import cellgen
-from cellgen.errors import CellgenError
+from cellgen.errors import BuildError, CellgenError
+from cellgen.language.cell.packaged import cell_of
 from cellgen.runtime import paths
 from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
 from cellgen.runtime.build import cache
 from cellgen.runtime.call import door
+from cellgen.runtime.plugins import CELLS, DIALECTS, TARGETS, Plugin, plugins, unreadable
+from cellgen.targets import target_of
+from cellgen.weights import dialects
 
 EXTRAS = (
     ("matplotlib", "plot", "plots of the examples"),
@@ -41,7 +46,7 @@ class Finding:
 def examine() -> tuple[Finding, ...]:
     """Look at everything; nothing raises, what fails is a finding."""
     findings = [_python(), *_installation(), *_toolchains(), _calls(), *_cache()]
-    return (*findings, *(_extra(*extra) for extra in EXTRAS))
+    return (*findings, *_plugins(), *(_extra(*extra) for extra in EXTRAS))
 
 
 def _guarded(name: str, look: Callable[[], str]) -> Finding:
@@ -106,6 +111,50 @@ def _cache() -> list[Finding]:
     kernels = cache.info()
     text = f"{kernels.path}, {kernels.entries} kernels, {size(kernels.bytes)}"
     return [Finding("cache folder", True, text), _guarded("cache access", usable)]
+
+
+def _plugins() -> list[Finding]:
+    """What packages bring, each imported; nothing of it is required."""
+    rows = [plugin for group in LOOKS for plugin in plugins(group)]
+    looked_at = [
+        replace(_guarded(plugin.selector, partial(LOOKS[plugin.group], plugin)), required=False)
+        for plugin in rows
+    ]
+    unread = [
+        Finding(
+            broken.package,
+            False,
+            f"its entry points cannot be read: {broken.reason}",
+            f"update it, or `pip uninstall {broken.package}`",
+            required=False,
+        )
+        for broken in unreadable()
+    ]
+    return [*looked_at, *unread]
+
+
+def _cell(plugin: Plugin) -> str:
+    return f"{plugin.described}: {cell_of(plugin).definition.origin}"
+
+
+def _target(plugin: Plugin) -> str:
+    """A target of a package, with its tools."""
+    if plugin.name in BACKENDS:
+        raise plugin.fault(
+            f"{plugin.name} is a target of cellgen's own, which is taken", BuildError
+        )
+    target_of(plugin.name)
+    needs = "".join(f", {need.name} {need.look()}" for need in backend(plugin.name).toolchain())
+    return f"{plugin.described}{needs}"
+
+
+def _dialect(plugin: Plugin) -> str:
+    dialects.dialect(plugin.name)
+    return plugin.described
+
+
+LOOKS: Mapping[str, Callable[[Plugin], str]] = {CELLS: _cell, TARGETS: _target, DIALECTS: _dialect}
+"""What is looked at of each kind that packages bring."""
 
 
 def _extra(module: str, extra: str, purpose: str) -> Finding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cellgen.errors import UsageError
-from cellgen.runtime.backend import BACKENDS, Backend, backend
+from cellgen.runtime.backend import BACKENDS, Backend, backend, backend_names
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cellgen.runtime.backend import AnyKernel
     from cellgen.views.explanation import Explanation
 
-ONE_CELL = "CELL|FILE.py[:NAME]"
+ONE_CELL = "CELL|FILE.py[:NAME]|PACKAGE:NAME"
 """How a cell is named."""
 
 
@@ -27,7 +27,12 @@ FORMS = ("step", "chunk")
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="|".join(BACKENDS), help="What it is compiled for.")
+    str,
+    typer.Option(
+        "--target",
+        metavar="|".join(BACKENDS),
+        help="What it is compiled for; or a target of a package.",
+    ),
 ]
 
 FormOption = Annotated[
@@ -43,8 +48,9 @@ def require_form(form: str) -> None:
 
 def backend_of(target: str) -> Backend:
     """The backend that --target names. Raises UsageError."""
-    if target not in BACKENDS:
-        raise UsageError(f"--target {target}: expected one of {', '.join(BACKENDS)}")
+    names = backend_names(target)
+    if target not in names:
+        raise UsageError(f"--target {target}: expected one of {', '.join(names)}")
     return backend(target)
 
 

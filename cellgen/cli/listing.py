@@ -1,4 +1,4 @@
-"""Print the cells that ship, a line each: nothing that is slow to import is read for it."""
+"""Print the cells there are, a line each: nothing that is slow to import is read for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from collections.abc import Iterator, Mapping
 import typer
 
 from cellgen.cli.widths import PIPE_WIDTH
+from cellgen.runtime.plugins import CELLS, plugins
+
+
+def packaged_cells() -> dict[str, dict[str, str]]:
+    """Where the cells stand that packages bring, by package and selector; none is imported."""
+    rows: dict[str, dict[str, str]] = {}
+    for plugin in plugins(CELLS):
+        own = rows.setdefault(f"package {plugin.package} {plugin.version}", {})
+        own[plugin.selector] = plugin.value
+    return rows
 
 
 def print_families(families: Mapping[str, Mapping[str, str]]) -> None:

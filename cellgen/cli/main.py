@@ -99,23 +99,26 @@ def root(
 
 @app.command("list")
 def list_cells(as_json: JsonOption = False) -> None:
-    """List the cells that ship, by family: what each is.
+    """List the cells that ship, by family: what each is. Those of other packages follow.
 
     With --json their states, parameters and source, and whether they are built, too.
     """
     with ending():
         if not as_json:
-            from cellgen.cli.listing import print_families
+            from cellgen.cli.listing import packaged_cells, print_families
             from cellgen.views.families import by_family
 
-            print_families(by_family())
+            print_families(by_family() | packaged_cells())
             return
         from cellgen.cli import terminal
-        from cellgen.views.catalogue import catalogue
+        from cellgen.views.catalogue import catalogue, of_packages
 
-        with progress("describing the cells that ship"):
+        with progress("describing cells"):
             entries = catalogue()
-        terminal.print_json([asdict(entry) for entry in entries])
+            others, failures = of_packages()
+        terminal.print_json([asdict(entry) for entry in (*entries, *others)])
+        for failure in failures:
+            terminal.note(f"warning: {failure.error}")
 
 
 app.command()(show)
@@ -209,7 +212,7 @@ def build(
         backend_of(target)
         (chosen, failures), folder = find_each(cells or ()), tree.target_folder(out)
         with terminal.steps("generating", len(chosen)) as steps:
-            sources, failed = generate_all(chosen, steps.quietly)
+            sources, failed = generate_all(chosen, steps.quietly, target)
         failures += failed
         tree.refuse_shipped_names(folder, sources)
         if check:

@@ -20,7 +20,7 @@ from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import stop_all
 from cellgen.runtime.folders import TextDigest
 from cellgen.runtime.waiting import as_completed
-from cellgen.targets import Source
+from cellgen.targets import TARGETS, Source
 
 Progress = Callable[[str, str], None]
 """Told a cell's name and what has been done with it."""
@@ -61,14 +61,17 @@ class Outcome:
 
 
 def generate_all(
-    cells: Sequence[type[Cell]], progress: Progress
+    cells: Sequence[type[Cell]], progress: Progress, target: str = DEFAULT
 ) -> tuple[list[Source], list[Failure]]:
-    """Generate the sources of some cells, one after the other; and those that cannot be."""
+    """Generate the sources of some cells, one after the other; and those that cannot be.
+
+    For all targets of cellgen's own, and for one that a package brings where it is asked for.
+    """
     sources, failures = [], []
     for cell in cells:
         name, state = cell.definition.name, "generated"
         try:
-            sources.append(generate(cell))
+            sources.append(generate(cell, dict.fromkeys((*TARGETS, target))))
         except CellgenError as error:
             failures.append(Failure(name, error))
             state = "FAILED"

@@ -11,6 +11,7 @@ import difflib
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from cellgen.errors import BuildError, UsageError
 from cellgen.runtime.backend import DEFAULT
 from cellgen.runtime.folders import TextDigest, digest_file, listed_text, read_listed
 from cellgen.runtime.paths import generated_folder, in_checkout, include_folder
-from cellgen.targets import TARGETS, Source
+from cellgen.runtime.plugins import TARGETS as PLUGIN_TARGETS
+from cellgen.runtime.plugins import plugins
+from cellgen.targets import TARGETS, Source, target_of
 from cellgen.targets.c.options import (
     HEADER,
     NUMBERS_HEADER,
@@ -204,12 +207,27 @@ def _near(path: Path) -> Path:
 def stale_files(folder: Path, sources: Iterable[Source]) -> list[Difference]:
     """Files in the folders of some cells that look generated and no longer are."""
     suffixes = {Path(f"cell{s}").suffix for target in TARGETS.values() for s in target.suffixes}
-    return [
-        Difference(path, f"{_near(path)} is no longer generated; remove it", is_diff=False)
+    suspects = [
+        (source, path)
         for source in sources
         for path in sorted((folder / source.name).glob("*"))
         if path.suffix in {*suffixes, ".py", ".json"} and path.name not in source.files
     ]
+    others = suffixes_of_packages() if suspects else ()
+    return [
+        Difference(path, f"{_near(path)} is no longer generated; remove it", is_diff=False)
+        for source, path in suspects
+        if path.name.removeprefix(source.name) not in others
+    ]
+
+
+def suffixes_of_packages() -> tuple[str, ...]:
+    """Suffixes of the files that targets of packages write; of those that can be imported."""
+    suffixes: list[str] = []
+    for plugin in plugins(PLUGIN_TARGETS):
+        with suppress(BuildError):  # said where the target is asked for, and by `cellgen doctor`
+            suffixes += target_of(plugin.name).suffixes
+    return tuple(suffixes)
 
 
 def _stale_cells(folder: Path) -> list[Difference]:

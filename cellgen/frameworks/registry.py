@@ -89,12 +89,15 @@ class Registry(Generic[Known]):
         return tuple(self._known)
 
     def known(self, cell: CellOrName) -> Known:
-        """Make a cell known, by its class or the name of one that ships; compile it if need be.
+        """Make a cell known, by its class or its name; compile it if need be.
+
+        Names are those of cells that ship, and ``package:name`` of cells that packages bring.
 
         Raises BuildError, DeclarationError.
         """
-        if isinstance(cell, str):
+        if isinstance(cell, str) and not _is_packaged(cell):
             return self.find(cell)
+        cell = api.packaged_cell(cell) if isinstance(cell, str) else cell
         kernel = api.compile(cell)
         ships = cell.__module__.startswith("cellgen.cells.") and kernel.name in api.shipped_names()
         text = kernel.name if ships else f"{kernel.name}@{kernel.interface.digest}"
@@ -123,6 +126,11 @@ class Registry(Generic[Known]):
             return None
         cell = _tangent_of(self.find(base).cell, by)
         return self._make(text, api.compile(cell), cell)
+
+
+def _is_packaged(text: str) -> bool:
+    """Whether a text names a cell of another package, ``package:name``, and no tangent."""
+    return ":" in text and SOME not in text and "@" not in text
 
 
 def _loaded(text: str) -> Kernel:

@@ -1,7 +1,8 @@
 """What a backend is: what compiles the files of a target and calls them. ``BACKENDS`` by name.
 
 A backend has the name of the target whose files it runs (``targets/target.py``). Its module is
-imported when it is asked for: loading a C kernel imports nothing of CUDA.
+imported when it is asked for: loading a C kernel imports nothing of CUDA. Others are those of
+packages, whose entry points name a module with ``TARGET`` and ``BACKEND``.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cellgen.errors import BuildError
 from cellgen.runtime.imports import whole_imports
+from cellgen.runtime.plugins import TARGETS, named, plugins
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -135,14 +137,49 @@ class Backend(Protocol):
         """
 
 
+def backend_names(target: object = None) -> tuple[str, ...]:
+    """Every target there is, of packages too; those of cellgen alone where ``target`` is one."""
+    if isinstance(target, str) and target in BACKENDS:
+        return tuple(BACKENDS)
+    return tuple(dict.fromkeys((*BACKENDS, *(plugin.name for plugin in plugins(TARGETS)))))
+
+
 def backend(name: str) -> Backend:
-    """Import a backend. Raises BuildError where there is none of this name."""
+    """Import a backend, cellgen's own or that of a package.
+
+    Raises:
+        BuildError: there is none of this name, or the package that brings it is at fault.
+    """
     if name not in BACKENDS:
-        raise BuildError(
-            f"there is no target {name!r}, expected one of {', '.join(BACKENDS)}",
-            code="build.target",
-        )
+        return cast("Backend", from_package(name, "BACKEND", _PARTS))
     with whole_imports():
         module = importlib.import_module(BACKENDS[name])
-    found: Backend = module.BACKEND
-    return found
+    own: Backend = module.BACKEND
+    return own
+
+
+_PARTS = ("name", "precisions", "threads", "devices", "emulates", "toolchain", "kernel", "load")
+
+
+def from_package(name: str, part: str, attributes: tuple[str, ...]) -> object:
+    """``TARGET`` or ``BACKEND`` of the module that a package brings as a target.
+
+    Raises:
+        BuildError: no package brings it, or what stands there is none: it has not these attributes.
+    """
+    plugin = named(TARGETS, name)
+    if plugin is None:
+        raise BuildError(
+            f"there is no target {name!r}, expected one of {', '.join(backend_names())}",
+            code="build.target",
+        )
+    value = getattr(plugin.load(BuildError), part, None)
+    missing = [attribute for attribute in attributes if not hasattr(value, attribute)]
+    if value is None:
+        raise plugin.fault(f"{plugin.value} has no {part}", BuildError)
+    if missing:
+        raise plugin.fault(f"{part} of {plugin.value} has no {', '.join(missing)}", BuildError)
+    label = getattr(value, "name", None)
+    if label != name:
+        raise plugin.fault(f"{part} of {plugin.value} is called {label!r}", BuildError)
+    return value

@@ -5,7 +5,7 @@ data; ``templates`` loads and checks Jinja files; ``c``, ``cuda`` and ``triton``
 ``python`` writes the loops of other libraries for measurements beside them.
 """
 
-from cellgen.targets.source import TARGETS, Source, render
+from cellgen.targets.source import TARGETS, Source, render, target_of
 from cellgen.targets.target import PlannedCell
 
-__all__ = ["TARGETS", "PlannedCell", "Source", "render"]
+__all__ = ["TARGETS", "PlannedCell", "Source", "render", "target_of"]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
+from cellgen.runtime.backend import from_package
 from cellgen.runtime.interface_file import FILE, interface_text
 from cellgen.targets.c.source import CTarget
 from cellgen.targets.cuda.source import CudaTarget
@@ -21,7 +23,19 @@ from cellgen.targets.triton.source import TritonTarget
 TARGETS: dict[str, Target] = {
     target.name: target for target in (CTarget(), CudaTarget(), TritonTarget())
 }
-"""Every language that cells are spelled in, by name; ``runtime/backend.py`` runs them."""
+"""Every language of cellgen's own that cells are spelled in; ``runtime/backend.py`` runs them."""
+_PARTS = ("name", "suffixes", "render", "explain", "plans")
+
+
+def target_of(name: str) -> Target:
+    """A target by its name, cellgen's own or that of a package.
+
+    Raises:
+        BuildError: there is none of this name, or the package that brings it is at fault.
+    """
+    if name in TARGETS:
+        return TARGETS[name]
+    return cast("Target", from_package(name, "TARGET", _PARTS))
 
 
 @dataclass(frozen=True)
@@ -64,11 +78,11 @@ class Source:
 
 
 def render(cell: PlannedCell, targets: Iterable[str] = ()) -> Source:
-    """Render a cell for some targets, for all where none is named."""
+    """Render a cell for some targets, for all of cellgen's own where none is named."""
     functions = [function.name for function in cell.interface.functions]
     init = fill("c/init.py.j2", InitContext(cell.head, functions))
     described = interface_text(cell.interface, cell.head.origin)
-    rendered = {name: TARGETS[name].render(cell) for name in tuple(targets) or TARGETS}
+    rendered = {name: target_of(name).render(cell) for name in tuple(targets) or TARGETS}
     return Source(cell.definition.name, cell.interface, init, described, rendered)
 
 

@@ -1,27 +1,32 @@
-"""The cells that ship, as a table: what each is, what it carries, where it comes from.
+"""The cells there are, as a table: what each is, what it carries, where it comes from.
 
-Input: the declarations of ``cells``. Output: ``CatalogueEntry`` records for ``cellgen list``
-and the README.
+Input: the declarations of ``cells``, and of cells that packages bring. Output: ``CatalogueEntry``
+records for ``cellgen list`` and the README.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cellgen.cells import SHIPPED
-from cellgen.errors import BuildError
+from cellgen.errors import BuildError, CellgenError, Failure
 from cellgen.language.cell import Definition
+from cellgen.language.cell.packaged import cell_of
 from cellgen.language.value import Role, Value
 from cellgen.runtime.build.shared_object import find
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.paths import generated_folder
+from cellgen.runtime.plugins import CELLS, plugins
 from cellgen.views.show import summary
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One cell; ``built`` is None where no compiler can tell."""
+    """One cell; ``built`` is None where no compiler can tell.
+
+    ``name`` is what ``cellgen.load`` takes.
+    """
 
     name: str
     text: str
@@ -36,6 +41,18 @@ class CatalogueEntry:
 def catalogue() -> tuple[CatalogueEntry, ...]:
     """Describe every cell that ships."""
     return tuple(_entry(cell.definition) for cell in SHIPPED)
+
+
+def of_packages() -> tuple[list[CatalogueEntry], list[Failure]]:
+    """Describe every cell that a package brings; and those whose package is at fault."""
+    entries, failures = [], []
+    for plugin in plugins(CELLS):
+        try:
+            definition = cell_of(plugin).definition
+            entries.append(replace(_entry(definition), name=plugin.selector, built=None))
+        except CellgenError as error:
+            failures.append(Failure(plugin.selector, error))
+    return entries, failures
 
 
 def _entry(definition: Definition) -> CatalogueEntry:

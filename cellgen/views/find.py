@@ -1,6 +1,7 @@
-"""Find cells: among those that ship, or in an author's file.
+"""Find cells: among those that ship, in an author's file, or in a package that brings cells.
 
-Input: ``lstm``, ``LSTM``, ``my_cells.py`` or ``my_cells.py:MyCell``. Output: Cell classes.
+Input: ``lstm``, ``LSTM``, ``my_cells.py``, ``my_cells.py:MyCell`` or ``package:MyCell``. Output:
+Cell classes.
 An error of Python in the author's file becomes one message with the author's line and, where the
 cause is known, what to write instead.
 """
@@ -20,6 +21,7 @@ from cellgen import accept
 from cellgen.cells import SHIPPED
 from cellgen.errors import CellgenError, DeclarationError, Failure, UsageError
 from cellgen.language.cell import Cell, CellMeta
+from cellgen.language.cell.packaged import packaged_cell
 from cellgen.language.lines import SourceLine
 from cellgen.language.misuse import explanation
 
@@ -71,7 +73,14 @@ def is_file(selector: str) -> bool:
     return path.endswith(".py") or "/" in path or Path(path).is_file()
 
 
+def is_packaged(selector: str) -> bool:
+    """Tell whether a selector means a cell that another package brings: ``package:name``."""
+    return ":" in selector and not is_file(selector)
+
+
 def _select(selector: str) -> Cells:
+    if is_packaged(selector):
+        return (packaged_cell(selector, UsageError),)
     if not is_file(selector):
         return (_among(selector, SHIPPED, "no cell that ships"),)
     path, name = _split(selector)

@@ -8,6 +8,6 @@ The names of dialects and their options: docs/reference/weights.md, ``cellgen.we
 from cellgen.weights.convert import Converted, convert
 from cellgen.weights.dialects import ROWS, dialect
 from cellgen.weights.files import load, save
-from cellgen.weights.layouts import Dialect
+from cellgen.weights.layouts import Dialect, PackedWeight
 
-__all__ = ["ROWS", "Converted", "Dialect", "convert", "dialect", "load", "save"]
+__all__ = ["ROWS", "Converted", "Dialect", "PackedWeight", "convert", "dialect", "load", "save"]

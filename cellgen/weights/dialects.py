@@ -17,6 +17,7 @@ from typing import Any
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.weights.layouts import CELLS, SUFFIXES, Dialect, Grid, PackedWeight, side_by_side
+from cellgen.weights.packaged import names_of_packages, row_of_package
 
 
 def _pytorch(
@@ -398,10 +399,12 @@ def dialect(name: str, **options: Any) -> Dialect:
         raise ArgumentError(f"dialect: name is {name!r}, expected a text such as 'torch.nn.LSTM'")
     name, _, rest = name.partition("(")
     options = _options(name, rest) | options
-    if name not in ROWS:
-        close = difflib.get_close_matches(name, ROWS, n=1, cutoff=0.4)
+    row = ROWS.get(name) or row_of_package(name)
+    if row is None:
+        known = [*ROWS, *names_of_packages()]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ArgumentError(f"dialect {name!r} is not known; {hint}known: {', '.join(ROWS)}")
+        raise ArgumentError(f"dialect {name!r} is not known; {hint}known: {', '.join(known)}")
     for option, value in options.items():
         fits, expected = OPTIONS.get(option, (_any, ""))
         if not fits(value):
@@ -409,7 +412,7 @@ def dialect(name: str, **options: Any) -> Dialect:
                 f"dialect {name!r}: {option} is {accept.shown(value)}, expected {expected}"
             )
     try:
-        return ROWS[name](**options)
+        return row(**options)
     except TypeError as error:
         raise ArgumentError(
             f"dialect {name!r}: options {options} do not fit: {error}; leave them out, or look "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from cellgen.errors import ArgumentError
+from cellgen.weights.layouts import Array as Array
 from cellgen.weights.layouts import Dialect, PackedWeight
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]
 Blocks: TypeAlias = dict[str, Array]
 

@@ -9,11 +9,16 @@ block says that the library means its negative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 Grid: TypeAlias = tuple[tuple[str, ...], ...]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Step: TypeAlias = "Callable[[dict[str, Array], Array, tuple[Array, ...]], tuple[Array, ...]]"
+"""A library's step, of its arrays in float64: inputs (B, I), then states (B, H), to states."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Dialect:
     ``function`` names the equations, ``cell`` is the shipped cell that computes them, ``arrays``
     are the library's. ``forget_bias`` is added by the library to the bias of the forget gate when
     it runs. ``others``: how arrays of other layers of the same model begin. ``heads``: blocks are
-    cut by heads (``cellgen.weights.heads``).
+    cut by heads (``cellgen.weights.heads``). ``step``: the library's equations, by which a
+    conversion is proved; those of the table's own rows stand in ``cellgen.weights.semantics``.
     """
 
     name: str
@@ -54,6 +60,7 @@ class Dialect:
     forget_bias: float = 0.0
     others: tuple[str, ...] = ()
     heads: bool = False
+    step: Step | None = None
 
     @property
     def alone(self) -> Dialect:
@@ -84,6 +91,13 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "slstm": ("_i", "_f", "_z", "_o"),
 }
 """Gates of each function, as they end the names of blocks."""
+
+
+def blocks_of(function: str) -> frozenset[str]:
+    """Every block that a layout of a function can have."""
+    kinds = "wrbc" if function == "slstm" else "wubc"
+    blocks = {f"{kind}{gate}" for kind in kinds for gate in SUFFIXES[function]}
+    return frozenset(blocks | ({"p_i", "p_f", "p_o"} if function == "lstm" else set()))
 
 
 def side_by_side(kind: str, gates: str) -> Grid:

@@ -9,16 +9,18 @@ flax, haiku, equinox, xlstm, mygrad and EpyNN, as their documentation states the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
+from cellgen.errors import ArgumentError
 from cellgen.weights.grids import Array, Arrays, read_blocks
 from cellgen.weights.heads import read_heads
-from cellgen.weights.layouts import Dialect
+from cellgen.weights.layouts import Dialect, Step
 
 States: TypeAlias = tuple[Array, ...]
-Step: TypeAlias = Callable[[Dialect, Arrays, Array, States], States]
+_DialectStep: TypeAlias = Callable[[Dialect, Arrays, Array, States], States]
 
 STEPS, ROWS_OF_BATCH = 5, 2
 """How long and over how many rows a proof runs."""
@@ -348,7 +350,7 @@ def _own(dialect: Dialect, a: Arrays, x: Array, states: States) -> States:
     return ((1 - z) * np.tanh(of_x + (r * h) @ a["u_n"]) + z * h,)
 
 
-OF: Mapping[str, Step] = {
+OF: Mapping[str, _DialectStep] = {
     "torch.nn.LSTM": _torch_lstm,
     "torch.nn.LSTMCell": _torch_lstm,
     "torch.nn.GRU": _torch_gru,
@@ -392,10 +394,23 @@ OF: Mapping[str, Step] = {
 
 def run(dialect: Dialect, arrays: Arrays, inputs: Array, states: States) -> States:
     """Run a layer of a library over inputs (T, B, I) from states; return the last states."""
-    step = OF.get(dialect.name, _own)
+    step = _step_of(dialect)
     for x in inputs:
-        states = step(dialect, arrays, x, states)
+        states = step(arrays, x, states)
     return states
+
+
+def _step_of(dialect: Dialect) -> Step:
+    """The equations of a dialect's layer. Raises ArgumentError: nobody has stated them."""
+    if dialect.step is not None:
+        return dialect.step
+    step = OF.get(dialect.name, _own if dialect.name.startswith("cellgen.") else None)
+    if step is None:
+        raise ArgumentError(
+            f"dialect {dialect.name!r} states no equations, by which a conversion could be proved; "
+            f"give Dialect(..., step=...), or leave prove out"
+        )
+    return partial(step, dialect)
 
 
 def largest_difference(one: tuple[Dialect, Arrays], two: tuple[Dialect, Arrays]) -> float:

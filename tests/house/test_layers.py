@@ -45,6 +45,7 @@ RANK = {name: rank for rank, names in enumerate(FOLDERS) for name in names.split
 LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
     ("api", "files"): "loading a built kernel must not import SymPy",
+    ("api", "language"): "a cell of another package is imported by its name",
     ("api", "cells"): "a text that is held by its digest is generated from its declaration",
     ("frameworks/registry", "cells"): "shipped cells go by name; a class is needed for tangents",
     ("frameworks/registry", "language"): "loading a built kernel must not import SymPy",

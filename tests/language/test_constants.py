@@ -103,7 +103,7 @@ def value_of_c(spelled: str, precision: Precision, x: float) -> np.floating:
     python = re.sub(r"\(real\)(\(.*?\)|-?[\d.e+-]+)", r"real(\1)", python)
     for integer in re.findall(r"(?<![\w.])\d+(?![\w.])", python):
         assert int(integer) <= 2**24, f"{integer} in {spelled} is no number of float32"
-    python = re.sub(r"(?<![\w.+-])(\d+)(?![\w.])", r"real(\1)", python)
+    python = re.sub(r"(?<![\w.])(?<!e[+-])(\d+)(?![\w.])", r"real(\1)", python)
     return eval(python, {"real": real, "x": real(x)})  # type: ignore[no-any-return]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
 from cellgen.runtime.build import cache
 from cellgen.runtime.kernel import Kernel
 from cellgen.targets import TARGETS
-from tests import toy_target
+from tests.packages import EXTENDING, metadata
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,9 +123,11 @@ class Soft(Cell):
 
 @pytest.fixture
 def numpy_target(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The toy stands in both tables, and the cache is empty."""
-    monkeypatch.setitem(TARGETS, "numpy", toy_target.TARGET)
-    monkeypatch.setitem(BACKENDS, "numpy", "tests.toy_target")
+    """A package brings a target, and the cache is empty."""
+    monkeypatch.syspath_prepend(str(EXTENDING))
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    entry = "[cellgen.targets]\nnumpy = cellgen_extras.numpy_target\n"
+    metadata(tmp_path / "installed", "cellgen-extras", entry)
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
 
 
@@ -159,7 +162,7 @@ def test_a_new_target_is_built_and_called_as_the_others_are(cell: type[Cell]) ->
 def test_a_new_target_is_written_and_loaded_as_the_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.write(Elman, tmp_path)
+    run("build", "elman", "--target", "numpy", "--out", str(tmp_path))
     assert (tmp_path / "elman/elman_numpy.py").is_file()
     monkeypatch.setattr(api, "generated_folder", lambda: tmp_path)
     made = cellgen.load("elman", target="numpy").forward(
@@ -192,8 +195,10 @@ def test_commands_know_a_new_target(tmp_path: Path) -> None:
     weighed = run("explain", "elman", "--target", "numpy", *shape)
     assert "at T = 9, B = 2, I = 3, H = 4; float64:\nhere: elman of 4 units" in weighed
     found = {f["name"]: f for f in json.loads(run("doctor", "--json"))["findings"]}
-    assert found["NumPy"] == {**found["NumPy"], "ok": True, "text": np.__version__}
-    assert not found["NumPy"]["required"]
+    row = found["cellgen-extras:numpy"]
+    assert row["ok"]
+    assert row["text"].endswith(f", NumPy {np.__version__}")
+    assert not row["required"]
 
 
 @pytest.mark.usefixtures("numpy_target")
@@ -215,7 +220,9 @@ def test_a_file_of_a_target_that_is_gone_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("build", "elman", "--target", "numpy", "--out", str(tmp_path))
-    monkeypatch.delitem(TARGETS, "numpy")
+    done = CliRunner().invoke(app, ["build", "elman", "--check", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    shutil.rmtree(tmp_path / "installed")
     done = CliRunner().invoke(app, ["build", "elman", "--check", "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "elman_numpy.py is no longer generated; remove it" in done.output

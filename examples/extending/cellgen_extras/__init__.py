@@ -1,0 +1,1 @@
+"""A cell, a target and a dialect for cellgen, in a package of their own."""
