@@ -37,6 +37,7 @@ from cellgen.schedule.schedule import BufferKind, Loop, Product, Routine, View, 
 from cellgen.views.explanation import ChoiceRow, ExplainedShape, Explanation, Section, count_of
 from cellgen.views.figures import figures_of, multiply_adds, number_at, plan_section, row_values
 from cellgen.views.memory import memory_over_time
+from cellgen.views.segments import segments_section
 
 
 def explain(
@@ -70,8 +71,10 @@ def explain(
         _work(schedule),
     ]
     plans: dict[str, SequencePlan] = {}
+    functions = [] if kernel is None else [f for f in kernel.interface.functions if f.team]
+    sized = shape if functions else None
+    sections.append(segments_section(definition_of(cell), recurrence_class, functions, sized))
     if shape is not None and kernel is not None:
-        functions = [f for f in kernel.interface.functions if f.team]
         suffix = DTYPES[np.dtype(shape.dtype)][0]
         library = kernel.library()
         for function in functions:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cellgen
-from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LSTMPeephole, MinGRU
+from cellgen.cells import GRU, LIF, LSTM, SHIPPED, GRUBlockCell, IndRNN, LSTMPeephole, MinGRU
 from cellgen.cli.main import app
 from cellgen.cli.status import USAGE
 from cellgen.errors import UsageError
@@ -178,3 +178,24 @@ def test_memory_over_time_says_what_is_chosen_and_what_it_costs(limit):
     assert last == "no step in reverse"
     with pytest.raises(UsageError, match=r"memory_limit is 9 bytes, expected 1,453,056 at least"):
         explain(GRU, ExplainedShape(sizes, 1, memory_limit=9), kernel)
+
+
+def test_segments_of_time_are_explained_with_when_they_pay():
+    title = "segments of time side by side"
+    kernel = cellgen.load("ind_rnn")
+
+    def at(**sizes):
+        shape = ExplainedShape({"T": 65536, "B": 1, "I": 4, "H": 8} | sizes, threads=1)
+        return rows(explain(IndRNN, shape, kernel), title)[-1]
+
+    assert at() == (
+        "at this shape: 64 segments of 1,024 steps a row; it pays where the cell forgets within a "
+        "segment"
+    )
+    assert "it does not pay" in at(H=64)
+    assert "it does not pay" in at(B=2)
+    assert "it does not pay" in at(T=4096)
+    assert at(T=1000) == "at this shape: one segment, step by step"
+    assert rows(explain(LIF), title) == ["refused: `s = spike(v - threshold)` jumps"]
+    assert rows(explain(GRU), title)[-1].startswith("units read each other: from some 64 units")
+    assert len(rows(explain(IndRNN), title)) == 1

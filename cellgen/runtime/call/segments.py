@@ -29,9 +29,12 @@ KEYWORDS = frozenset({"parallel", "segments", "tolerance", "sweeps"})
 REFUSED = ("mask", "every", "plan", "checkpoint", "memory_limit")
 """Options that a call in segments cannot have."""
 
-LEAST_STEPS, MOST_SEGMENTS, MOST_UNITS = 128, 64, 1024
+LEAST_STEPS, MOST_SEGMENTS, MOST_UNITS = 512, 64, 1024
 """Where a call does not say how many segments there are: steps of one at least, segments at most,
 and numbers of a state over all of them at most."""
+PAYS_STEPS, PAYS_UNITS = 16384, 8
+"""Where segments are faster than steps on a CPU, by benchmarks/long_rows.py: from so many steps on,
+up to so many numbers of a state over all rows."""
 WARM = 4
 """A guess runs one of so many parts of the segment before."""
 NEAR = 4

@@ -1,0 +1,77 @@
+"""Explain segments of time side by side: whether a cell can have them, and when they pay.
+
+Input: a cell and its recurrence, for figures the interface of a forward pass and a shape. Output: a
+section of an explanation.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cellgen.language.cell import Definition
+from cellgen.program.jumps import jump_of
+from cellgen.program.recurrence import Recurrence, RecurrenceClass
+from cellgen.runtime.abi import Function
+from cellgen.runtime.call.arguments import lengths
+from cellgen.runtime.call.segments import PAYS_STEPS, PAYS_UNITS, Segmentation
+from cellgen.runtime.options import FORWARD
+from cellgen.views.explanation import ChoiceRow, ExplainedShape, Section
+
+TITLE = "segments of time side by side: parallel='segments' of sequence_forward"
+
+
+def segments_section(
+    definition: Definition,
+    recurrence: Recurrence,
+    functions: list[Function],
+    shape: ExplainedShape | None,
+) -> Section:
+    """Say whether rows can be cut in time; of a shape, into how many segments, and if it pays."""
+    jump = jump_of(definition)
+    if jump:
+        return Section(
+            TITLE,
+            (
+                ChoiceRow(
+                    f"refused: `{jump}` jumps",
+                    "a difference in the last bit of a state becomes one of a whole step there, "
+                    "which no segment forgets",
+                ),
+            ),
+        )
+    row = ChoiceRow(
+        "the bits of step by step, for any cell and any weights",
+        "a segment whose start is not the end of the one before runs again; what is left after "
+        "some sweeps is stepped",
+    )
+    rows = [row]
+    if recurrence.kind is RecurrenceClass.DENSE:
+        rows.append(
+            ChoiceRow(
+                "units read each other: from some 64 units on a tolerance ends it sooner",
+                "among many units differences in the last bit do not die",
+            )
+        )
+    if shape is not None:
+        forward = next(f for f in functions if f.name == FORWARD)
+        rows.append(_of_shape(forward, shape))
+    return Section(TITLE, tuple(rows))
+
+
+def _of_shape(forward: Function, shape: ExplainedShape) -> ChoiceRow:
+    """The segments of a shape, and whether they pay."""
+    sizes = dict(shape.sizes)
+    steps, rows = sizes["T"], sizes["B"]
+    states = (a for a in forward.arguments if a.role == "state")
+    units = max((math.prod(lengths(a, sizes)[1:]) for a in states), default=1)
+    count = Segmentation().count(steps, units)
+    if count == 1:
+        return ChoiceRow("at this shape: one segment, step by step", "few steps, or many units")
+    pays = steps >= PAYS_STEPS and rows * units <= PAYS_UNITS
+    what = f"at this shape: {count} segments of {steps // count:,} steps a row"
+    verdict = "it pays where the cell forgets within a segment" if pays else "it does not pay"
+    return ChoiceRow(
+        f"{what}; {verdict}",
+        f"on CPUs it pays from {PAYS_STEPS:,} steps on for up to {PAYS_UNITS} units over all rows; "
+        f"more of them fill the vectors of a step by themselves",
+    )
