@@ -1,4 +1,7 @@
-"""Options that say what is shown and kept: values and gradients of the kernels, to the bit."""
+"""Options that say what is shown and kept: derivatives, transforms, and misuse.
+
+Values and gradients of each option are those of the kernel: ``tests/doors``.
+"""
 
 from __future__ import annotations
 
@@ -13,54 +16,8 @@ import cellgen
 import cellgen.jax
 from cellgen.errors import ArgumentError
 from cellgen.jax.shown import last_step
+from tests.doors import OPTIONS, TABLES
 from tests.jax.arrays import call, drawn, function
-
-MASK = np.array([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]], bool)
-TABLES: Mapping[str, Mapping[str, object]] = {
-    "all": {},
-    "lengths": {"lengths": np.array([7, 4])},
-    "mask": {"mask": MASK, "reverse": True},
-}
-OPTIONS: Mapping[str, Mapping[str, object]] = {
-    "checkpoint": {"checkpoint": 3},
-    "limit": {"memory_limit": 900},
-    "every": {"every": 2},
-    "every, checkpoint": {"every": 3, "checkpoint": 2},
-    "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
-    "products": {"products": "bf16"},
-    "products, checkpoint": {"products": "bf16", "checkpoint": 2},
-}
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize(("name", "tables"), [("gru", "all"), ("sru", "lengths"), ("sru", "mask")])
-def test_values_and_gradients_are_those_of_the_kernel(name: str, option: str, tables: str) -> None:
-    cell, kernel = function(name), cellgen.load(name)
-    options = {**TABLES[tables], **OPTIONS[option]}
-    given = drawn(cell, "float32", T=7)
-    wanted = kernel.sequence_forward(**given, save=True, **options)
-    shown = {n: a for n, a in wanted._asdict().items() if n != "saved" and a is not None}
-    for found in (call(cell, given, **options), jax.jit(lambda a: call(cell, a, **options))(given)):
-        assert {n for n, a in found._asdict().items() if a is not None} == {*shown}
-        for field, array in shown.items():
-            np.testing.assert_array_equal(getattr(found, field), array, err_msg=field)
-    numbers = np.random.default_rng(1)
-    ups = {n: numbers.normal(size=a.shape).astype("float32") for n, a in shown.items()}
-
-    def run(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        found = call(cell, arrays, **options)._asdict()
-        return {n: found[n] for n in ups}
-
-    gradients = jax.jit(lambda a: jax.vjp(run, a)[1](ups))(given)[0]
-    read = {a.name for a in kernel.sequence_backward.function.arguments}
-    part = "every" in options or "outputs" in options or wanted.saved.run.checkpoint
-    kept = {} if part else {n: a for n, a in shown.items() if n in read}
-    how = {n: v for n, v in options.items() if n == "products"}
-    upstream = {f"d_{n}": up for n, up in ups.items() if f"d_{n}" in read}
-    expected = kernel.sequence_backward(**given, **kept, saved=wanted.saved, **upstream, **how)
-    for item in cell.layout.gradients:
-        array = np.asarray(gradients[item.name.removeprefix("d_")])
-        np.testing.assert_array_equal(array, getattr(expected, item.name), err_msg=item.name)
 
 
 @pytest.mark.parametrize("checkpoint", [0, 3])

@@ -1,4 +1,7 @@
-"""Options that say what is shown and kept: values and gradients of the kernels, to the bit."""
+"""Options that say what is shown and kept: derivatives, transforms, layers, and misuse.
+
+Values and gradients of each option are those of the kernel: ``tests/doors``.
+"""
 
 from __future__ import annotations
 
@@ -19,49 +22,18 @@ from cellgen.torch import operators, schemas  # noqa: E402
 from cellgen.torch.derivatives import Call  # noqa: E402
 from cellgen.torch.planned import last_step  # noqa: E402
 from cellgen.torch.registry import find  # noqa: E402
+from tests.doors import CELLS, OPTIONS, TABLES  # noqa: E402
+from tests.doors.by_torch import tensors  # noqa: E402
 from tests.torch.drawn import drawn, function  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of itself
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-CELLS = ("gru", "sru")
-"""All outputs are states; an output that is none."""
-OPTIONS: Mapping[str, Mapping[str, object]] = {
-    "checkpoint": {"checkpoint": 3},
-    "beyond the end": {"checkpoint": 9},
-    "limit": {"memory_limit": 900},
-    "no limit": {"memory_limit": 1 << 20},
-    "every": {"every": 2},
-    "every, checkpoint": {"every": 3, "checkpoint": 2},
-    "outputs": {"outputs": ("h",)},
-    "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
-    "products": {"products": "bf16"},
-    "products, checkpoint": {"products": "bf16", "checkpoint": 2},
-}
-TABLES = {
-    "all": {},
-    "lengths": {"lengths": torch.tensor([7, 4])},
-    "mask": {"mask": torch.tensor([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]]).bool(), "reverse": True},
-}
 
 
 def in_numpy(given: Mapping[str, object]) -> dict[str, object]:
     return {n: v.detach().numpy() if isinstance(v, Tensor) else v for n, v in given.items()}
-
-
-def by_kernel(
-    name: str, given: Mapping[str, Tensor], upstream: Mapping[str, Tensor], **options: object
-) -> tuple[object, object]:
-    """Outputs and gradients of the NumPy kernel."""
-    kernel, arrays = cellgen.load(name), in_numpy(given)
-    run = kernel.sequence_forward(**arrays, save=True, **in_numpy(options))
-    read = {a.name for a in kernel.sequence_backward.function.arguments}
-    ups = {f"d_{n}": u.numpy() for n, u in upstream.items() if f"d_{n}" in read}
-    shown = "every" in options or "outputs" in options or run.saved.run.checkpoint
-    kept = {} if shown else {n: a for n, a in run._asdict().items() if n in read and n != "saved"}
-    how = {n: v for n, v in options.items() if n == "products"}
-    return run, kernel.sequence_backward(**arrays, **kept, saved=run.saved, **ups, **how)
 
 
 def upstream_of(found: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -73,35 +45,11 @@ def backward(found: Mapping[str, Tensor | None], upstream: Mapping[str, Tensor])
     torch.autograd.backward([found[name] for name in upstream], [*upstream.values()])
 
 
-@pytest.mark.parametrize("tables", TABLES)
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("name", CELLS)
-def test_values_and_gradients_are_those_of_the_kernel(name: str, option: str, tables: str) -> None:
-    cell, options = function(name), {**TABLES[tables], **OPTIONS[option]}
-    given = drawn(cell, T=7, dtype=torch.float32)
-    found = cell(**given, **options)._asdict()
-    upstream = upstream_of(found)
-    backward(found, upstream)
-    run, gradients = by_kernel(name, given, upstream, **options)
-    with torch.no_grad():
-        alone = cell(**given, **options)._asdict()
-    for field, value in found.items():
-        wanted = getattr(run, field)
-        assert (value is None) == (wanted is None) == (alone[field] is None)
-        if wanted is not None:
-            np.testing.assert_array_equal(value.detach().numpy(), wanted, err_msg=field)
-            np.testing.assert_array_equal(alone[field].numpy(), wanted, err_msg=field)
-    for argument, tensor in given.items():
-        if tensor.grad is not None:
-            wanted = getattr(gradients, f"d_{argument}")
-            np.testing.assert_array_equal(tensor.grad.numpy(), wanted, err_msg=argument)
-
-
 @pytest.mark.parametrize("checkpoint", [0, 3])
 @pytest.mark.parametrize("tables", TABLES)
 @pytest.mark.parametrize("name", CELLS)
 def test_of_the_last_step_alone(name: str, tables: str, checkpoint: int) -> None:
-    cell, steps = function(name), TABLES[tables]
+    cell, steps = function(name), tensors(TABLES[tables])
     given, again = (drawn(cell, T=7, dtype=torch.float32) for _ in range(2))
     found = cell(**given, **steps, last_only=True, checkpoint=checkpoint)._asdict()
     wanted = cellgen.load(name).sequence_forward(
@@ -293,7 +241,7 @@ def test_checkpoints_hold_outputs_that_are_no_states_however_they_are_called() -
     named = dict(zip(("x", "y_last_prev", "w", "u"), given, strict=True))
     cell, found = cellgen.torch.function(EndsInLast), []
     for checkpoint in (0, 2):
-        made = cell(**named, **TABLES["mask"], checkpoint=checkpoint)
+        made = cell(**named, **tensors(TABLES["mask"]), checkpoint=checkpoint)
         loss = (made.y * torch.arange(56.0).reshape(7, 2, 4)).sum() + made.y_last.sin().sum()
         found.append(torch.autograd.grad(loss, given))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)

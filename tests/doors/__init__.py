@@ -1,0 +1,165 @@
+"""One description of a case, and the doors through which a call can be made.
+
+A ``Case`` is a cell with options over time: its arguments, the gradients of its results and what
+NumPy's checked call gives of them. A ``Door`` makes the same call in its own way. ``cases_of`` says
+which cases a door has: those whose options it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+
+import numpy as np
+
+import cellgen
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.kernel import Kernel
+
+Arrays = dict[str, np.ndarray]
+
+SIZES = {"T": 7, "B": 2, "I": 2, "H": 3}
+CELLS = ("gru", "sru")
+"""All outputs are states; an output that is none."""
+OPTIONS: Mapping[str, Mapping[str, object]] = {
+    "plain": {},
+    "checkpoint": {"checkpoint": 3},
+    "beyond the end": {"checkpoint": 9},
+    "limit": {"memory_limit": 900},
+    "no limit": {"memory_limit": 1 << 20},
+    "every": {"every": 2},
+    "every, checkpoint": {"every": 3, "checkpoint": 2},
+    "outputs": {"outputs": ("h",)},
+    "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
+    "products": {"products": "bf16"},
+    "products, checkpoint": {"products": "bf16", "checkpoint": 2},
+}
+"""What a call shows, keeps and multiplies in."""
+MASK = np.array([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]], bool)
+TABLES: Mapping[str, Mapping[str, object]] = {
+    "all": {},
+    "lengths": {"lengths": np.array([7, 4])},
+    "mask": {"mask": MASK, "reverse": True},
+}
+"""Which steps are valid, and their order."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Outputs and final states by name, None where a call shows none; gradients by argument."""
+
+    shown: Mapping[str, np.ndarray | None]
+    gradients: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cell with options; ``afresh``: its states begin at zero, and no final one is wanted."""
+
+    cell: str
+    option: str = "plain"
+    tables: str = "all"
+    afresh: bool = False
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return f"{self.cell}, {self.tables}, {self.option}"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Keywords of the call beside its arrays."""
+        return {**TABLES[self.tables], **OPTIONS[self.option]}
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the C target."""
+        return cellgen.load(self.cell)
+
+    @cached_property
+    def arguments(self) -> Arrays:
+        """Arrays of the call by name, small numbers."""
+        rng, arrays = np.random.default_rng(0), Arrays()
+        for item in self.kernel.sequence_forward.function.arguments:
+            if not item.is_scalar:
+                shape = [axis_length(axis, SIZES) for axis in item.shape]
+                scale = 0.0 if self.afresh and item.role == "state" else 0.4
+                arrays[item.name] = (scale * rng.standard_normal(shape)).astype(self.dtype)
+        return arrays
+
+    def of_role(self, *roles: str) -> Arrays:
+        """Arrays of the call that are inputs, states, weights, ... of the cell."""
+        items = self.kernel.sequence_forward.function.arguments
+        return {i.name: self.arguments[i.name] for i in items if i.role in roles}
+
+    @cached_property
+    def run(self) -> tuple[object, ...]:
+        """NumPy's checked call, which saves."""
+        return self.kernel.sequence_forward(**self.arguments, **self.options, save=True)
+
+    @property
+    def shown(self) -> dict[str, np.ndarray | None]:
+        """Results of the call, by name; of a run that begins afresh, those over time."""
+        shown = {n: a for n, a in self.run._asdict().items() if n != "saved"}
+        return {n: a for n, a in shown.items() if not (self.afresh and n.endswith("_last"))}
+
+    @cached_property
+    def upstream(self) -> Arrays:
+        """Gradients of the results, by the results' names."""
+        rng = np.random.default_rng(1)
+        shown = {n: a for n, a in self.shown.items() if a is not None}
+        return {n: rng.standard_normal(a.shape).astype(self.dtype) for n, a in shown.items()}
+
+    @property
+    def backward(self) -> dict[str, object]:
+        """Arguments of ``sequence_backward`` beside ``saved``."""
+        names = {a.name for a in self.kernel.sequence_backward.function.arguments}
+        part = {"every", "outputs"} & {*self.options} or self.run.saved.run.checkpoint
+        outputs = {} if part else {n: a for n, a in self.shown.items() if n in names}
+        upstream = {f"d_{n}": a for n, a in self.upstream.items() if f"d_{n}" in names}
+        how = {n: v for n, v in self.options.items() if n == "products"}
+        return {**self.arguments, **outputs, **upstream, **how}
+
+    @cached_property
+    def expected(self) -> Results:
+        """What NumPy's checked calls give."""
+        found = self.kernel.sequence_backward(**self.backward, saved=self.run.saved)
+        return Results(self.shown, by_argument(found._asdict()))
+
+
+def by_argument(gradients: Mapping[str, np.ndarray]) -> Arrays:
+    """Gradients by the names of what they are of."""
+    return {name.removeprefix("d_"): array for name, array in gradients.items()}
+
+
+@dataclass(frozen=True)
+class Door:
+    """A way to make a call; ``needs`` are modules beside NumPy, ``options`` those that it takes.
+
+    ``tolerance`` is 0 where its bits are the kernel's. A door may have fewer pairs of a cell and
+    its tables; ``afresh`` as a ``Case``. ``gradients``: all, of
+    what learns ("weights"), or none ("").
+    """
+
+    name: str
+    run: Callable[[Case], Results]
+    options: tuple[str, ...] = tuple(OPTIONS)
+    needs: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    pairs: tuple[tuple[str, str], ...] = tuple((c, t) for c in CELLS for t in TABLES)
+    afresh: bool = False
+    gradients: str = "all"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the modules that it needs are."""
+        return all(find_spec(module) for module in self.needs)
+
+    def cases(self) -> Iterator[Case]:
+        """The cases that it takes."""
+        for cell, tables in self.pairs:
+            yield from (Case(cell, option, tables, self.afresh) for option in self.options)
