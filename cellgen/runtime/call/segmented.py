@@ -43,7 +43,7 @@ def call_in_segments(
     sizes = function._dims(checked.plan)
     steps, rows = sizes["T"], sizes["B"]
     results, at_end = function._calls.make_results(checked.plan, formed, save=save)
-    results |= {**at_end, **checked.results}
+    results |= checked.results
     plain = without_tables(formed)
 
     def run(
@@ -58,7 +58,7 @@ def call_in_segments(
         plain,
         read_lengths(name, options.lengths, steps, rows),
         read_flags(name, "reset", options, steps, rows),
-        {n: a for n, a in results.items() if a is not None},
+        {n: a for n, a in {**results, **at_end}.items() if a is not None},
         run,
         save,
         (steps, rows),
@@ -71,4 +71,4 @@ def call_in_segments(
     kept = None
     if save:
         kept = function._runs.describe(checked.plan.dims, options, scalars, copied=True)
-    return InSegments.of(function._named(results, kept, options), ran)
+    return InSegments.of(function._named({**results, **at_end}, kept, options), ran)

@@ -189,7 +189,9 @@ class _Row:
         self.first = {n: arrays[n][row : row + 1] for n in self.states}
         saved = {item.name for item in function.results if item.saved}
         results = call.results
-        self.saved = {n: results[n] for n in results if n in saved}
+        # What steps save lies in the order of computation, all else by time.
+        order = slice(None, None, -1 if call.options.reverse else 1)
+        self.saved = {n: results[n][order] for n in results if n in saved}
         self.outputs = {n: results[n] for n in results if n in call.whole}
         self.at_end = {n: results[n] for n in results if n not in saved | call.whole}
         self.reached = 0
@@ -283,7 +285,7 @@ class _Row:
         formed = call.run(arguments, out, options, keep=call.save and not warm)
         results = {n: a for n, a in formed.items() if a is not None}
         for n, array in () if warm else self.saved.items():
-            cut(array)[...] = results[n]
+            cut(array)[...] = results[n][:: -1 if reverse else 1]
         if not warm and done + count * steps >= self.reached:
             self.reached, last = done + count * steps, 0 if reverse else count - 1
             for n in self.at_end.keys() - self.finals:

@@ -91,6 +91,25 @@ def assert_equal(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
+def assert_gradients_are_equal(
+    kernel: Kernel, given: dict[str, Any], run: Any, expected: Any
+) -> None:
+    """What backward passes of two runs give, of the same upstream gradients."""
+    backward, rng = kernel.sequence_backward, np.random.default_rng(1)
+    takes = {a.name: a for a in backward.function.arguments}
+    upstream = {
+        n: rng.standard_normal(getattr(expected, a.of).shape).astype(expected[0].dtype)
+        for n, a in takes.items()
+        if a.role == "upstream"
+    }
+    both = []
+    for one in (run, expected):
+        beside = {n: a for n, a in {**given, **one._asdict()}.items() if n in takes}
+        both.append(backward(**beside, saved=one.saved, **upstream))
+    for name, found, wanted in zip(both[0]._fields, *both, strict=True):
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
 @pytest.mark.parametrize("gain", GAINS)
 @pytest.mark.parametrize("name", CELLS)
 def test_results_have_the_bits_of_step_by_step(name: str, gain: str) -> None:
@@ -108,24 +127,13 @@ def test_results_have_the_bits_of_step_by_step(name: str, gain: str) -> None:
 def test_a_run_that_saves_has_the_same_gradients(name: str, dtype: type) -> None:
     kernel = kernel_of(name)
     given = arguments_of(kernel, dtype=dtype)
-    outputs = {a.of for a in kernel.sequence_backward.function.arguments if a.role == "upstream"}
-    runs = [
+    run, expected = (
         kernel.sequence_forward(**given, save=True, **how)
-        for how in ({}, {"parallel": "segments", "segments": 5, "sweeps": 1})
-    ]
-    assert_equal(runs[1], runs[0])
-    rng = np.random.default_rng(1)
-    upstream = {
-        f"d_{n}": rng.standard_normal(getattr(runs[0], n).shape).astype(dtype) for n in outputs
-    }
-    takes = {a.name for a in kernel.sequence_backward.function.arguments}
-    both = []
-    for run in runs:
-        beside = {n: a for n, a in {**given, **run._asdict()}.items() if n in takes}
-        both.append(kernel.sequence_backward(**beside, saved=run.saved, **upstream))
-    for one, other in zip(*both, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert runs[1].saved.run == runs[0].saved.run
+        for how in ({"parallel": "segments", "segments": 5, "sweeps": 1}, {})
+    )
+    assert_equal(run, expected)
+    assert run.saved.run == expected.saved.run
+    assert_gradients_are_equal(kernel, given, run, expected)
 
 
 RESETS = np.arange(STEPS * ROWS).reshape(STEPS, ROWS) % 37 == 5
@@ -155,6 +163,8 @@ def test_options_of_a_call_do_what_they_do(name: str, how: str) -> None:
         expected = kernel.sequence_forward(**given, **options, save=save)
         assert_equal(found, expected)
         assert found.parallel.segments == 6
+        if save and "last_only" not in options:
+            assert_gradients_are_equal(kernel, given, found, expected)
 
 
 def test_arrays_of_any_layout_are_read_and_written_in_place() -> None:
@@ -174,6 +184,16 @@ def test_arrays_of_any_layout_are_read_and_written_in_place() -> None:
     np.testing.assert_array_equal(wide[:, :, 2:7], expected.h)
     assert np.isnan(wide[:, :, :2]).all()
     assert np.isnan(wide[:, :, 7:]).all()
+
+
+@pytest.mark.parametrize("save", [False, True])
+def test_last_outputs_of_batch_first_calls_keep_their_shape(save: bool) -> None:
+    kernel = kernel_of("rwkv4")
+    given = arguments_of(kernel)
+    given["x"] = np.ascontiguousarray(given["x"].swapaxes(0, 1))
+    how = {"batch_first": True, "last_only": True, "save": save}
+    found = kernel.sequence_forward(**given, **how, parallel="segments", segments=6)
+    assert_equal(found, kernel.sequence_forward(**given, **how))
 
 
 def test_packed_weights_are_taken() -> None:
