@@ -28,6 +28,7 @@ import cellgen
 from cellgen.runtime.abi import Argument
 from cellgen.runtime.build import cache
 from cellgen.runtime.triton.assembler import assembler_in_use
+from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
 from cellgen.torch.errors import DeviceRunError
 from cellgen.torch.passes import PlanRun
@@ -50,6 +51,8 @@ LOST, LOST_IN_16_BITS = 1e-3, 5e-2
 SHIFTS = (2.0, -2.0, 0.5, -0.5)
 """What is added to biases, by draw: gates are wide open in one of the first two draws, and decays
 near 1 in the other."""
+LEFT_OUT, ANEW = 0.2, 0.02
+"""The part of steps that are left out and that begin anew, of a call that has such."""
 ALWAYS = 2
 """Draws that are always compared; further ones where a result was left out."""
 
@@ -59,7 +62,8 @@ Results = dict[str, Tensor]
 def prove_once(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
     """Compare once for each device, configuration, type and version. Raises DeviceRunError."""
     sizes = tuple(sorted(launch.sizes.items()))
-    call = (launch.cell, launch.module.__file__, device, dtype, sizes, launch.learning)
+    kind = (launch.learning, launch.gaps is not None)
+    call = (launch.cell, launch.module.__file__, device, dtype, sizes, kind)
     if call in _proved():
         return
     with ThreadPoolExecutor(1) as apart_from_modes:  # of grad, autocast, devices, hooks of a caller
@@ -108,7 +112,9 @@ def _stated(
     """All that a comparison holds for."""
     file = Path(str(launch.module.__file__))
     text = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
-    call = PlanRun(launch.module, dict(launch.sizes), {"": torch.empty(0, dtype=dtype)})
+    table = torch.empty(0, dtype=torch.int32) if launch.gaps is not None else None
+    arrays = {"": torch.empty(0, dtype=dtype)}
+    call = PlanRun(launch.module, dict(launch.sizes), arrays, before=table)
     return (
         launch.cell,
         text,
@@ -131,11 +137,12 @@ def _compared(
 ) -> tuple[dict[str, tuple[float, float]], tuple[str, ...]]:
     """Of each result how far it is and its bar, where that is farthest; and what is left out."""
     sizes, compared, left_out = _fewer(launch), dict[str, tuple[float, float]](), set[str]()
-    small = replace(launch, sizes=sizes, call=launch.sizes)
     for draw, shift in enumerate(SHIFTS):
         if draw >= ALWAYS and not left_out - compared.keys():
             break
         generator = torch.Generator().manual_seed(draw)
+        gaps = None if launch.gaps is None else _gaps(sizes, generator)
+        small = replace(launch, sizes=sizes, call=launch.sizes, gaps=gaps)
         is_positive = draw % 2 == 1
         theta = [
             _drawn(item, launch.shape_of(item, sizes), generator, shift, is_positive)
@@ -143,7 +150,7 @@ def _compared(
             else _decays(launch.shape_of(item, sizes), generator)
             for item in launch.arguments
         ]
-        true, near, above, handed = _true_and_near(launch, theta, dtype, generator)
+        true, near, above, handed = _true_and_near(small, theta, dtype, generator)
         formed = _by_kernels(small, handed, above, device, dtype)
         is_narrow = dtype in NARROW
         scale = 1.0 if is_narrow else torch.finfo(dtype).eps / torch.finfo(torch.float32).eps
@@ -216,6 +223,14 @@ def _drawn(
     return numbers.float().double()
 
 
+def _gaps(sizes: Mapping[str, int], generator: torch.Generator) -> Gaps:
+    """Steps that are left out, among them the last ones of a row, and steps that begin anew."""
+    numbers = torch.rand(2, sizes["T"], sizes["B"], generator=generator)
+    valid = numbers[0] > LEFT_OUT
+    valid[-len(valid) // 5 :, -1] = False
+    return Gaps(valid, valid & (numbers[1] < ANEW))
+
+
 def _decays(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     numbers = torch.rand(*shape, generator=generator, dtype=torch.float64)
     return (0.9 + 0.09 * numbers).float().double()
@@ -230,7 +245,7 @@ def _by_torch(
 ) -> tuple[Results, Results]:
     """Results and gradients by torch's operators, and the upstream gradients, which are drawn."""
     leaves = [tensor.to(dtype).requires_grad_() for tensor in theta]
-    named = launch.exact(leaves)
+    named = launch.exact(leaves, launch.gaps)
     results = {name: named[name] for name in launch.results}
     drawn = above or {
         name: torch.randn(r.shape, generator=generator, dtype=torch.float64).float().double()
@@ -256,7 +271,7 @@ def _by_kernels(
     dtype: torch.dtype,
 ) -> Results:
     with on_device(device), _full_products(), torch.no_grad():
-        run = small.run([tensor.to(device, dtype) for tensor in theta])
+        run = small.to(device).run([tensor.to(device, dtype) for tensor in theta])
         formed = run.forward()
         gradients = run.backward({f"d_{n}": a.to(device, dtype) for n, a in above.items()})
     return {n: formed[n] for n in small.results} | {f"d_{n}": g for n, g in gradients.items()}

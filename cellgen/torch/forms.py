@@ -20,13 +20,12 @@ from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.frameworks.layout import outputs_of
 from cellgen.frameworks.shown import OUTPUT_OPTIONS, is_in_bf16, is_last
-from cellgen.runtime.call.signature import part_of
 from cellgen.runtime.call.stored import element_name
-from cellgen.runtime.options import BY_TYPE, NONE, Options
+from cellgen.runtime.options import BY_TYPE, Options
 from cellgen.torch.calls import Tables
-from cellgen.torch.chunks.rows import valid_steps
+from cellgen.torch.chunks.rows import Gaps, rows_of_call, valid_steps
 from cellgen.torch.devices import ANYWHERE
-from cellgen.torch.launched import PRODUCTS, Launched, launch_of
+from cellgen.torch.launched import PRODUCTS, Launched, launch_of, may_launch
 from cellgen.torch.modes import is_transforming
 from cellgen.torch.planned import last_step
 from cellgen.torch.registry import Known
@@ -221,9 +220,8 @@ def run(
     run_in = _how_run(how.chunk, narrow, own)
     learning = frozenset(layout.theta[place].name for place in layout.learns)
     found, like = None, theta[0].dtype
-    is_plain = not reverse and all(table is None for table in tables)
-    if is_plain and products in PRODUCTS.get(like, ()):
-        found = _launched(known, cell, theta, sizes, own, learning)
+    if products in PRODUCTS.get(like, ()):
+        found = _launched(known, cell, theta, sizes, tables, own, learning)
     if found is None:
         found = cell.run(tensors, scalars_by_name, sizes, tables, run_in, learning)
     shown, last = found
@@ -241,29 +239,39 @@ def _launched(
     cell: ChunkedCell,
     theta: Sequence[Tensor],
     sizes: Mapping[str, int],
+    tables: Tables,
     options: Options,
     learning: frozenset[str],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
-    """Outputs over time and final states by kernels of a device; None where there are none."""
+    """Outputs over time and final states by kernels of a device; None where there are none.
+
+    Kernels see steps in the order in which they run; what they store of those that are left out is
+    0, and what is shown there is put there behind them.
+    """
     layout, names = known.layout, [item.name for item in known.layout.theta]
 
-    def exact(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def exact(tensors: Sequence[Tensor], gaps: Gaps | None) -> dict[str, Tensor]:
         named = dict(zip(names, tensors, strict=True))
-        how = _how_run(STEPS_OF_CHUNK, False, Options())
-        own = layout.sizes(tensors)
-        outputs, last = cell.run(named, {}, own, (None, None, None), how, learning)
+        left_out = (None, None, None) if gaps is None else (None, gaps.valid, gaps.restart)
+        how = _how_run(STEPS_OF_CHUNK, False, Options(zero_output_for_mask=True))
+        outputs, last = cell.run(named, {}, layout.sizes(tensors), left_out, how, learning)
         return outputs | last
 
-    launch = launch_of(known, sizes, theta, exact, learning)
+    if not may_launch(known, theta):
+        return None
+    rows = rows_of_call(theta[0], sizes, tables, options)
+    launch = launch_of(known, sizes, theta, exact, learning, rows.gaps)
     if launch is None:
         return None
     read = [t if n in learning else t.detach() for n, t in zip(names, theta, strict=True)]
+    read = [
+        rows.ordered(tensor) if item.over_time else tensor
+        for item, tensor in zip(layout.theta, read, strict=True)
+    ]
     results = dict(zip(launch.results, Launched.apply(launch, *read), strict=True))
     timed = {item.name for item in layout.outputs if item.over_time}
-    steps = part_of(options, NONE)
-    outputs = {n: t if steps is None else t[steps] for n, t in results.items()}
-    return {n: outputs[n] for n in results if n in timed}, {
-        n: results[n] for n in results if n not in timed
+    return {n: rows.output(t, options.every) for n, t in results.items() if n in timed}, {
+        n: t for n, t in results.items() if n not in timed
     }
 
 

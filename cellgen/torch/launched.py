@@ -1,9 +1,9 @@
 """Forms of scans and memories by the kernels of Triton, where a device has them: both passes.
 
-Input: tensors of a call without gaps. Output: outputs over time and final states, differentiable
-once by the module's own backward pass; further derivatives are those of torch's operators. Before
-a cell is first run on a device by a version of Triton, its kernels are compared with the equations
-on few steps (``first_use``), for compilers of devices have been wrong.
+Input: tensors of a call, in the order in which its steps run. Output: outputs over time and final
+states, differentiable once by the module's own backward pass; further derivatives are those of
+torch's operators. Before a cell is first run on a device by a version of Triton, its kernels are
+compared with the equations on few steps (``first_use``), for compilers of devices have been wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,7 @@ from cellgen.runtime.abi import Argument
 from cellgen.runtime.options import BF16, BY_TYPE, FULL
 from cellgen.runtime.triton.assembler import require_assembler
 from cellgen.runtime.triton.kernel import TritonKernel
+from cellgen.torch.chunks.rows import Gaps
 from cellgen.torch.devices import on_device
 from cellgen.torch.modes import is_transforming
 from cellgen.torch.registry import Known
@@ -42,8 +43,9 @@ PRODUCTS = {
 }
 """The types of tensors that kernels run on, and what products a call of them may ask for."""
 
-Exact: TypeAlias = Callable[[Sequence[Tensor]], Mapping[str, Tensor]]
-"""A cell in torch's own operators: results by name of the tensors of a call."""
+Exact: TypeAlias = Callable[[Sequence[Tensor], Gaps | None], Mapping[str, Tensor]]
+"""A cell in torch's own operators: results by name of the tensors of a call; outputs of steps that
+are left out are 0."""
 
 
 class HigherDerivativeWarning(UserWarning):
@@ -55,6 +57,7 @@ class FormLaunch:
     """A cell's kernels for one call: names of arguments, of results, and sizes.
 
     ``call`` are the sizes of the call whose configuration is launched, where ``sizes`` are others.
+    ``gaps``: steps that are left out or begin anew.
     """
 
     cell: str
@@ -66,6 +69,7 @@ class FormLaunch:
     known: Known
     learning: frozenset[str]
     call: Mapping[str, int] = field(default_factory=dict)
+    gaps: Gaps | None = None
 
     @property
     def arguments(self) -> Sequence[Argument]:
@@ -82,12 +86,19 @@ class FormLaunch:
         """The shape of an argument at other sizes."""
         return tuple(self.known.layout.shape(item.name, dict(sizes)))
 
+    def to(self, device: torch.device) -> FormLaunch:
+        """The same with its tables on a device."""
+        if self.gaps is None:
+            return self
+        return replace(self, gaps=Gaps(self.gaps.valid.to(device), self.gaps.restart.to(device)))
+
     def run(self, theta: Sequence[Tensor]) -> PlanRun:
         """Set up a run of the plan."""
         from cellgen.torch.passes import PlanRun
 
         arrays = {n: t.detach().contiguous() for n, t in zip(self.names, theta, strict=True)}
-        return PlanRun(self.module, dict(self.sizes), arrays, call=self.call)
+        before = None if self.gaps is None else self.gaps.before
+        return PlanRun(self.module, dict(self.sizes), arrays, call=self.call, before=before)
 
 
 class Launched(torch.autograd.Function):
@@ -134,7 +145,7 @@ def _differentiable(
     launch: FormLaunch, theta: Sequence[Tensor], upstream: Sequence[Tensor], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """Gradients that torch can differentiate again."""
-    named = launch.exact(theta)
+    named = launch.exact(theta, launch.gaps)
     results = [named[name] for name in launch.results]
     wanted = [t for t, is_needed in zip(theta, needed, strict=True) if is_needed]
     gradients = iter(
@@ -168,22 +179,26 @@ def module_of(known: Known) -> ModuleType | None:
     return module if module is not None and "forward" in module.PLAN else None
 
 
+def may_launch(known: Known, theta: Sequence[Tensor]) -> bool:
+    """Whether kernels of a device may run the tensors of a call."""
+    if torch.compiler.is_compiling() or is_transforming() or known.layout.scalars:
+        return False
+    return theta[0].device.type in DEVICES and theta[0].dtype in PRODUCTS
+
+
 def launch_of(
     known: Known,
     sizes: Mapping[str, int],
     theta: Sequence[Tensor],
     exact: Exact,
     learning: frozenset[str],
+    gaps: Gaps | None = None,
 ) -> FormLaunch | None:
-    """The launch of a call without gaps; None where torch's operators run it.
+    """The launch of a call that kernels may run; None for a cell that has none.
 
     Raises DeviceRunError where the kernels of a device have other results than the equations,
     DeviceError for an assembler that is known to be wrong.
     """
-    if torch.compiler.is_compiling() or is_transforming() or known.layout.scalars:
-        return None
-    if theta[0].device.type not in DEVICES or theta[0].dtype not in PRODUCTS:
-        return None
     module = module_of(known)
     if module is None:
         return None
@@ -193,7 +208,7 @@ def launch_of(
     names = tuple(item.name for item in known.layout.theta)
     results = (*plan["outputs"], *plan["last"])
     cell = known.layout.cell
-    launch = FormLaunch(cell, module, names, results, sizes, exact, known, learning)
+    launch = FormLaunch(cell, module, names, results, sizes, exact, known, learning, gaps=gaps)
     if os.environ.get("CELLGEN_PROVE", "1") != "0":
         from cellgen.torch.first_use import prove_once
 

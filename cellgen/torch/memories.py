@@ -34,8 +34,8 @@ class MemoryLaunches:
 
     ``sizes`` are those of the call, ``T``, ``B`` and the cell's dimensions. ``chosen`` are blocks,
     warps and stages by kernel, beside ``{"": {"BT": 64}}``, the steps of a chunk; what it leaves
-    out is the first configuration of the plan. ``gaps``: that ``restart`` says where steps begin
-    with initial states. ``call``: launches whose configuration is taken, of other sizes.
+    out is the first configuration of the plan. ``gaps``: that ``step.before`` says which steps are
+    left out or begin anew. ``call``: launches whose configuration is taken, of other sizes.
     """
 
     module: ModuleType
@@ -161,7 +161,7 @@ class MemoryLaunches:
         if role == "gradient" and buffer["shares"]:
             longest |= self._shared_by(name)
         shape = [self._count(axis, longest) for axis in buffer["shape"]]
-        if role == "restart":
+        if role == "before":
             return torch.empty(1, dtype=dtype, device=self.device)
         make = torch.zeros if role in ("marks", "upstream", "upstream_last") else torch.empty
         return make(shape, dtype=dtype, device=self.device)

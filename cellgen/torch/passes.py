@@ -6,7 +6,7 @@ and how many segments the steps are cut into follow from the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from cellgen.torch.chunks.rows import LEFT_OUT
 from cellgen.torch.memories import MemoryLaunches
 
 Operation: TypeAlias = Mapping[str, Any]  # a row of PLAN: strings, numbers, tuples, dicts
@@ -32,6 +33,8 @@ MOST_AHEAD = 16
 FEW_SEGMENTS = 3
 """Segments of a run that is configured as a call that has several."""
 CPU = torch.device("cpu")
+STEP_BEFORE = "step.before"
+"""The array that says which steps are left out or begin anew."""
 NO_MEMORY = -1
 """In place of the number of a memory: an array of the whole plan."""
 
@@ -60,6 +63,8 @@ class PlanRun:
     type; then what the passes form. ``segments`` of the steps run beside each other, ``ahead`` are
     the steps that are loaded ahead; 0 chooses. ``chosen`` are blocks of memories.
     ``call`` are the sizes by which the configuration is chosen, where these are not the run's.
+    ``before`` is the table of steps that are left out or begin anew (``rows.steps_before``), if
+    there are any; what inputs are at those that are left out shows in nothing.
     """
 
     module: ModuleType
@@ -70,6 +75,7 @@ class PlanRun:
     trains: bool = True
     chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     call: Mapping[str, int] = field(default_factory=dict)
+    before: Tensor | None = None
     plan: Operation = field(init=False)
     memories: dict[int, MemoryLaunches] = field(init=False, default_factory=dict)
 
@@ -79,6 +85,30 @@ class PlanRun:
         self.like = next(iter(self.arrays.values()))
         is_double = self.like.dtype == torch.float64
         self.sums = torch.float64 if is_double else torch.float32
+        self.spread_out = {name for name in self.arguments if self._is_of_rows(name)}
+        for name in self.arguments:
+            self.arrays[name] = self._argument(name)
+        nothing = torch.empty(1, dtype=torch.int32, device=self.like.device)
+        self.arrays[STEP_BEFORE] = nothing if self.before is None else self.before
+
+    def _is_of_rows(self, name: str) -> bool:
+        """Whether an argument is the same at all steps of a row, and of each in the plan."""
+        return len(self._axes(name)) > len(self.arrays[name].shape)
+
+    def _axes(self, name: str) -> Sequence[str]:
+        plan = self.plan["arrays"].get(name)
+        axes: Sequence[str] = plan["shape"] if plan is not None else ()
+        return axes
+
+    def _argument(self, name: str) -> Tensor:
+        """An argument as kernels take it: of every step, 0 at those that are left out."""
+        array = self.arrays[name]
+        if name in self.spread_out:
+            array = array.expand(self.sizes["T"], *array.shape)
+        if self.before is not None and "T" in self._axes(name):
+            table = self.before.reshape(*self.before.shape, *(1,) * (array.dim() - 2))
+            array = torch.where(table != LEFT_OUT, array, 0)
+        return array.contiguous()
 
     def forward(self) -> dict[str, Tensor]:
         """Outputs over time, and last states, by name."""
@@ -99,9 +129,13 @@ class PlanRun:
                 place = self._new(f"d_{name}").zero_() if above is None else above.clone()
                 self.arrays[f"d_{name}"] = place.to(self._dtype(f"d_{name}")).contiguous()
             self._run(self.plan["backward"])
-            return {name: self.arrays[f"d_{name}"] for name in self.plan["gradients"]}
+            return {name: self._gradient(name) for name in self.plan["gradients"]}
         finally:
             self.arrays = formed
+
+    def _gradient(self, name: str) -> Tensor:
+        array = self.arrays[f"d_{name}"]
+        return array.sum(0, dtype=self.sums) if name in self.spread_out else array
 
     # --- what the backward pass reads of the forward one ---
 
@@ -117,7 +151,11 @@ class PlanRun:
             for buffer in self.plan["memories"][layer]["buffers"].values()
             if buffer["role"] in ("stream", "first")
         }
-        kept = {(NO_MEMORY, n): a for n, a in self.arrays.items() if n in read - self.arguments}
+        kept = {
+            (NO_MEMORY, n): a
+            for n, a in self.arrays.items()
+            if n in read - self.arguments - {STEP_BEFORE}
+        }
         for layer, memory in self.memories.items():
             kept |= {(layer, name): array for name, array in memory.kept().items()}
         return kept
@@ -145,8 +183,8 @@ class PlanRun:
         return torch.empty(self._shape(name), dtype=self._dtype(name), device=self.like.device)
 
     def _dtype(self, name: str) -> torch.dtype:
-        is_sum = self.plan["arrays"][name]["dtype"] == "sums"
-        return self.sums if is_sum else self.like.dtype
+        own: str = self.plan["arrays"][name]["dtype"]
+        return self.sums if own == "sums" else self.like.dtype
 
     # --- operations ---
 
@@ -175,9 +213,10 @@ class PlanRun:
             segments = -(-steps // FLAT_ROWS)
         elif launch["whole"]:
             segments = self._segments(-(-size_of(launch["units"], call) // lanes), call)
+        streams = launch["streams"] + (self.before is not None)
         length = -(-steps // max(1, segments))
         grid = (programs, rows, -(-steps // length))
-        return Cut(steps, length, grid, lanes, self.ahead or _ahead(launch["streams"], lanes))
+        return Cut(steps, length, grid, lanes, self.ahead or _ahead(streams, lanes))
 
     def _segments(self, programs: int, call: Mapping[str, int]) -> int:
         steps = self.sizes["T"]
@@ -188,7 +227,7 @@ class PlanRun:
 
     def configuration(self) -> tuple[object, ...]:
         """What is compiled for the sizes of the run, beside these: a row for each launch."""
-        rows: list[object] = []
+        rows: list[object] = ["with gaps"] if self.before is not None else []
         for one in (*self.plan["forward"], *self.plan["backward"]):
             if one["op"] == "launch":
                 cut = self._cut(one)
@@ -211,7 +250,7 @@ class PlanRun:
         constants: dict[str, object] = {dim: self.sizes[dim] for dim in dims}
         constants |= {flag: choices[flag] for flag in flags}
         constants |= {"AHEAD": cut.ahead, "UNITS": cut.lanes}
-        constants["DOUBLE"] = self.sums == torch.float64
+        constants |= {"DOUBLE": self.sums == torch.float64, "GAPS": self.before is not None}
         tensors = [self.at(name) for name in arrays.values()]
         run = getattr(self.module, kernel)[cut.grid]
         run(*tensors, cut.steps, cut.length, **constants, num_warps=1)
@@ -242,8 +281,9 @@ class PlanRun:
     def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
         kind = (self.like.dtype, self.like.device)
         of = [MemoryLaunches(self.module, plan, self.call, *kind)] if self.call else [None]
-        chosen = self.chosen
-        run = MemoryLaunches(self.module, plan, self.sizes, *kind, chosen=chosen, call=of[0])
+        chosen, gaps = self.chosen, self.before is not None
+        run = MemoryLaunches(self.module, plan, self.sizes, *kind, gaps, chosen=chosen, call=of[0])
+        run.arrays[STEP_BEFORE] = self.arrays[STEP_BEFORE]
         for name, buffer in buffers.items():
             if buffer["role"] in ("stream", "first"):
                 run.arrays[name] = self._laid(run, name, self.arrays[buffer["of"]])

@@ -17,6 +17,9 @@ not this file. Over time:
 import triton
 import triton.language as tl
 
+ANEW = tl.constexpr(-2)  # in place of the step before: states begin as they were declared
+LEFT_OUT = tl.constexpr(-3)  # the step is left out: states stay, what it stores is 0
+
 
 @triton.jit
 def sigmoid(x):
@@ -61,8 +64,8 @@ def strong_product(a, b):
 
 @triton.jit
 def rows_1_1(
-    a_log_ptr, b_a_ptr, x_w_b_ptr, x_w_a_ptr, s_log_decay_ptr, s_scale_ptr, s_erase_ptr,
-    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    a_log_ptr, b_a_ptr, x_w_b_ptr, x_w_a_ptr, s_log_decay_ptr, s_scale_ptr, s_erase_ptr, step_before_ptr,
+    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # beta = sigmoid(x_w_b)
     # softplus_pre = b_a + x_w_a
@@ -90,6 +93,13 @@ def rows_1_1(
     s_log_decay_to = s_log_decay_ptr + at * N + unit
     s_scale_to = s_scale_ptr + at * N + unit
     s_erase_to = s_erase_ptr + at * N + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_b_at = x_w_b_ptr + at * N + unit
     x_w_a_at = x_w_a_ptr + at * N + unit
     x_w_b_ahead = ()
@@ -102,6 +112,14 @@ def rows_1_1(
             tl.load(x_w_a_at + i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_b_now = x_w_b_ahead
         x_w_b_ahead = ()
         x_w_a_now = x_w_a_ahead
@@ -115,7 +133,8 @@ def rows_1_1(
                 tl.load(x_w_a_at + later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_b = x_w_b_now[i].to(ACC)
             x_w_a = x_w_a_now[i].to(ACC)
             beta = sigmoid(x_w_b)
@@ -129,15 +148,15 @@ def rows_1_1(
             s_log_decay = maximum(reshaped_alpha_pre, -80)
             s_scale = reshaped_beta
             s_erase = reshaped_alpha * reshaped_beta
-            tl.store(s_log_decay_to + (t + i) * step * N, s_log_decay, mask=held)
-            tl.store(s_scale_to + (t + i) * step * N, s_scale, mask=held)
-            tl.store(s_erase_to + (t + i) * step * N, s_erase, mask=held)
+            tl.store(s_log_decay_to + (t + i) * step * N, tl.where(held, s_log_decay, 0.0) if GAPS else s_log_decay, mask=there)
+            tl.store(s_scale_to + (t + i) * step * N, tl.where(held, s_scale, 0.0) if GAPS else s_scale, mask=there)
+            tl.store(s_erase_to + (t + i) * step * N, tl.where(held, s_erase, 0.0) if GAPS else s_erase, mask=there)
 
 
 @triton.jit
 def rows_1_2(
-    x_w_v_ptr, s_value_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_v_ptr, s_value_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # sigmoid_x_w_v = sigmoid(x_w_v)
     # v = x_w_v * sigmoid_x_w_v
@@ -152,6 +171,13 @@ def rows_1_2(
     count = tl.where(unit < N * D, steps, 0)
     at = begins * step + row
     s_value_to = s_value_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_v_at = x_w_v_ptr + at * N * D + unit
     x_w_v_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -159,6 +185,14 @@ def rows_1_2(
             tl.load(x_w_v_at + i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_v_now = x_w_v_ahead
         x_w_v_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -167,19 +201,20 @@ def rows_1_2(
                 tl.load(x_w_v_at + later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_v = x_w_v_now[i].to(ACC)
             sigmoid_x_w_v = sigmoid(x_w_v)
             v = x_w_v * sigmoid_x_w_v
             reshaped_v = v
             s_value = reshaped_v
-            tl.store(s_value_to + (t + i) * step * N * D, s_value, mask=held)
+            tl.store(s_value_to + (t + i) * step * N * D, tl.where(held, s_value, 0.0) if GAPS else s_value, mask=there)
 
 
 @triton.jit
 def rows_1_3(
-    x_w_q_ptr, x_w_k_ptr, x_w_q_sigmoid_x_w_q_ptr, x_w_k_sigmoid_x_w_k_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_q_ptr, x_w_k_ptr, x_w_q_sigmoid_x_w_q_ptr, x_w_k_sigmoid_x_w_k_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # sigmoid_x_w_q = sigmoid(x_w_q)
     # x_w_q_sigmoid_x_w_q = x_w_q**2 * sigmoid_x_w_q**2
@@ -195,6 +230,13 @@ def rows_1_3(
     at = begins * step + row
     x_w_q_sigmoid_x_w_q_to = x_w_q_sigmoid_x_w_q_ptr + at * N * K + unit
     x_w_k_sigmoid_x_w_k_to = x_w_k_sigmoid_x_w_k_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_q_at = x_w_q_ptr + at * N * K + unit
     x_w_k_at = x_w_k_ptr + at * N * K + unit
     x_w_q_ahead = ()
@@ -207,6 +249,14 @@ def rows_1_3(
             tl.load(x_w_k_at + i * step * N * K, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_q_now = x_w_q_ahead
         x_w_q_ahead = ()
         x_w_k_now = x_w_k_ahead
@@ -220,21 +270,22 @@ def rows_1_3(
                 tl.load(x_w_k_at + later * step * N * K, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_q = x_w_q_now[i].to(ACC)
             x_w_k = x_w_k_now[i].to(ACC)
             sigmoid_x_w_q = sigmoid(x_w_q)
             x_w_q_sigmoid_x_w_q = (x_w_q * x_w_q) * (sigmoid_x_w_q * sigmoid_x_w_q)
             sigmoid_x_w_k = sigmoid(x_w_k)
             x_w_k_sigmoid_x_w_k = (x_w_k * x_w_k) * (sigmoid_x_w_k * sigmoid_x_w_k)
-            tl.store(x_w_q_sigmoid_x_w_q_to + (t + i) * step * N * K, x_w_q_sigmoid_x_w_q, mask=held)
-            tl.store(x_w_k_sigmoid_x_w_k_to + (t + i) * step * N * K, x_w_k_sigmoid_x_w_k, mask=held)
+            tl.store(x_w_q_sigmoid_x_w_q_to + (t + i) * step * N * K, tl.where(held, x_w_q_sigmoid_x_w_q, 0.0) if GAPS else x_w_q_sigmoid_x_w_q, mask=there)
+            tl.store(x_w_k_sigmoid_x_w_k_to + (t + i) * step * N * K, tl.where(held, x_w_k_sigmoid_x_w_k, 0.0) if GAPS else x_w_k_sigmoid_x_w_k, mask=there)
 
 
 @triton.jit
 def rows_2(
-    x_w_q_ptr, sum_x_w_q_sigmoid_x_w_q_ptr, x_w_k_ptr, sum_x_w_k_sigmoid_x_w_k_ptr, s_erase_key_ptr, s_key_ptr, s_query_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_q_ptr, sum_x_w_q_sigmoid_x_w_q_ptr, x_w_k_ptr, sum_x_w_k_sigmoid_x_w_k_ptr, s_erase_key_ptr, s_key_ptr, s_query_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # sigmoid_x_w_q = sigmoid(x_w_q)
     # sqrt_pre = sum_x_w_q_sigmoid_x_w_q + 1e-06
@@ -261,6 +312,13 @@ def rows_2(
     s_erase_key_to = s_erase_key_ptr + at * N * K + unit
     s_key_to = s_key_ptr + at * N * K + unit
     s_query_to = s_query_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_q_at = x_w_q_ptr + at * N * K + unit
     sum_x_w_q_sigmoid_x_w_q_at = sum_x_w_q_sigmoid_x_w_q_ptr + at * N + at_N
     x_w_k_at = x_w_k_ptr + at * N * K + unit
@@ -283,6 +341,14 @@ def rows_2(
             tl.load(sum_x_w_k_sigmoid_x_w_k_at + i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_q_now = x_w_q_ahead
         x_w_q_ahead = ()
         sum_x_w_q_sigmoid_x_w_q_now = sum_x_w_q_sigmoid_x_w_q_ahead
@@ -306,7 +372,8 @@ def rows_2(
                 tl.load(sum_x_w_k_sigmoid_x_w_k_at + later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_q = x_w_q_now[i].to(ACC)
             sum_x_w_q_sigmoid_x_w_q = sum_x_w_q_sigmoid_x_w_q_now[i].to(ACC)
             x_w_k = x_w_k_now[i].to(ACC)
@@ -324,15 +391,15 @@ def rows_2(
             s_erase_key = reshaped_k
             s_key = reshaped_k
             s_query = reshaped_q
-            tl.store(s_erase_key_to + (t + i) * step * N * K, s_erase_key, mask=held)
-            tl.store(s_key_to + (t + i) * step * N * K, s_key, mask=held)
-            tl.store(s_query_to + (t + i) * step * N * K, s_query, mask=held)
+            tl.store(s_erase_key_to + (t + i) * step * N * K, tl.where(held, s_erase_key, 0.0) if GAPS else s_erase_key, mask=there)
+            tl.store(s_key_to + (t + i) * step * N * K, tl.where(held, s_key, 0.0) if GAPS else s_key, mask=there)
+            tl.store(s_query_to + (t + i) * step * N * K, tl.where(held, s_query, 0.0) if GAPS else s_query, mask=there)
 
 
 @triton.jit
 def rows_3(
-    s_read_ptr, h_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    s_read_ptr, h_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # sum_s_reshaped_q = s_read
     # h = reshape(sum_s_reshaped_q -> (B, N, D))
@@ -345,6 +412,13 @@ def rows_3(
     count = tl.where(unit < N * D, steps, 0)
     at = begins * step + row
     h_to = h_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     s_read_at = s_read_ptr + at * N * D + unit
     s_read_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -352,6 +426,14 @@ def rows_3(
             tl.load(s_read_at + i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         s_read_now = s_read_ahead
         s_read_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -360,17 +442,18 @@ def rows_3(
                 tl.load(s_read_at + later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             s_read = s_read_now[i].to(ACC)
             sum_s_reshaped_q = s_read
             h = sum_s_reshaped_q
-            tl.store(h_to + (t + i) * step * N * D, h, mask=held)
+            tl.store(h_to + (t + i) * step * N * D, tl.where(held, h, 0.0) if GAPS else h, mask=there)
 
 
 @triton.jit
 def rows_3_back(
-    d_h_ptr, d_s_read_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    d_h_ptr, d_s_read_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_s_read = reshape(d_h -> (B, N, D, 1))
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
@@ -382,6 +465,13 @@ def rows_3_back(
     count = tl.where(unit < N * D, steps, 0)
     at = (begins + steps - 1) * step + row
     d_s_read_to = d_s_read_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     d_h_at = d_h_ptr + at * N * D + unit
     d_h_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -389,6 +479,14 @@ def rows_3_back(
             tl.load(d_h_at - i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         d_h_now = d_h_ahead
         d_h_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -397,16 +495,17 @@ def rows_3_back(
                 tl.load(d_h_at - later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             d_h = d_h_now[i].to(ACC)
             d_s_read = d_h
-            tl.store(d_s_read_to - (t + i) * step * N * D, d_s_read, mask=held)
+            tl.store(d_s_read_to - (t + i) * step * N * D, tl.where(held, d_s_read, 0.0) if GAPS else d_s_read, mask=there)
 
 
 @triton.jit
 def rows_2_back(
-    x_w_q_ptr, sum_x_w_q_sigmoid_x_w_q_ptr, x_w_k_ptr, sum_x_w_k_sigmoid_x_w_k_ptr, d_s_erase_key_ptr, d_s_key_ptr, d_s_query_ptr, d_x_w_q_ptr, d_sum_x_w_q_sigmoid_x_w_q_ptr, d_x_w_k_ptr, d_sum_x_w_k_sigmoid_x_w_k_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_q_ptr, sum_x_w_q_sigmoid_x_w_q_ptr, x_w_k_ptr, sum_x_w_k_sigmoid_x_w_k_ptr, d_s_erase_key_ptr, d_s_key_ptr, d_s_query_ptr, d_x_w_q_ptr, d_sum_x_w_q_sigmoid_x_w_q_ptr, d_x_w_k_ptr, d_sum_x_w_k_sigmoid_x_w_k_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_reshaped_k = d_s_erase_key + d_s_key
     # d_k = reshape(d_reshaped_k -> (B, N, K))
@@ -434,6 +533,13 @@ def rows_2_back(
     d_sum_x_w_q_sigmoid_x_w_q_to = d_sum_x_w_q_sigmoid_x_w_q_ptr + at * N * K + unit
     d_x_w_k_to = d_x_w_k_ptr + at * N * K + unit
     d_sum_x_w_k_sigmoid_x_w_k_to = d_sum_x_w_k_sigmoid_x_w_k_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_q_at = x_w_q_ptr + at * N * K + unit
     sum_x_w_q_sigmoid_x_w_q_at = sum_x_w_q_sigmoid_x_w_q_ptr + at * N + at_N
     x_w_k_at = x_w_k_ptr + at * N * K + unit
@@ -471,6 +577,14 @@ def rows_2_back(
             tl.load(d_s_query_at - i * step * N * K, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_q_now = x_w_q_ahead
         x_w_q_ahead = ()
         sum_x_w_q_sigmoid_x_w_q_now = sum_x_w_q_sigmoid_x_w_q_ahead
@@ -509,7 +623,8 @@ def rows_2_back(
                 tl.load(d_s_query_at - later * step * N * K, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_q = x_w_q_now[i].to(ACC)
             sum_x_w_q_sigmoid_x_w_q = sum_x_w_q_sigmoid_x_w_q_now[i].to(ACC)
             x_w_k = x_w_k_now[i].to(ACC)
@@ -536,16 +651,16 @@ def rows_2_back(
             d_sigmoid_x_w_q = d_q * x_w_q / sqrt_sqrt_pre
             d_x_w_k = d_k * sigmoid_x_w_k / sqrt_sqrt_pre_2 + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
             d_x_w_q = d_q * sigmoid_x_w_q / sqrt_sqrt_pre + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q
-            tl.store(d_x_w_q_to - (t + i) * step * N * K, d_x_w_q, mask=held)
-            tl.store(d_sum_x_w_q_sigmoid_x_w_q_to - (t + i) * step * N * K, d_sum_x_w_q_sigmoid_x_w_q, mask=held)
-            tl.store(d_x_w_k_to - (t + i) * step * N * K, d_x_w_k, mask=held)
-            tl.store(d_sum_x_w_k_sigmoid_x_w_k_to - (t + i) * step * N * K, d_sum_x_w_k_sigmoid_x_w_k, mask=held)
+            tl.store(d_x_w_q_to - (t + i) * step * N * K, tl.where(held, d_x_w_q, 0.0) if GAPS else d_x_w_q, mask=there)
+            tl.store(d_sum_x_w_q_sigmoid_x_w_q_to - (t + i) * step * N * K, tl.where(held, d_sum_x_w_q_sigmoid_x_w_q, 0.0) if GAPS else d_sum_x_w_q_sigmoid_x_w_q, mask=there)
+            tl.store(d_x_w_k_to - (t + i) * step * N * K, tl.where(held, d_x_w_k, 0.0) if GAPS else d_x_w_k, mask=there)
+            tl.store(d_sum_x_w_k_sigmoid_x_w_k_to - (t + i) * step * N * K, tl.where(held, d_sum_x_w_k_sigmoid_x_w_k, 0.0) if GAPS else d_sum_x_w_k_sigmoid_x_w_k, mask=there)
 
 
 @triton.jit
 def rows_1_3_back(
-    x_w_q_ptr, x_w_k_ptr, d_x_w_q_sigmoid_x_w_q_ptr, d_x_w_k_sigmoid_x_w_k_ptr, d_x_w_q_ptr, d_x_w_k_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_q_ptr, x_w_k_ptr, d_x_w_q_sigmoid_x_w_q_ptr, d_x_w_k_sigmoid_x_w_k_ptr, d_x_w_q_ptr, d_x_w_k_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_sigmoid_x_w_k = 2 * d_x_w_k_sigmoid_x_w_k * x_w_k**2 * sigmoid_x_w_k
     # d_sigmoid_x_w_q = 2 * d_x_w_q_sigmoid_x_w_q * x_w_q**2 * sigmoid_x_w_q
@@ -561,6 +676,13 @@ def rows_1_3_back(
     at = (begins + steps - 1) * step + row
     d_x_w_q_to = d_x_w_q_ptr + at * N * K + unit
     d_x_w_k_to = d_x_w_k_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_q_at = x_w_q_ptr + at * N * K + unit
     x_w_k_at = x_w_k_ptr + at * N * K + unit
     d_x_w_q_sigmoid_x_w_q_at = d_x_w_q_sigmoid_x_w_q_ptr + at * N * K + unit
@@ -593,6 +715,14 @@ def rows_1_3_back(
             tl.load(d_x_w_k_so_far_at - i * step * N * K, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_q_now = x_w_q_ahead
         x_w_q_ahead = ()
         x_w_k_now = x_w_k_ahead
@@ -626,7 +756,8 @@ def rows_1_3_back(
                 tl.load(d_x_w_k_so_far_at - later * step * N * K, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_q = x_w_q_now[i].to(ACC)
             x_w_k = x_w_k_now[i].to(ACC)
             d_x_w_q_sigmoid_x_w_q = d_x_w_q_sigmoid_x_w_q_now[i].to(ACC)
@@ -639,14 +770,14 @@ def rows_1_3_back(
             d_sigmoid_x_w_q = 2 * d_x_w_q_sigmoid_x_w_q * (x_w_q * x_w_q) * sigmoid_x_w_q
             d_x_w_k = 2 * d_x_w_k_sigmoid_x_w_k * x_w_k * (sigmoid_x_w_k * sigmoid_x_w_k) + d_sigmoid_x_w_k * (1 - sigmoid_x_w_k) * sigmoid_x_w_k
             d_x_w_q = 2 * d_x_w_q_sigmoid_x_w_q * x_w_q * (sigmoid_x_w_q * sigmoid_x_w_q) + d_sigmoid_x_w_q * (1 - sigmoid_x_w_q) * sigmoid_x_w_q
-            tl.store(d_x_w_q_to - (t + i) * step * N * K, d_x_w_q + d_x_w_q_so_far, mask=held)
-            tl.store(d_x_w_k_to - (t + i) * step * N * K, d_x_w_k + d_x_w_k_so_far, mask=held)
+            tl.store(d_x_w_q_to - (t + i) * step * N * K, tl.where(held, d_x_w_q + d_x_w_q_so_far, 0.0) if GAPS else d_x_w_q + d_x_w_q_so_far, mask=there)
+            tl.store(d_x_w_k_to - (t + i) * step * N * K, tl.where(held, d_x_w_k + d_x_w_k_so_far, 0.0) if GAPS else d_x_w_k + d_x_w_k_so_far, mask=there)
 
 
 @triton.jit
 def rows_1_2_back(
-    x_w_v_ptr, d_s_value_ptr, d_x_w_v_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    x_w_v_ptr, d_s_value_ptr, d_x_w_v_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_v = reshape(d_s_value -> (B, N, D))
     # d_sigmoid_x_w_v = d_v * x_w_v
@@ -660,6 +791,13 @@ def rows_1_2_back(
     count = tl.where(unit < N * D, steps, 0)
     at = (begins + steps - 1) * step + row
     d_x_w_v_to = d_x_w_v_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_v_at = x_w_v_ptr + at * N * D + unit
     d_s_value_at = d_s_value_ptr + at * N * D + unit
     x_w_v_ahead = ()
@@ -672,6 +810,14 @@ def rows_1_2_back(
             tl.load(d_s_value_at - i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_v_now = x_w_v_ahead
         x_w_v_ahead = ()
         d_s_value_now = d_s_value_ahead
@@ -685,20 +831,21 @@ def rows_1_2_back(
                 tl.load(d_s_value_at - later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_v = x_w_v_now[i].to(ACC)
             d_s_value = d_s_value_now[i].to(ACC)
             sigmoid_x_w_v = sigmoid(x_w_v)
             d_v = d_s_value
             d_sigmoid_x_w_v = d_v * x_w_v
             d_x_w_v = d_v * sigmoid_x_w_v + d_sigmoid_x_w_v * (1 - sigmoid_x_w_v) * sigmoid_x_w_v
-            tl.store(d_x_w_v_to - (t + i) * step * N * D, d_x_w_v, mask=held)
+            tl.store(d_x_w_v_to - (t + i) * step * N * D, tl.where(held, d_x_w_v, 0.0) if GAPS else d_x_w_v, mask=there)
 
 
 @triton.jit
 def rows_1_1_back(
-    a_log_ptr, b_a_ptr, x_w_b_ptr, x_w_a_ptr, d_s_log_decay_ptr, d_s_scale_ptr, d_s_erase_ptr, d_a_log_ptr, d_b_a_ptr, d_x_w_b_ptr, d_x_w_a_ptr,
-    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    a_log_ptr, b_a_ptr, x_w_b_ptr, x_w_a_ptr, d_s_log_decay_ptr, d_s_scale_ptr, d_s_erase_ptr, d_a_log_ptr, d_b_a_ptr, d_x_w_b_ptr, d_x_w_a_ptr, step_before_ptr,
+    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_reshaped_alpha_pre = d_s_log_decay * (reshaped_alpha_pre >= -80)
     # d_reshaped_beta = d_s_scale + d_s_erase * reshaped_alpha
@@ -729,6 +876,13 @@ def rows_1_1_back(
     d_b_a_sum = tl.zeros([UNITS], ACC)
     d_x_w_b_to = d_x_w_b_ptr + at * N + unit
     d_x_w_a_to = d_x_w_a_ptr + at * N + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_b_at = x_w_b_ptr + at * N + unit
     x_w_a_at = x_w_a_ptr + at * N + unit
     d_s_log_decay_at = d_s_log_decay_ptr + at * N + unit
@@ -756,6 +910,14 @@ def rows_1_1_back(
             tl.load(d_s_erase_at - i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_b_now = x_w_b_ahead
         x_w_b_ahead = ()
         x_w_a_now = x_w_a_ahead
@@ -784,7 +946,8 @@ def rows_1_1_back(
                 tl.load(d_s_erase_at - later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_b = x_w_b_now[i].to(ACC)
             x_w_a = x_w_a_now[i].to(ACC)
             d_s_log_decay = d_s_log_decay_now[i].to(ACC)
@@ -809,8 +972,8 @@ def rows_1_1_back(
             d_x_w_a = d_softplus_softplus_pre * sigmoid(softplus_pre)
             d_beta = d_reshaped_beta
             d_x_w_b = d_beta * (1 - beta) * beta
-            tl.store(d_x_w_b_to - (t + i) * step * N, d_x_w_b, mask=held)
-            tl.store(d_x_w_a_to - (t + i) * step * N, d_x_w_a, mask=held)
+            tl.store(d_x_w_b_to - (t + i) * step * N, tl.where(held, d_x_w_b, 0.0) if GAPS else d_x_w_b, mask=there)
+            tl.store(d_x_w_a_to - (t + i) * step * N, tl.where(held, d_x_w_a, 0.0) if GAPS else d_x_w_a, mask=there)
             d_exp_a_log_sum += tl.where(held, d_exp_a_log_terms, 0.0)
             d_b_a_sum += tl.where(held, d_x_w_a, 0.0)
     d_exp_a_log = d_exp_a_log_sum
@@ -826,17 +989,17 @@ LIMIT = tl.constexpr(-120.0)  # sums of logarithms of a chunk above which produc
 
 @triton.jit
 def _rows(p, first, step, columns, width: tl.constexpr, valid):
-    """Load the steps of a chunk, units side by side; 0 beyond the last step and the last unit."""
+    """Load the steps of a chunk, units side by side; 0 for those that are no steps and units."""
     steps = tl.arange(0, valid.shape[0]) * (step * width)
     mask = valid[:, None] & (columns < width)[None, :]
     return tl.load(p + first * width + steps[:, None] + columns[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def _put_rows(p, first, step, columns, width: tl.constexpr, valid, rows):
+def _put_rows(p, first, step, columns, width: tl.constexpr, inside, rows):
     """Store the steps of a chunk, as ``_rows`` loads them."""
-    steps = tl.arange(0, valid.shape[0]) * (step * width)
-    mask = valid[:, None] & (columns < width)[None, :]
+    steps = tl.arange(0, inside.shape[0]) * (step * width)
+    mask = inside[:, None] & (columns < width)[None, :]
     at = p + first * width + steps[:, None] + columns[None, :]
     tl.store(at, rows.to(p.dtype.element_ty), mask=mask)
 
@@ -849,10 +1012,10 @@ def _numbers(p, first, step, valid, ACC: tl.constexpr):
 
 
 @triton.jit
-def _put_numbers(p, first, step, valid, numbers):
+def _put_numbers(p, first, step, inside, numbers):
     """Store one number of each step of a chunk."""
-    steps = tl.arange(0, valid.shape[0]) * step
-    tl.store(p + first + steps, numbers.to(p.dtype.element_ty), mask=valid)
+    steps = tl.arange(0, inside.shape[0]) * step
+    tl.store(p + first + steps, numbers.to(p.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -930,8 +1093,8 @@ def _put_tile(p, slot, keys, values, K: tl.constexpr, V: tl.constexpr, tile):
 
 @triton.jit
 def s_prepare(
-    s_query_p, s_key_p, s_log_decay_p, restart_p, s_erase_key_p, s_erase_p, s_value_p, s_scale_p,
-    s_added_0_p, s_held_0_p, s_inverse_0_0_p, s_states_p, T, B, N, K: tl.constexpr,
+    s_query_p, s_key_p, s_log_decay_p, step_before_p, s_erase_key_p, s_erase_p, s_value_p,
+    s_scale_p, s_added_0_p, s_held_0_p, s_inverse_0_0_p, s_states_p, T, B, N, K: tl.constexpr,
     V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KNOWN: tl.constexpr,
     GAPS: tl.constexpr, PRECISION: tl.constexpr,
 ):
@@ -953,11 +1116,14 @@ def s_prepare(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    valid = c + ct < T
+    inside = c + ct < T
+    valid = inside
     first = tl.cast(c, tl.int64) * step + r
     after, before = upto, below
     if GAPS:
-        restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        valid = inside & (codes != LEFT_OUT)
+        restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
         all_restarts = tl.sum(restart, 0)
         same = restarts[:, None] == restarts[None, :]
@@ -989,11 +1155,11 @@ def s_prepare(
     seen_0 = (s_erase_key * far_before[:, None]).to(DT)
     if KNOWN:
         columns = tl.arange(0, BT)
-        _put_rows(s_inverse_0_0_p, first, step, columns, BT, valid, I_0_0)
+        _put_rows(s_inverse_0_0_p, first, step, columns, BT, inside, I_0_0)
     else:
         held_0 = _dot(I_0_0.to(DT), seen_0, ACC, PRECISION)
         held = s_erase[:, None] * held_0
-        _put_rows(s_held_0_p, first, step, ck, K, valid, held)
+        _put_rows(s_held_0_p, first, step, ck, K, inside, held)
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         s_added_0 = _rows(s_value_p, first, step, cv, V, valid)
@@ -1006,12 +1172,12 @@ def s_prepare(
         u_0 = _dot(I_0_0.to(DT), y_0.to(DT), ACC, PRECISION)
         added = s_added_0.to(ACC)
         added -= s_erase[:, None] * u_0
-        _put_rows(s_added_0_p, first, step, cv, V, valid, added)
+        _put_rows(s_added_0_p, first, step, cv, V, inside, added)
 
 
 @triton.jit
 def s_scan(
-    s_query_p, s_key_p, s_log_decay_p, restart_p, s_added_0_p, s_held_0_p, s_read_p,
+    s_query_p, s_key_p, s_log_decay_p, step_before_p, s_added_0_p, s_held_0_p, s_read_p,
     s_prev_first_p, s_last_p, s_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr,
     BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, READS: tl.constexpr,
     SAVES: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -1034,11 +1200,14 @@ def s_scan(
     in_states = tl.cast(r, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
     S = tl.load(s_prev_first_p + in_states, mask=in_state, other=0.0).to(ACC)
     for c in range(0, T, BT):
-        valid = c + ct < T
+        inside = c + ct < T
+        valid = inside
         first = tl.cast(c, tl.int64) * step + r
         after, before = upto, below
         if GAPS:
-            restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            valid = inside & (codes != LEFT_OUT)
+            restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
             all_restarts = tl.sum(restart, 0)
             same = restarts[:, None] == restarts[None, :]
@@ -1070,13 +1239,13 @@ def s_scan(
         s_held_0 = _rows(s_held_0_p, first, step, ck, K, valid)
         s_added_0 = (s_added_0 - _dot(s_held_0, S_in, ACC, PRECISION)).to(DT)
         if not READS:
-            _put_rows(s_added_0_p, first, step, cv, V, valid, s_added_0)
+            _put_rows(s_added_0_p, first, step, cv, V, inside, s_added_0)
         if READS:
             s_query = _rows(s_query_p, first, step, ck, K, valid)
             s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
             P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
             s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
-            _put_rows(s_read_p, first, step, cv, V, valid, s_read)
+            _put_rows(s_read_p, first, step, cv, V, inside, s_read)
         S *= whole
         S += _dot(tl.trans((s_key * to_end[:, None]).to(DT)), s_added_0, ACC, PRECISION)
     tl.store(s_last_p + in_states, S.to(s_last_p.dtype.element_ty), mask=in_state)
@@ -1084,7 +1253,7 @@ def s_scan(
 
 @triton.jit
 def s_outputs(
-    s_query_p, s_key_p, s_log_decay_p, restart_p, s_added_0_p, s_read_p, s_states_p, T, B, N,
+    s_query_p, s_key_p, s_log_decay_p, step_before_p, s_added_0_p, s_read_p, s_states_p, T, B, N,
     K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     GAPS: tl.constexpr, PRECISION: tl.constexpr,
 ):
@@ -1101,11 +1270,14 @@ def s_outputs(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    valid = c + ct < T
+    inside = c + ct < T
+    valid = inside
     first = tl.cast(c, tl.int64) * step + r
     after, before = upto, below
     if GAPS:
-        restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        valid = inside & (codes != LEFT_OUT)
+        restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
         all_restarts = tl.sum(restart, 0)
         same = restarts[:, None] == restarts[None, :]
@@ -1136,12 +1308,12 @@ def s_outputs(
     s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
     P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
     s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
-    _put_rows(s_read_p, first, step, cv, V, valid, s_read)
+    _put_rows(s_read_p, first, step, cv, V, inside, s_read)
 
 
 @triton.jit
 def s_back(
-    s_query_p, s_erase_key_p, s_key_p, s_log_decay_p, restart_p, s_erase_p, s_inverse_0_0_p,
+    s_query_p, s_erase_key_p, s_key_p, s_log_decay_p, step_before_p, s_erase_p, s_inverse_0_0_p,
     s_value_p, s_scale_p, d_s_scale_p, d_s_value_p, d_s_added_0_p, d_s_read_p, d_s_prev_first_p,
     d_s_last_p, d_s_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -1170,11 +1342,14 @@ def s_back(
     d_S = tl.load(d_s_last_p + in_states, mask=in_state, other=0.0).to(ACC)
     for later in range(0, tl.cdiv(T, BT)):
         c = (tl.cdiv(T, BT) - 1 - later) * BT
-        valid = c + ct < T
+        inside = c + ct < T
+        valid = inside
         first = tl.cast(c, tl.int64) * step + r
         after, before = upto, below
         if GAPS:
-            restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            valid = inside & (codes != LEFT_OUT)
+            restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
             all_restarts = tl.sum(restart, 0)
             same = restarts[:, None] == restarts[None, :]
@@ -1215,13 +1390,13 @@ def s_back(
         lambda_0 -= _dot(tl.trans(I).to(DT), D_0.to(DT), ACC, PRECISION)
         A = _dot(s_erase_key, tl.trans(s_key), ACC, PRECISION) * decay_before
         d_s_added_0 += _dot(tl.trans(A).to(DT), lambda_0.to(DT), ACC, PRECISION)
-        _put_rows(d_s_added_0_p, first, step, cv, V, valid, d_s_added_0)
+        _put_rows(d_s_added_0_p, first, step, cv, V, inside, d_s_added_0)
         s_value = _rows(s_value_p, first, step, cv, V, valid)
         s_scale = _numbers(s_scale_p, first, step, valid, ACC)
         d_s_scale = tl.sum(d_s_added_0 * s_value, 1)
-        _put_numbers(d_s_scale_p, block * T * step + first, step, valid, d_s_scale)
+        _put_numbers(d_s_scale_p, block * T * step + first, step, inside, d_s_scale)
         d_s_added_0 *= s_scale[:, None]
-        _put_rows(d_s_value_p, first, step, cv, V, valid, d_s_added_0)
+        _put_rows(d_s_value_p, first, step, cv, V, inside, d_s_added_0)
         d_S *= whole
         d_S += _dot(tl.trans((s_query * far_after[:, None]).to(DT)), d_s_read, ACC, PRECISION)
         d_S += _dot(tl.trans((s_erase_key * far_before[:, None]).to(DT)), lambda_0.to(DT), ACC, PRECISION)
@@ -1230,7 +1405,7 @@ def s_back(
 
 @triton.jit
 def s_gradients(
-    s_query_p, s_erase_key_p, s_key_p, s_erase_p, s_log_decay_p, restart_p, s_added_0_p,
+    s_query_p, s_erase_key_p, s_key_p, s_erase_p, s_log_decay_p, step_before_p, s_added_0_p,
     d_s_added_0_p, d_s_read_p, s_states_p, d_s_states_p, d_s_query_p, d_s_erase_key_p, d_s_key_p,
     d_s_erase_p, d_s_log_decay_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
@@ -1254,11 +1429,14 @@ def s_gradients(
     ct = tl.arange(0, BT)
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
-    valid = c + ct < T
+    inside = c + ct < T
+    valid = inside
     first = tl.cast(c, tl.int64) * step + r
     after, before = upto, below
     if GAPS:
-        restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        valid = inside & (codes != LEFT_OUT)
+        restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
         all_restarts = tl.sum(restart, 0)
         same = restarts[:, None] == restarts[None, :]
@@ -1314,7 +1492,7 @@ def s_gradients(
     d_x, x_d_x = d_x, s_query * d_x
     q_d_q += x_d_x
     d_q += d_x
-    _put_rows(d_s_query_p, first, step, ck, K, valid, d_q)
+    _put_rows(d_s_query_p, first, step, ck, K, inside, d_q)
     own += q_d_q
     z_0 = z_0_S * far_before[:, None]
     d_A_0_0 = d_A_0_0 * decay_before
@@ -1322,9 +1500,9 @@ def s_gradients(
     z_0 += d_x
     s_erase = _numbers(s_erase_p, first, step, valid, ACC)
     d_s_erase = -tl.sum(s_erase_key * z_0, 1)
-    _put_numbers(d_s_erase_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_s_erase)
+    _put_numbers(d_s_erase_p, tl.cast(block, tl.int64) * T * step + first, step, inside, d_s_erase)
     d_a_0 = -s_erase[:, None] * z_0
-    _put_rows(d_s_erase_key_p, first, step, ck, K, valid, d_a_0)
+    _put_rows(d_s_erase_key_p, first, step, ck, K, inside, d_a_0)
     earlier += s_erase_key * d_a_0
     d_k = k_0_S * to_end[:, None]
     to_end_of += s_key * d_k
@@ -1337,17 +1515,20 @@ def s_gradients(
     d_x, x_d_x = d_x, s_key * d_x
     own -= x_d_x
     d_k += d_x
-    _put_rows(d_s_key_p, first, step, ck, K, valid, d_k)
+    _put_rows(d_s_key_p, first, step, ck, K, inside, d_k)
     every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
     d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
     d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
-    _put_numbers(d_s_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_g)
+    if GAPS:
+        d_g = tl.where(valid, d_g, 0.0)
+    _put_numbers(d_s_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, inside, d_g)
 
 
 PLAN = {
   'outputs': ('h',), 'last': ('s_last',),
   'gradients': ('x', 's_prev', 'w_q', 'w_k', 'w_v', 'w_b', 'w_a', 'a_log', 'b_a'),
   'arrays': {
+    'step.before': {'shape': ('T', 'B'), 'dtype': 'int32'},
     'x': {'shape': ('T', 'B', 'I'), 'dtype': 'streams'},
     's_prev': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
     'w_q': {'shape': ('I', 'N', 'K'), 'dtype': 'streams'},
@@ -1420,13 +1601,14 @@ PLAN = {
       'arrays': {
         'a_log_ptr': 'a_log', 'b_a_ptr': 'b_a', 'x_w_b_ptr': 'x_w_b', 'x_w_a_ptr': 'x_w_a',
         's_log_decay_ptr': 's_log_decay', 's_scale_ptr': 's_scale', 's_erase_ptr': 's_erase',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
-      'arrays': {'x_w_v_ptr': 'x_w_v', 's_value_ptr': 's_value'},
+      'arrays': {'x_w_v_ptr': 'x_w_v', 's_value_ptr': 's_value', 'step_before_ptr': 'step.before'},
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
@@ -1435,7 +1617,7 @@ PLAN = {
       'arrays': {
         'x_w_q_ptr': 'x_w_q', 'x_w_k_ptr': 'x_w_k',
         'x_w_q_sigmoid_x_w_q_ptr': 'x_w_q_sigmoid_x_w_q',
-        'x_w_k_sigmoid_x_w_k_ptr': 'x_w_k_sigmoid_x_w_k',
+        'x_w_k_sigmoid_x_w_k_ptr': 'x_w_k_sigmoid_x_w_k', 'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1454,6 +1636,7 @@ PLAN = {
         'x_w_q_ptr': 'x_w_q', 'sum_x_w_q_sigmoid_x_w_q_ptr': 'sum_x_w_q_sigmoid_x_w_q',
         'x_w_k_ptr': 'x_w_k', 'sum_x_w_k_sigmoid_x_w_k_ptr': 'sum_x_w_k_sigmoid_x_w_k',
         's_erase_key_ptr': 's_erase_key', 's_key_ptr': 's_key', 's_query_ptr': 's_query',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 4, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1461,7 +1644,7 @@ PLAN = {
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
       'kernel': 'rows_3',
-      'arrays': {'s_read_ptr': 's_read', 'h_ptr': 'h'},
+      'arrays': {'s_read_ptr': 's_read', 'h_ptr': 'h', 'step_before_ptr': 'step.before'},
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
@@ -1469,7 +1652,7 @@ PLAN = {
   'backward': (
     {
       'kernel': 'rows_3_back',
-      'arrays': {'d_h_ptr': 'd_h', 'd_s_read_ptr': 'd_s_read'},
+      'arrays': {'d_h_ptr': 'd_h', 'd_s_read_ptr': 'd_s_read', 'step_before_ptr': 'step.before'},
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
@@ -1484,6 +1667,7 @@ PLAN = {
         'd_sum_x_w_q_sigmoid_x_w_q_ptr': 'rows_2_d_sum_x_w_q_sigmoid_x_w_q_wide',
         'd_x_w_k_ptr': 'd_x_w_k',
         'd_sum_x_w_k_sigmoid_x_w_k_ptr': 'rows_2_d_sum_x_w_k_sigmoid_x_w_k_wide',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 7, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1510,14 +1694,17 @@ PLAN = {
         'x_w_q_ptr': 'x_w_q', 'x_w_k_ptr': 'x_w_k',
         'd_x_w_q_sigmoid_x_w_q_ptr': 'd_x_w_q_sigmoid_x_w_q',
         'd_x_w_k_sigmoid_x_w_k_ptr': 'd_x_w_k_sigmoid_x_w_k', 'd_x_w_q_ptr': 'd_x_w_q',
-        'd_x_w_k_ptr': 'd_x_w_k',
+        'd_x_w_k_ptr': 'd_x_w_k', 'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 6, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2_back',
-      'arrays': {'x_w_v_ptr': 'x_w_v', 'd_s_value_ptr': 'd_s_value', 'd_x_w_v_ptr': 'd_x_w_v'},
+      'arrays': {
+        'x_w_v_ptr': 'x_w_v', 'd_s_value_ptr': 'd_s_value', 'd_x_w_v_ptr': 'd_x_w_v',
+        'step_before_ptr': 'step.before',
+      },
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
@@ -1528,6 +1715,7 @@ PLAN = {
         'd_s_log_decay_ptr': 'd_s_log_decay', 'd_s_scale_ptr': 'd_s_scale',
         'd_s_erase_ptr': 'd_s_erase', 'd_a_log_ptr': 'rows_1_1_d_a_log_shares',
         'd_b_a_ptr': 'rows_1_1_d_b_a_shares', 'd_x_w_b_ptr': 'd_x_w_b', 'd_x_w_a_ptr': 'd_x_w_a',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 5, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1677,8 +1865,8 @@ PLAN = {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'BT'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'restart': {
-          'role': 'restart', 'shape': ('T', 'B'), 'dtype': 'float32', 'of': '', 'shares': False,
+        'step.before': {
+          'role': 'before', 'shape': ('T', 'B'), 'dtype': 'int32', 'of': '', 'shares': False,
         },
       },
       'forward': (
@@ -1686,7 +1874,7 @@ PLAN = {
           'kernel': 's_prepare',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
+            'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
             's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
           },
@@ -1701,7 +1889,7 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
+            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
             's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
             's_states_p': 's_last',
           },
@@ -1718,7 +1906,7 @@ PLAN = {
           'kernel': 's_prepare',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
+            'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
             's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
           },
@@ -1733,7 +1921,7 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
+            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
             's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
             's_states_p': 's_states',
           },
@@ -1748,7 +1936,7 @@ PLAN = {
           'kernel': 's_outputs',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_added_0_p': 's_added_0', 's_read_p': 's_read',
+            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_read_p': 's_read',
             's_states_p': 's_states',
           },
           'sizes': ('T', 'B', 'N'),
@@ -1761,7 +1949,7 @@ PLAN = {
           'kernel': 's_prepare',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
+            'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
             's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
           },
@@ -1776,7 +1964,7 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
+            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
             's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
             's_states_p': 's_states',
           },
@@ -1793,7 +1981,7 @@ PLAN = {
           'kernel': 's_prepare',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'restart_p': 'restart', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
+            'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
             's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
             's_held_0_p': 's_added_0', 's_inverse_0_0_p': 's_inverse_0_0', 's_states_p': 's_states',
           },
@@ -1808,7 +1996,7 @@ PLAN = {
           'kernel': 's_back',
           'buffers': {
             's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_key_p': 's_key',
-            's_log_decay_p': 's_log_decay', 'restart_p': 'restart', 's_erase_p': 's_erase',
+            's_log_decay_p': 's_log_decay', 'step_before_p': 'step.before', 's_erase_p': 's_erase',
             's_inverse_0_0_p': 's_inverse_0_0', 's_value_p': 's_value', 's_scale_p': 's_scale',
             'd_s_scale_p': 'd_s_scale', 'd_s_value_p': 'd_s_value', 'd_s_added_0_p': 'd_s_added_0',
             'd_s_read_p': 'd_s_read', 'd_s_prev_first_p': 'd_s_prev_first',
@@ -1822,7 +2010,7 @@ PLAN = {
           'kernel': 's_gradients',
           'buffers': {
             's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_key_p': 's_key',
-            's_erase_p': 's_erase', 's_log_decay_p': 's_log_decay', 'restart_p': 'restart',
+            's_erase_p': 's_erase', 's_log_decay_p': 's_log_decay', 'step_before_p': 'step.before',
             's_added_0_p': 's_added_0', 'd_s_added_0_p': 'd_s_added_0', 'd_s_read_p': 'd_s_read',
             's_states_p': 's_states', 'd_s_states_p': 'd_s_states', 'd_s_query_p': 'd_s_query',
             'd_s_erase_key_p': 'd_s_erase_key', 'd_s_key_p': 'd_s_key', 'd_s_erase_p': 'd_s_erase',

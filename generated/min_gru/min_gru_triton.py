@@ -14,6 +14,9 @@ not this file. Over time:
 import triton
 import triton.language as tl
 
+ANEW = tl.constexpr(-2)  # in place of the step before: states begin as they were declared
+LEFT_OUT = tl.constexpr(-3)  # the step is left out: states stay, what it stores is 0
+
 
 @triton.jit
 def sigmoid(x):
@@ -24,8 +27,8 @@ def sigmoid(x):
 
 @triton.jit
 def rows_1(
-    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_prev_first_ptr, h_ptr, h_last_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_prev_first_ptr, h_ptr, h_last_ptr, ends_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # z_pre = b_z + x_w_z
     # z = sigmoid(z_pre)
@@ -49,6 +52,13 @@ def rows_1(
             term_0 = tl.load(end_at + 1 * step * H, mask=unit < H, other=0.0)
             h_prev = factor_00 * h_prev + term_0
     h_to = h_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_z_at = x_w_z_ptr + at * H + unit
     x_w_n_at = x_w_n_ptr + at * H + unit
     x_w_z_ahead = ()
@@ -61,6 +71,14 @@ def rows_1(
             tl.load(x_w_n_at + i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_z_now = x_w_z_ahead
         x_w_z_ahead = ()
         x_w_n_now = x_w_n_ahead
@@ -74,14 +92,17 @@ def rows_1(
                 tl.load(x_w_n_at + later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_z = x_w_z_now[i].to(ACC)
             x_w_n = x_w_n_now[i].to(ACC)
+            if GAPS:
+                h_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), h_prev)
             z_pre = b_z + x_w_z
             z = sigmoid(z_pre)
             n_bar = b_n + x_w_n
             h = h_prev + (n_bar - h_prev) * z
-            tl.store(h_to + (t + i) * step * H, h, mask=held)
+            tl.store(h_to + (t + i) * step * H, tl.where(held, h, 0.0) if GAPS else h, mask=there)
             h_prev_new = tl.where(held, h, h_prev).to(ACC)
             h_prev = h_prev_new
     if begins + steps >= T:
@@ -90,8 +111,8 @@ def rows_1(
 
 @triton.jit
 def rows_1_whole(
-    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, ends_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
@@ -105,6 +126,13 @@ def rows_1_whole(
     at = begins * step + row
     factor_00 = tl.full([UNITS], 1.0, ACC)
     term_0 = tl.full([UNITS], 0.0, ACC)
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_z_at = x_w_z_ptr + at * H + unit
     x_w_n_at = x_w_n_ptr + at * H + unit
     x_w_z_ahead = ()
@@ -117,6 +145,14 @@ def rows_1_whole(
             tl.load(x_w_n_at + i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_z_now = x_w_z_ahead
         x_w_z_ahead = ()
         x_w_n_now = x_w_n_ahead
@@ -130,9 +166,14 @@ def rows_1_whole(
                 tl.load(x_w_n_at + later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_z = x_w_z_now[i].to(ACC)
             x_w_n = x_w_n_now[i].to(ACC)
+            if GAPS:
+                factor_00 = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), factor_00)
+            if GAPS:
+                term_0 = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), term_0)
             z_pre = b_z + x_w_z
             z = sigmoid(z_pre)
             n_bar = b_n + x_w_n
@@ -146,8 +187,8 @@ def rows_1_whole(
 
 @triton.jit
 def rows_1_back(
-    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_ptr, d_h_above_ptr, h_prev_first_ptr, d_h_last_ptr, d_b_z_ptr, d_b_n_ptr, d_x_w_z_ptr, d_x_w_n_ptr, d_h_prev_ptr, ends_ptr, back_ends_ptr,
-    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_z_ptr, b_n_ptr, x_w_z_ptr, x_w_n_ptr, h_ptr, d_h_above_ptr, h_prev_first_ptr, d_h_last_ptr, d_b_z_ptr, d_b_n_ptr, d_x_w_z_ptr, d_x_w_n_ptr, d_h_prev_ptr, ends_ptr, back_ends_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, SPLIT: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_x_w_n = d_h * z
     # d_z = d_h * (n_bar - h_prev)
@@ -179,6 +220,13 @@ def rows_1_back(
     d_b_z_sum = tl.zeros([UNITS], ACC)
     d_x_w_z_to = d_x_w_z_ptr + at * H + unit
     d_x_w_n_to = d_x_w_n_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_z_at = x_w_z_ptr + at * H + unit
     x_w_n_at = x_w_n_ptr + at * H + unit
     h_prev_at = h_ptr + (at - step) * H + unit
@@ -195,12 +243,20 @@ def rows_1_back(
             tl.load(x_w_n_at - i * step * H, mask=i < count, other=0.0),
         )
         h_prev_ahead = h_prev_ahead + (
-            tl.load(h_prev_at - i * step * H, mask=i < held_before, other=0.0),
+            tl.load(h_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else h_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_h_above_ahead = d_h_above_ahead + (
             tl.load(d_h_above_at - i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_z_now = x_w_z_ahead
         x_w_z_ahead = ()
         x_w_n_now = x_w_n_ahead
@@ -218,17 +274,21 @@ def rows_1_back(
                 tl.load(x_w_n_at - later * step * H, mask=later < count, other=0.0),
             )
             h_prev_ahead = h_prev_ahead + (
-                tl.load(h_prev_at - later * step * H, mask=later < held_before, other=0.0),
+                tl.load(h_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else h_prev_at - later * step * H, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_h_above_ahead = d_h_above_ahead + (
                 tl.load(d_h_above_at - later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_z = x_w_z_now[i].to(ACC)
             x_w_n = x_w_n_now[i].to(ACC)
             d_h_above = d_h_above_now[i].to(ACC)
-            h_prev = tl.where(t + i < held_before, h_prev_now[i].to(ACC), h_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            h_prev = tl.where(is_behind, h_prev_now[i].to(ACC), h_prev_begun)
+            if GAPS:
+                h_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), h_prev)
             d_h = d_h_carry + d_h_above
             z_pre = b_z + x_w_z
             z = sigmoid(z_pre)
@@ -237,11 +297,13 @@ def rows_1_back(
             d_z = d_h * (n_bar - h_prev)
             d_x_w_z = d_z * (1 - z) * z
             d_h_prev = d_h * (1 - z)
-            tl.store(d_x_w_z_to - (t + i) * step * H, d_x_w_z, mask=held)
-            tl.store(d_x_w_n_to - (t + i) * step * H, d_x_w_n, mask=held)
+            tl.store(d_x_w_z_to - (t + i) * step * H, tl.where(held, d_x_w_z, 0.0) if GAPS else d_x_w_z, mask=there)
+            tl.store(d_x_w_n_to - (t + i) * step * H, tl.where(held, d_x_w_n, 0.0) if GAPS else d_x_w_n, mask=there)
             d_b_n_sum += tl.where(held, d_x_w_n, 0.0)
             d_b_z_sum += tl.where(held, d_x_w_z, 0.0)
             d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
+            if GAPS:
+                d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
     d_b_n = d_b_n_sum
     d_b_z = d_b_z_sum
     share = (tl.program_id(2) * step + row) * H + unit
@@ -253,8 +315,8 @@ def rows_1_back(
 
 @triton.jit
 def rows_1_whole_back(
-    b_z_ptr, x_w_z_ptr, d_h_above_ptr, ends_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_z_ptr, x_w_z_ptr, d_h_above_ptr, ends_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     ACC: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     unit = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
@@ -266,6 +328,13 @@ def rows_1_whole_back(
     b_z = tl.load(b_z_ptr + unit, mask=unit < H, other=0.0).to(ACC)
     at = (begins + steps - 1) * step + row
     d_h_carry = tl.full([UNITS], 0.0, ACC)
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_z_at = x_w_z_ptr + at * H + unit
     d_h_above_at = d_h_above_ptr + at * H + unit
     x_w_z_ahead = ()
@@ -278,6 +347,14 @@ def rows_1_whole_back(
             tl.load(d_h_above_at - i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_z_now = x_w_z_ahead
         x_w_z_ahead = ()
         d_h_above_now = d_h_above_ahead
@@ -291,7 +368,8 @@ def rows_1_whole_back(
                 tl.load(d_h_above_at - later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_z = x_w_z_now[i].to(ACC)
             d_h_above = d_h_above_now[i].to(ACC)
             d_h = d_h_carry + d_h_above
@@ -299,6 +377,8 @@ def rows_1_whole_back(
             z = sigmoid(z_pre)
             d_h_prev = d_h * (1 - z)
             d_h_carry = tl.where(held, d_h_prev, d_h_carry).to(ACC)
+            if GAPS:
+                d_h_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_h_carry)
     end_at = ends_ptr + tl.program_id(2) * step * 1 * H + row * H + unit
     tl.store(end_at + 0 * step * H, d_h_carry, mask=unit < H)
 
@@ -306,6 +386,7 @@ def rows_1_whole_back(
 PLAN = {
   'outputs': ('h',), 'last': ('h_last',), 'gradients': ('x', 'h_prev', 'w_z', 'b_z', 'w_n', 'b_n'),
   'arrays': {
+    'step.before': {'shape': ('T', 'B'), 'dtype': 'int32'},
     'x': {'shape': ('T', 'B', 'I'), 'dtype': 'streams'},
     'h_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'w_z': {'shape': ('I', 'H'), 'dtype': 'streams'},
@@ -339,13 +420,13 @@ PLAN = {
       'arrays': {
         'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
         'h_prev_first_ptr': 'h_prev', 'h_ptr': 'h', 'h_last_ptr': 'h_last',
-        'ends_ptr': 'rows_1_ends',
+        'ends_ptr': 'rows_1_ends', 'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': ('SPLIT',), 'streams': 2, 'is_flat': False,
       'whole': 'rows_1_whole',
       'whole_arrays': {
         'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
-        'ends_ptr': 'rows_1_ends',
+        'ends_ptr': 'rows_1_ends', 'step_before_ptr': 'step.before',
       },
       'whole_dims': ('H',), 'op': 'launch',
     },
@@ -359,12 +440,13 @@ PLAN = {
         'd_h_last_ptr': 'd_h_last', 'd_b_z_ptr': 'rows_1_d_b_z_shares',
         'd_b_n_ptr': 'rows_1_d_b_n_shares', 'd_x_w_z_ptr': 'd_x_w_z', 'd_x_w_n_ptr': 'd_x_w_n',
         'd_h_prev_ptr': 'd_h_prev', 'ends_ptr': 'rows_1_ends', 'back_ends_ptr': 'rows_1_back_ends',
+        'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': ('SPLIT',), 'streams': 4, 'is_flat': False,
       'whole': 'rows_1_whole_back',
       'whole_arrays': {
         'b_z_ptr': 'b_z', 'x_w_z_ptr': 'x_w_z', 'd_h_above_ptr': 'd_h',
-        'ends_ptr': 'rows_1_back_ends',
+        'ends_ptr': 'rows_1_back_ends', 'step_before_ptr': 'step.before',
       },
       'whole_dims': ('H',), 'op': 'launch',
     },

@@ -20,6 +20,9 @@ not this file. Over time:
 import triton
 import triton.language as tl
 
+ANEW = tl.constexpr(-2)  # in place of the step before: states begin as they were declared
+LEFT_OUT = tl.constexpr(-3)  # the step is left out: states stay, what it stores is 0
+
 
 @triton.jit
 def sigmoid(x):
@@ -76,8 +79,8 @@ def strong_product(a, b):
 
 @triton.jit
 def rows_1_1(
-    b_i_ptr, b_f_ptr, x_w_i_ptr, x_w_f_ptr, m_prev_first_ptr, m_ptr, c_log_decay_ptr, c_scale_ptr, n_value_ptr, m_last_ptr,
-    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_i_ptr, b_f_ptr, x_w_i_ptr, x_w_f_ptr, m_prev_first_ptr, m_ptr, c_log_decay_ptr, c_scale_ptr, n_value_ptr, m_last_ptr, step_before_ptr,
+    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # i_bar = b_i + x_w_i
     # f_bar = b_f + x_w_f
@@ -107,6 +110,13 @@ def rows_1_1(
     c_log_decay_to = c_log_decay_ptr + at * N + unit
     c_scale_to = c_scale_ptr + at * N + unit
     n_value_to = n_value_ptr + at * N + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_i_at = x_w_i_ptr + at * N + unit
     x_w_f_at = x_w_f_ptr + at * N + unit
     x_w_i_ahead = ()
@@ -119,6 +129,14 @@ def rows_1_1(
             tl.load(x_w_f_at + i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_i_now = x_w_i_ahead
         x_w_i_ahead = ()
         x_w_f_now = x_w_f_ahead
@@ -132,9 +150,12 @@ def rows_1_1(
                 tl.load(x_w_f_at + later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_i = x_w_i_now[i].to(ACC)
             x_w_f = x_w_f_now[i].to(ACC)
+            if GAPS:
+                m_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], float("-inf"), ACC), m_prev)
             i_bar = b_i + x_w_i
             f_bar = b_f + x_w_f
             log_sigmoid_f_bar = log_sigmoid(f_bar)
@@ -148,10 +169,10 @@ def rows_1_1(
             c_log_decay = maximum(reshaped_f_pre, -80)
             c_scale = reshaped_i
             n_value = i_
-            tl.store(m_to + (t + i) * step * N, m, mask=held)
-            tl.store(c_log_decay_to + (t + i) * step * N, c_log_decay, mask=held)
-            tl.store(c_scale_to + (t + i) * step * N, c_scale, mask=held)
-            tl.store(n_value_to + (t + i) * step * N, n_value, mask=held)
+            tl.store(m_to + (t + i) * step * N, tl.where(held, m, 0.0) if GAPS else m, mask=there)
+            tl.store(c_log_decay_to + (t + i) * step * N, tl.where(held, c_log_decay, 0.0) if GAPS else c_log_decay, mask=there)
+            tl.store(c_scale_to + (t + i) * step * N, tl.where(held, c_scale, 0.0) if GAPS else c_scale, mask=there)
+            tl.store(n_value_to + (t + i) * step * N, tl.where(held, n_value, 0.0) if GAPS else n_value, mask=there)
             m_prev_new = tl.where(held, m, m_prev).to(ACC)
             m_prev = m_prev_new
     if begins + steps >= T:
@@ -160,8 +181,8 @@ def rows_1_1(
 
 @triton.jit
 def rows_1_2(
-    b_q_ptr, b_k_ptr, x_w_q_ptr, x_w_k_ptr, c_key_ptr, c_query_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_q_ptr, b_k_ptr, x_w_q_ptr, x_w_k_ptr, c_key_ptr, c_query_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # q = b_q + x_w_q
     # k = b_k + x_w_k / sqrt(K)
@@ -182,6 +203,13 @@ def rows_1_2(
     at = begins * step + row
     c_key_to = c_key_ptr + at * N * K + unit
     c_query_to = c_query_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_q_at = x_w_q_ptr + at * N * K + unit
     x_w_k_at = x_w_k_ptr + at * N * K + unit
     x_w_q_ahead = ()
@@ -194,6 +222,14 @@ def rows_1_2(
             tl.load(x_w_k_at + i * step * N * K, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_q_now = x_w_q_ahead
         x_w_q_ahead = ()
         x_w_k_now = x_w_k_ahead
@@ -207,7 +243,8 @@ def rows_1_2(
                 tl.load(x_w_k_at + later * step * N * K, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_q = x_w_q_now[i].to(ACC)
             x_w_k = x_w_k_now[i].to(ACC)
             q = b_q + x_w_q
@@ -216,14 +253,14 @@ def rows_1_2(
             reshaped_q = q
             c_key = reshaped_k
             c_query = reshaped_q
-            tl.store(c_key_to + (t + i) * step * N * K, c_key, mask=held)
-            tl.store(c_query_to + (t + i) * step * N * K, c_query, mask=held)
+            tl.store(c_key_to + (t + i) * step * N * K, tl.where(held, c_key, 0.0) if GAPS else c_key, mask=there)
+            tl.store(c_query_to + (t + i) * step * N * K, tl.where(held, c_query, 0.0) if GAPS else c_query, mask=there)
 
 
 @triton.jit
 def rows_1_3(
-    b_v_ptr, x_w_v_ptr, c_value_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_v_ptr, x_w_v_ptr, c_value_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # v = b_v + x_w_v
     # reshaped_v = reshape(v -> (B, N, D, 1))
@@ -238,6 +275,13 @@ def rows_1_3(
     b_v = tl.load(b_v_ptr + unit, mask=unit < N * D, other=0.0).to(ACC)
     at = begins * step + row
     c_value_to = c_value_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_v_at = x_w_v_ptr + at * N * D + unit
     x_w_v_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -245,6 +289,14 @@ def rows_1_3(
             tl.load(x_w_v_at + i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_v_now = x_w_v_ahead
         x_w_v_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -253,18 +305,19 @@ def rows_1_3(
                 tl.load(x_w_v_at + later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_v = x_w_v_now[i].to(ACC)
             v = b_v + x_w_v
             reshaped_v = v
             c_value = reshaped_v
-            tl.store(c_value_to + (t + i) * step * N * D, c_value, mask=held)
+            tl.store(c_value_to + (t + i) * step * N * D, tl.where(held, c_value, 0.0) if GAPS else c_value, mask=there)
 
 
 @triton.jit
 def rows_2(
-    b_o_ptr, m_ptr, x_w_o_ptr, c_read_ptr, n_read_ptr, h_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_o_ptr, m_ptr, x_w_o_ptr, c_read_ptr, n_read_ptr, h_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # o_pre = b_o + x_w_o
     # o = sigmoid(o_pre)
@@ -285,6 +338,13 @@ def rows_2(
     b_o = tl.load(b_o_ptr + unit, mask=unit < N * D, other=0.0).to(ACC)
     at = begins * step + row
     h_to = h_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     m_at = m_ptr + at * N + at_N
     x_w_o_at = x_w_o_ptr + at * N * D + unit
     c_read_at = c_read_ptr + at * N * D + unit
@@ -307,6 +367,14 @@ def rows_2(
             tl.load(n_read_at + i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         m_now = m_ahead
         m_ahead = ()
         x_w_o_now = x_w_o_ahead
@@ -330,7 +398,8 @@ def rows_2(
                 tl.load(n_read_at + later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             m = m_now[i].to(ACC)
             x_w_o = x_w_o_now[i].to(ACC)
             c_read = c_read_now[i].to(ACC)
@@ -343,13 +412,13 @@ def rows_2(
             sum_c_reshaped_q = c_read
             reshaped_sum_c_reshaped_q = sum_c_reshaped_q
             h = o * reshaped_sum_c_reshaped_q / maximum(tl.abs(sum_q_n), exp_exp_pre)
-            tl.store(h_to + (t + i) * step * N * D, h, mask=held)
+            tl.store(h_to + (t + i) * step * N * D, tl.where(held, h, 0.0) if GAPS else h, mask=there)
 
 
 @triton.jit
 def rows_2_back(
-    b_o_ptr, m_ptr, x_w_o_ptr, c_read_ptr, n_read_ptr, d_h_ptr, d_b_o_ptr, d_m_ptr, d_x_w_o_ptr, d_c_read_ptr, d_n_read_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_o_ptr, m_ptr, x_w_o_ptr, c_read_ptr, n_read_ptr, d_h_ptr, d_b_o_ptr, d_m_ptr, d_x_w_o_ptr, d_c_read_ptr, d_n_read_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_sum_q_n_terms = d_h * o * where((abs(sum_q_n) >= exp_exp_pre), strong_product(-1 / maximum(abs(sum_q_n), exp_exp_pre)**2, sign(sum_q_n)), 0) * reshaped_sum_c_reshaped_q
     # d_exp_exp_pre_terms = d_h * o * where((abs(sum_q_n) < exp_exp_pre), -1 / maximum(abs(sum_q_n), exp_exp_pre)**2, 0) * reshaped_sum_c_reshaped_q
@@ -377,6 +446,13 @@ def rows_2_back(
     d_x_w_o_to = d_x_w_o_ptr + at * N * D + unit
     d_c_read_to = d_c_read_ptr + at * N * D + unit
     d_n_read_to = d_n_read_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     m_at = m_ptr + at * N + at_N
     x_w_o_at = x_w_o_ptr + at * N * D + unit
     c_read_at = c_read_ptr + at * N * D + unit
@@ -404,6 +480,14 @@ def rows_2_back(
             tl.load(d_h_at - i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         m_now = m_ahead
         m_ahead = ()
         x_w_o_now = x_w_o_ahead
@@ -432,7 +516,8 @@ def rows_2_back(
                 tl.load(d_h_at - later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             m = m_now[i].to(ACC)
             x_w_o = x_w_o_now[i].to(ACC)
             c_read = c_read_now[i].to(ACC)
@@ -455,10 +540,10 @@ def rows_2_back(
             d_o = d_h * reshaped_sum_c_reshaped_q / maximum(tl.abs(sum_q_n), exp_exp_pre)
             d_x_w_o = d_o * (1 - o) * o
             d_m = -d_exp_pre
-            tl.store(d_m_to - (t + i) * step * N * D, d_m, mask=held)
-            tl.store(d_x_w_o_to - (t + i) * step * N * D, d_x_w_o, mask=held)
-            tl.store(d_c_read_to - (t + i) * step * N * D, d_c_read, mask=held)
-            tl.store(d_n_read_to - (t + i) * step * N * D, d_n_read, mask=held)
+            tl.store(d_m_to - (t + i) * step * N * D, tl.where(held, d_m, 0.0) if GAPS else d_m, mask=there)
+            tl.store(d_x_w_o_to - (t + i) * step * N * D, tl.where(held, d_x_w_o, 0.0) if GAPS else d_x_w_o, mask=there)
+            tl.store(d_c_read_to - (t + i) * step * N * D, tl.where(held, d_c_read, 0.0) if GAPS else d_c_read, mask=there)
+            tl.store(d_n_read_to - (t + i) * step * N * D, tl.where(held, d_n_read, 0.0) if GAPS else d_n_read, mask=there)
             d_b_o_sum += tl.where(held, d_x_w_o, 0.0)
     d_b_o = d_b_o_sum
     share = (tl.program_id(2) * step + row) * N * D + unit
@@ -467,8 +552,8 @@ def rows_2_back(
 
 @triton.jit
 def rows_1_3_back(
-    d_c_value_ptr, d_b_v_ptr, d_x_w_v_ptr,
-    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    d_c_value_ptr, d_b_v_ptr, d_x_w_v_ptr, step_before_ptr,
+    T, LENGTH, D: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_x_w_v = reshape(d_c_value -> (B, N, D))
     # d_b_v = sum(d_x_w_v -> (N, D))
@@ -482,6 +567,13 @@ def rows_1_3_back(
     at = (begins + steps - 1) * step + row
     d_b_v_sum = tl.zeros([UNITS], ACC)
     d_x_w_v_to = d_x_w_v_ptr + at * N * D + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     d_c_value_at = d_c_value_ptr + at * N * D + unit
     d_c_value_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -489,6 +581,14 @@ def rows_1_3_back(
             tl.load(d_c_value_at - i * step * N * D, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         d_c_value_now = d_c_value_ahead
         d_c_value_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -497,10 +597,11 @@ def rows_1_3_back(
                 tl.load(d_c_value_at - later * step * N * D, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             d_c_value = d_c_value_now[i].to(ACC)
             d_x_w_v = d_c_value
-            tl.store(d_x_w_v_to - (t + i) * step * N * D, d_x_w_v, mask=held)
+            tl.store(d_x_w_v_to - (t + i) * step * N * D, tl.where(held, d_x_w_v, 0.0) if GAPS else d_x_w_v, mask=there)
             d_b_v_sum += tl.where(held, d_x_w_v, 0.0)
     d_b_v = d_b_v_sum
     share = (tl.program_id(2) * step + row) * N * D + unit
@@ -509,8 +610,8 @@ def rows_1_3_back(
 
 @triton.jit
 def rows_1_2_back(
-    d_c_key_ptr, d_c_query_ptr, d_b_q_ptr, d_b_k_ptr, d_x_w_q_ptr, d_x_w_k_ptr,
-    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    d_c_key_ptr, d_c_query_ptr, d_b_q_ptr, d_b_k_ptr, d_x_w_q_ptr, d_x_w_k_ptr, step_before_ptr,
+    T, LENGTH, K: tl.constexpr, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_k = reshape(d_c_key -> (B, N, K))
     # d_x_w_q = reshape(d_c_query -> (B, N, K))
@@ -530,6 +631,13 @@ def rows_1_2_back(
     d_b_q_sum = tl.zeros([UNITS], ACC)
     d_x_w_q_to = d_x_w_q_ptr + at * N * K + unit
     d_x_w_k_to = d_x_w_k_ptr + at * N * K + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     d_c_key_at = d_c_key_ptr + at * N * K + unit
     d_c_query_at = d_c_query_ptr + at * N * K + unit
     d_c_key_ahead = ()
@@ -542,6 +650,14 @@ def rows_1_2_back(
             tl.load(d_c_query_at - i * step * N * K, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         d_c_key_now = d_c_key_ahead
         d_c_key_ahead = ()
         d_c_query_now = d_c_query_ahead
@@ -555,14 +671,15 @@ def rows_1_2_back(
                 tl.load(d_c_query_at - later * step * N * K, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             d_c_key = d_c_key_now[i].to(ACC)
             d_c_query = d_c_query_now[i].to(ACC)
             d_k = d_c_key
             d_x_w_q = d_c_query
             d_x_w_k = d_k / square_root(K_real)
-            tl.store(d_x_w_q_to - (t + i) * step * N * K, d_x_w_q, mask=held)
-            tl.store(d_x_w_k_to - (t + i) * step * N * K, d_x_w_k, mask=held)
+            tl.store(d_x_w_q_to - (t + i) * step * N * K, tl.where(held, d_x_w_q, 0.0) if GAPS else d_x_w_q, mask=there)
+            tl.store(d_x_w_k_to - (t + i) * step * N * K, tl.where(held, d_x_w_k, 0.0) if GAPS else d_x_w_k, mask=there)
             d_b_k_sum += tl.where(held, d_k, 0.0)
             d_b_q_sum += tl.where(held, d_x_w_q, 0.0)
     d_b_k = d_b_k_sum
@@ -574,8 +691,8 @@ def rows_1_2_back(
 
 @triton.jit
 def rows_1_1_back(
-    b_i_ptr, b_f_ptr, x_w_i_ptr, x_w_f_ptr, d_c_log_decay_ptr, d_c_scale_ptr, d_n_value_ptr, m_ptr, d_m_above_ptr, m_prev_first_ptr, d_m_last_ptr, d_b_i_ptr, d_b_f_ptr, d_x_w_i_ptr, d_x_w_f_ptr, d_m_prev_ptr,
-    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    b_i_ptr, b_f_ptr, x_w_i_ptr, x_w_f_ptr, d_c_log_decay_ptr, d_c_scale_ptr, d_n_value_ptr, m_ptr, d_m_above_ptr, m_prev_first_ptr, d_m_last_ptr, d_b_i_ptr, d_b_f_ptr, d_x_w_i_ptr, d_x_w_f_ptr, d_m_prev_ptr, step_before_ptr,
+    T, LENGTH, N: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_reshaped_f_pre = d_c_log_decay * (reshaped_f_pre >= -80)
     # d_f_pre = reshape(d_reshaped_f_pre -> (B, N, 1))
@@ -605,6 +722,13 @@ def rows_1_1_back(
     d_b_i_sum = tl.zeros([UNITS], ACC)
     d_x_w_i_to = d_x_w_i_ptr + at * N + unit
     d_x_w_f_to = d_x_w_f_ptr + at * N + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_w_i_at = x_w_i_ptr + at * N + unit
     x_w_f_at = x_w_f_ptr + at * N + unit
     d_c_log_decay_at = d_c_log_decay_ptr + at * N + unit
@@ -636,12 +760,20 @@ def rows_1_1_back(
             tl.load(d_n_value_at - i * step * N, mask=i < count, other=0.0),
         )
         m_prev_ahead = m_prev_ahead + (
-            tl.load(m_prev_at - i * step * N, mask=i < held_before, other=0.0),
+            tl.load(m_ptr + (before_ahead[i] * step + row) * N + unit if GAPS else m_prev_at - i * step * N, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_m_above_ahead = d_m_above_ahead + (
             tl.load(d_m_above_at - i * step * N, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_w_i_now = x_w_i_ahead
         x_w_i_ahead = ()
         x_w_f_now = x_w_f_ahead
@@ -674,20 +806,24 @@ def rows_1_1_back(
                 tl.load(d_n_value_at - later * step * N, mask=later < count, other=0.0),
             )
             m_prev_ahead = m_prev_ahead + (
-                tl.load(m_prev_at - later * step * N, mask=later < held_before, other=0.0),
+                tl.load(m_ptr + (before_ahead[i] * step + row) * N + unit if GAPS else m_prev_at - later * step * N, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_m_above_ahead = d_m_above_ahead + (
                 tl.load(d_m_above_at - later * step * N, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x_w_i = x_w_i_now[i].to(ACC)
             x_w_f = x_w_f_now[i].to(ACC)
             d_c_log_decay = d_c_log_decay_now[i].to(ACC)
             d_c_scale = d_c_scale_now[i].to(ACC)
             d_n_value = d_n_value_now[i].to(ACC)
             d_m_above = d_m_above_now[i].to(ACC)
-            m_prev = tl.where(t + i < held_before, m_prev_now[i].to(ACC), m_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            m_prev = tl.where(is_behind, m_prev_now[i].to(ACC), m_prev_begun)
+            if GAPS:
+                m_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], float("-inf"), ACC), m_prev)
             d_m = d_m_carry + d_m_above
             i_bar = b_i + x_w_i
             f_bar = b_f + x_w_f
@@ -707,11 +843,13 @@ def rows_1_1_back(
             d_m_prev = d_f_pre + d_m_total * tl.where(log_f >= i_bar, 1.0, 0.0)
             d_x_w_f = d_m_prev * sigmoid(-f_bar)
             d_x_w_i = d_i_pre + d_m_total * tl.where(log_f < i_bar, 1.0, 0.0)
-            tl.store(d_x_w_i_to - (t + i) * step * N, d_x_w_i, mask=held)
-            tl.store(d_x_w_f_to - (t + i) * step * N, d_x_w_f, mask=held)
+            tl.store(d_x_w_i_to - (t + i) * step * N, tl.where(held, d_x_w_i, 0.0) if GAPS else d_x_w_i, mask=there)
+            tl.store(d_x_w_f_to - (t + i) * step * N, tl.where(held, d_x_w_f, 0.0) if GAPS else d_x_w_f, mask=there)
             d_b_f_sum += tl.where(held, d_x_w_f, 0.0)
             d_b_i_sum += tl.where(held, d_x_w_i, 0.0)
             d_m_carry = tl.where(held, d_m_prev, d_m_carry).to(ACC)
+            if GAPS:
+                d_m_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_m_carry)
     d_b_f = d_b_f_sum
     d_b_i = d_b_i_sum
     share = (tl.program_id(2) * step + row) * N + unit
@@ -726,17 +864,17 @@ LIMIT = tl.constexpr(-120.0)  # sums of logarithms of a chunk above which produc
 
 @triton.jit
 def _rows(p, first, step, columns, width: tl.constexpr, valid):
-    """Load the steps of a chunk, units side by side; 0 beyond the last step and the last unit."""
+    """Load the steps of a chunk, units side by side; 0 for those that are no steps and units."""
     steps = tl.arange(0, valid.shape[0]) * (step * width)
     mask = valid[:, None] & (columns < width)[None, :]
     return tl.load(p + first * width + steps[:, None] + columns[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def _put_rows(p, first, step, columns, width: tl.constexpr, valid, rows):
+def _put_rows(p, first, step, columns, width: tl.constexpr, inside, rows):
     """Store the steps of a chunk, as ``_rows`` loads them."""
-    steps = tl.arange(0, valid.shape[0]) * (step * width)
-    mask = valid[:, None] & (columns < width)[None, :]
+    steps = tl.arange(0, inside.shape[0]) * (step * width)
+    mask = inside[:, None] & (columns < width)[None, :]
     at = p + first * width + steps[:, None] + columns[None, :]
     tl.store(at, rows.to(p.dtype.element_ty), mask=mask)
 
@@ -749,10 +887,10 @@ def _numbers(p, first, step, valid, ACC: tl.constexpr):
 
 
 @triton.jit
-def _put_numbers(p, first, step, valid, numbers):
+def _put_numbers(p, first, step, inside, numbers):
     """Store one number of each step of a chunk."""
-    steps = tl.arange(0, valid.shape[0]) * step
-    tl.store(p + first + steps, numbers.to(p.dtype.element_ty), mask=valid)
+    steps = tl.arange(0, inside.shape[0]) * step
+    tl.store(p + first + steps, numbers.to(p.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -830,10 +968,11 @@ def _put_tile(p, slot, keys, values, K: tl.constexpr, V: tl.constexpr, tile):
 
 @triton.jit
 def c_scan(
-    c_query_p, c_key_p, c_log_decay_p, restart_p, c_value_p, c_scale_p, c_read_p, c_prev_first_p,
-    c_last_p, c_states_p, n_value_p, n_read_p, n_prev_first_p, n_last_p, n_states_p, T, B, N,
-    K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    READS: tl.constexpr, SAVES: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    c_query_p, c_key_p, c_log_decay_p, step_before_p, c_value_p, c_scale_p, c_read_p,
+    c_prev_first_p, c_last_p, c_states_p, n_value_p, n_read_p, n_prev_first_p, n_last_p,
+    n_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
+    BV: tl.constexpr, READS: tl.constexpr, SAVES: tl.constexpr, GAPS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """c = exp(g) * c_prev + outer(i * v, k); g = log_f - m, a number a head, floored at -80; read as c @ q
 
@@ -855,11 +994,14 @@ def c_scan(
     is_first = tl.program_id(0) % blocks == 0
     x = tl.load(n_prev_first_p + tl.cast(r, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
     for c in range(0, T, BT):
-        valid = c + ct < T
+        inside = c + ct < T
+        valid = inside
         first = tl.cast(c, tl.int64) * step + r
         after, before = upto, below
         if GAPS:
-            restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            valid = inside & (codes != LEFT_OUT)
+            restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
             all_restarts = tl.sum(restart, 0)
             same = restarts[:, None] == restarts[None, :]
@@ -893,11 +1035,11 @@ def c_scan(
             c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
             P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
             c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
-            _put_rows(c_read_p, first, step, cv, V, valid, c_read)
+            _put_rows(c_read_p, first, step, cv, V, inside, c_read)
             seen = c_query * far_after[:, None]
             n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x[None, :], 1)
             if is_first:
-                _put_numbers(n_read_p, first, step, valid, n_read)
+                _put_numbers(n_read_p, first, step, inside, n_read)
         S *= whole
         S += _dot(tl.trans((c_key * to_end[:, None]).to(DT)), c_added_0, ACC, PRECISION)
         x *= whole
@@ -910,7 +1052,7 @@ def c_scan(
 
 @triton.jit
 def c_outputs(
-    c_query_p, c_key_p, c_log_decay_p, restart_p, c_value_p, c_scale_p, c_read_p, c_states_p,
+    c_query_p, c_key_p, c_log_decay_p, step_before_p, c_value_p, c_scale_p, c_read_p, c_states_p,
     n_value_p, n_read_p, n_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
 ):
@@ -927,11 +1069,14 @@ def c_outputs(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    valid = c + ct < T
+    inside = c + ct < T
+    valid = inside
     first = tl.cast(c, tl.int64) * step + r
     after, before = upto, below
     if GAPS:
-        restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        valid = inside & (codes != LEFT_OUT)
+        restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
         all_restarts = tl.sum(restart, 0)
         same = restarts[:, None] == restarts[None, :]
@@ -961,19 +1106,19 @@ def c_outputs(
     c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
     P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
     c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
-    _put_rows(c_read_p, first, step, cv, V, valid, c_read)
+    _put_rows(c_read_p, first, step, cv, V, inside, c_read)
     seen = c_query * far_after[:, None]
     n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x[None, :], 1)
     if is_first:
-        _put_numbers(n_read_p, first, step, valid, n_read)
+        _put_numbers(n_read_p, first, step, inside, n_read)
 
 
 @triton.jit
 def c_back(
-    c_query_p, c_key_p, c_log_decay_p, restart_p, c_value_p, c_scale_p, d_c_scale_p, d_c_value_p,
-    d_c_read_p, d_c_prev_first_p, d_c_last_p, d_c_states_p, n_value_p, d_n_value_p, d_n_read_p,
-    d_n_prev_first_p, d_n_last_p, d_n_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr,
-    BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr,
+    c_query_p, c_key_p, c_log_decay_p, step_before_p, c_value_p, c_scale_p, d_c_scale_p,
+    d_c_value_p, d_c_read_p, d_c_prev_first_p, d_c_last_p, d_c_states_p, n_value_p, d_n_value_p,
+    d_n_read_p, d_n_prev_first_p, d_n_last_p, d_n_states_p, T, B, N, K: tl.constexpr,
+    V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """What reaches the state and what each step adds, from the last chunk to the first.
@@ -1001,11 +1146,14 @@ def c_back(
     d_x = tl.load(d_n_last_p + tl.cast(r, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
     for later in range(0, tl.cdiv(T, BT)):
         c = (tl.cdiv(T, BT) - 1 - later) * BT
-        valid = c + ct < T
+        inside = c + ct < T
+        valid = inside
         first = tl.cast(c, tl.int64) * step + r
         after, before = upto, below
         if GAPS:
-            restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            valid = inside & (codes != LEFT_OUT)
+            restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
             all_restarts = tl.sum(restart, 0)
             same = restarts[:, None] == restarts[None, :]
@@ -1040,13 +1188,13 @@ def c_back(
         late = c_key * to_end[:, None]
         d_n_value = tl.sum(P * d_n_read[:, None], 0) + tl.sum(late * d_x[None, :], 1)
         if is_first:
-            _put_numbers(d_n_value_p, first, step, valid, d_n_value)
+            _put_numbers(d_n_value_p, first, step, inside, d_n_value)
         c_value = _rows(c_value_p, first, step, cv, V, valid)
         c_scale = _numbers(c_scale_p, first, step, valid, ACC)
         d_c_scale = tl.sum(d_c_added_0 * c_value, 1)
-        _put_numbers(d_c_scale_p, block * T * step + first, step, valid, d_c_scale)
+        _put_numbers(d_c_scale_p, block * T * step + first, step, inside, d_c_scale)
         d_c_added_0 *= c_scale[:, None]
-        _put_rows(d_c_value_p, first, step, cv, V, valid, d_c_added_0)
+        _put_rows(d_c_value_p, first, step, cv, V, inside, d_c_added_0)
         d_S *= whole
         d_S += _dot(tl.trans((c_query * far_after[:, None]).to(DT)), d_c_read, ACC, PRECISION)
         d_x *= whole
@@ -1059,9 +1207,9 @@ def c_back(
 
 @triton.jit
 def c_gradients(
-    c_query_p, c_key_p, c_value_p, c_scale_p, c_log_decay_p, restart_p, d_c_read_p, c_states_p,
-    d_c_states_p, n_value_p, d_n_read_p, n_states_p, d_n_states_p, d_c_query_p, d_c_key_p,
-    d_c_log_decay_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
+    c_query_p, c_key_p, c_value_p, c_scale_p, c_log_decay_p, step_before_p, d_c_read_p,
+    c_states_p, d_c_states_p, n_value_p, d_n_read_p, n_states_p, d_n_states_p, d_c_query_p,
+    d_c_key_p, d_c_log_decay_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """Gradients of keys, queries and decays, chunks in parallel, of states where chunks start
@@ -1082,11 +1230,14 @@ def c_gradients(
     ct = tl.arange(0, BT)
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
-    valid = c + ct < T
+    inside = c + ct < T
+    valid = inside
     first = tl.cast(c, tl.int64) * step + r
     after, before = upto, below
     if GAPS:
-        restart = _numbers(restart_p, tl.cast(c, tl.int64) * B + r // N, B, valid, ACC)
+        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        valid = inside & (codes != LEFT_OUT)
+        restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
         all_restarts = tl.sum(restart, 0)
         same = restarts[:, None] == restarts[None, :]
@@ -1141,7 +1292,7 @@ def c_gradients(
     d_x, x_d_x = d_x, c_query * d_x
     q_d_q += x_d_x
     d_q += d_x
-    _put_rows(d_c_query_p, first, step, ck, K, valid, d_q)
+    _put_rows(d_c_query_p, first, step, ck, K, inside, d_q)
     own += q_d_q
     d_k = k_0_S * to_end[:, None]
     to_end_of += c_key * d_k
@@ -1149,11 +1300,13 @@ def c_gradients(
     d_x, x_d_x = d_x, c_key * d_x
     own -= x_d_x
     d_k += d_x
-    _put_rows(d_c_key_p, first, step, ck, K, valid, d_k)
+    _put_rows(d_c_key_p, first, step, ck, K, inside, d_k)
     every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
     d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
     d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
-    _put_numbers(d_c_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, valid, d_g)
+    if GAPS:
+        d_g = tl.where(valid, d_g, 0.0)
+    _put_numbers(d_c_log_decay_p, tl.cast(block, tl.int64) * T * step + first, step, inside, d_g)
 
 
 PLAN = {
@@ -1163,6 +1316,7 @@ PLAN = {
     'w_i', 'w_f', 'b_i', 'b_f',
   ),
   'arrays': {
+    'step.before': {'shape': ('T', 'B'), 'dtype': 'int32'},
     'x': {'shape': ('T', 'B', 'I'), 'dtype': 'streams'},
     'c_prev': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
     'n_prev': {'shape': ('B', 'N', 'K'), 'dtype': 'streams'},
@@ -1255,6 +1409,7 @@ PLAN = {
         'b_i_ptr': 'b_i', 'b_f_ptr': 'b_f', 'x_w_i_ptr': 'x_w_i', 'x_w_f_ptr': 'x_w_f',
         'm_prev_first_ptr': 'm_prev', 'm_ptr': 'm', 'c_log_decay_ptr': 'c_log_decay',
         'c_scale_ptr': 'c_scale', 'n_value_ptr': 'n_value', 'm_last_ptr': 'm_last',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 2, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1263,14 +1418,17 @@ PLAN = {
       'kernel': 'rows_1_2',
       'arrays': {
         'b_q_ptr': 'b_q', 'b_k_ptr': 'b_k', 'x_w_q_ptr': 'x_w_q', 'x_w_k_ptr': 'x_w_k',
-        'c_key_ptr': 'c_key', 'c_query_ptr': 'c_query',
+        'c_key_ptr': 'c_key', 'c_query_ptr': 'c_query', 'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
-      'arrays': {'b_v_ptr': 'b_v', 'x_w_v_ptr': 'x_w_v', 'c_value_ptr': 'c_value'},
+      'arrays': {
+        'b_v_ptr': 'b_v', 'x_w_v_ptr': 'x_w_v', 'c_value_ptr': 'c_value',
+        'step_before_ptr': 'step.before',
+      },
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
     },
@@ -1279,7 +1437,7 @@ PLAN = {
       'kernel': 'rows_2',
       'arrays': {
         'b_o_ptr': 'b_o', 'm_ptr': 'm', 'x_w_o_ptr': 'x_w_o', 'c_read_ptr': 'c_read',
-        'n_read_ptr': 'n_read', 'h_ptr': 'h',
+        'n_read_ptr': 'n_read', 'h_ptr': 'h', 'step_before_ptr': 'step.before',
       },
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 4, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1292,7 +1450,7 @@ PLAN = {
         'b_o_ptr': 'b_o', 'm_ptr': 'm', 'x_w_o_ptr': 'x_w_o', 'c_read_ptr': 'c_read',
         'n_read_ptr': 'n_read', 'd_h_ptr': 'd_h', 'd_b_o_ptr': 'rows_2_d_b_o_shares',
         'd_m_ptr': 'rows_2_d_m_wide', 'd_x_w_o_ptr': 'd_x_w_o', 'd_c_read_ptr': 'd_c_read',
-        'd_n_read_ptr': 'rows_2_d_n_read_wide',
+        'd_n_read_ptr': 'rows_2_d_n_read_wide', 'step_before_ptr': 'step.before',
       },
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 5, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1314,7 +1472,7 @@ PLAN = {
       'kernel': 'rows_1_3_back',
       'arrays': {
         'd_c_value_ptr': 'd_c_value', 'd_b_v_ptr': 'rows_1_3_d_b_v_shares',
-        'd_x_w_v_ptr': 'd_x_w_v',
+        'd_x_w_v_ptr': 'd_x_w_v', 'step_before_ptr': 'step.before',
       },
       'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1328,7 +1486,7 @@ PLAN = {
       'arrays': {
         'd_c_key_ptr': 'd_c_key', 'd_c_query_ptr': 'd_c_query',
         'd_b_q_ptr': 'rows_1_2_d_b_q_shares', 'd_b_k_ptr': 'rows_1_2_d_b_k_shares',
-        'd_x_w_q_ptr': 'd_x_w_q', 'd_x_w_k_ptr': 'd_x_w_k',
+        'd_x_w_q_ptr': 'd_x_w_q', 'd_x_w_k_ptr': 'd_x_w_k', 'step_before_ptr': 'step.before',
       },
       'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1350,6 +1508,7 @@ PLAN = {
         'm_prev_first_ptr': 'm_prev', 'd_m_last_ptr': 'd_m_last',
         'd_b_i_ptr': 'rows_1_1_d_b_i_shares', 'd_b_f_ptr': 'rows_1_1_d_b_f_shares',
         'd_x_w_i_ptr': 'd_x_w_i', 'd_x_w_f_ptr': 'd_x_w_f', 'd_m_prev_ptr': 'd_m_prev',
+        'step_before_ptr': 'step.before',
       },
       'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 7, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -1511,8 +1670,8 @@ PLAN = {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'restart': {
-          'role': 'restart', 'shape': ('T', 'B'), 'dtype': 'float32', 'of': '', 'shares': False,
+        'step.before': {
+          'role': 'before', 'shape': ('T', 'B'), 'dtype': 'int32', 'of': '', 'shares': False,
         },
       },
       'forward': (
@@ -1520,7 +1679,7 @@ PLAN = {
           'kernel': 'c_scan',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
-            'restart_p': 'restart', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
+            'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
             'c_states_p': 'c_last', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
             'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'c_last',
@@ -1538,7 +1697,7 @@ PLAN = {
           'kernel': 'c_scan',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
-            'restart_p': 'restart', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
+            'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
             'c_states_p': 'c_states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
             'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'n_states',
@@ -1554,7 +1713,7 @@ PLAN = {
           'kernel': 'c_outputs',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
-            'restart_p': 'restart', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
+            'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'c_read_p': 'c_read', 'c_states_p': 'c_states', 'n_value_p': 'n_value',
             'n_read_p': 'n_read', 'n_states_p': 'n_states',
           },
@@ -1568,7 +1727,7 @@ PLAN = {
           'kernel': 'c_scan',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
-            'restart_p': 'restart', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
+            'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
             'c_states_p': 'c_states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
             'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'n_states',
@@ -1586,7 +1745,7 @@ PLAN = {
           'kernel': 'c_back',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
-            'restart_p': 'restart', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
+            'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'd_c_scale_p': 'd_c_scale', 'd_c_value_p': 'd_c_value', 'd_c_read_p': 'd_c_read',
             'd_c_prev_first_p': 'd_c_prev_first', 'd_c_last_p': 'd_c_last',
             'd_c_states_p': 'd_c_states', 'n_value_p': 'n_value', 'd_n_value_p': 'd_n_value',
@@ -1601,7 +1760,7 @@ PLAN = {
           'kernel': 'c_gradients',
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_value_p': 'c_value',
-            'c_scale_p': 'c_scale', 'c_log_decay_p': 'c_log_decay', 'restart_p': 'restart',
+            'c_scale_p': 'c_scale', 'c_log_decay_p': 'c_log_decay', 'step_before_p': 'step.before',
             'd_c_read_p': 'd_c_read', 'c_states_p': 'c_states', 'd_c_states_p': 'd_c_states',
             'n_value_p': 'n_value', 'd_n_read_p': 'd_n_read', 'n_states_p': 'n_states',
             'd_n_states_p': 'd_n_states', 'd_c_query_p': 'd_c_query', 'd_c_key_p': 'd_c_key',

@@ -18,6 +18,9 @@ not this file. Over time:
 import triton
 import triton.language as tl
 
+ANEW = tl.constexpr(-2)  # in place of the step before: states begin as they were declared
+LEFT_OUT = tl.constexpr(-3)  # the step is left out: states stay, what it stores is 0
+
 
 @triton.jit
 def sigmoid(x):
@@ -40,8 +43,8 @@ def strong_product(a, b):
 
 @triton.jit
 def rows_0(
-    mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, x_shift_prev_first_ptr, x_shift_ptr, x_k_ptr, x_v_ptr, x_r_ptr, x_shift_last_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, x_shift_prev_first_ptr, x_shift_ptr, x_k_ptr, x_v_ptr, x_r_ptr, x_shift_last_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # x_shift = keep(x)
     # x_r = x * mu_r + x_shift_prev * (1 - mu_r)
@@ -63,6 +66,13 @@ def rows_0(
     x_k_to = x_k_ptr + at * H + unit
     x_v_to = x_v_ptr + at * H + unit
     x_r_to = x_r_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_at = x_ptr + at * H + unit
     x_ahead = ()
     for i in tl.static_range(AHEAD):
@@ -70,6 +80,14 @@ def rows_0(
             tl.load(x_at + i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_now = x_ahead
         x_ahead = ()
         for i in tl.static_range(AHEAD):
@@ -78,16 +96,19 @@ def rows_0(
                 tl.load(x_at + later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x = x_now[i].to(ACC)
+            if GAPS:
+                x_shift_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), x_shift_prev)
             x_shift = x
             x_r = x * mu_r + x_shift_prev * (1 - mu_r)
             x_k = x * mu_k + x_shift_prev * (1 - mu_k)
             x_v = x * mu_v + x_shift_prev * (1 - mu_v)
-            tl.store(x_shift_to + (t + i) * step * H, x_shift, mask=held)
-            tl.store(x_k_to + (t + i) * step * H, x_k, mask=held)
-            tl.store(x_v_to + (t + i) * step * H, x_v, mask=held)
-            tl.store(x_r_to + (t + i) * step * H, x_r, mask=held)
+            tl.store(x_shift_to + (t + i) * step * H, tl.where(held, x_shift, 0.0) if GAPS else x_shift, mask=there)
+            tl.store(x_k_to + (t + i) * step * H, tl.where(held, x_k, 0.0) if GAPS else x_k, mask=there)
+            tl.store(x_v_to + (t + i) * step * H, tl.where(held, x_v, 0.0) if GAPS else x_v, mask=there)
+            tl.store(x_r_to + (t + i) * step * H, tl.where(held, x_r, 0.0) if GAPS else x_r, mask=there)
             x_shift_prev_new = tl.where(held, x_shift, x_shift_prev).to(ACC)
             x_shift_prev = x_shift_prev_new
     if begins + steps >= T:
@@ -96,8 +117,8 @@ def rows_0(
 
 @triton.jit
 def rows_1(
-    decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, a_prev_first_ptr, b_prev_first_ptr, p_prev_first_ptr, a_ptr, b_ptr, p_ptr, wkv_sigmoid_r_ptr, a_last_ptr, b_last_ptr, p_last_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, a_prev_first_ptr, b_prev_first_ptr, p_prev_first_ptr, a_ptr, b_ptr, p_ptr, wkv_sigmoid_r_ptr, a_last_ptr, b_last_ptr, p_last_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # q = maximum(u + k, p_prev)
     # e_old_pre = p_prev - q
@@ -134,6 +155,13 @@ def rows_1(
     b_to = b_ptr + at * H + unit
     p_to = p_ptr + at * H + unit
     wkv_sigmoid_r_to = wkv_sigmoid_r_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at + i * step, mask=i < steps, other=LEFT_OUT),
+            )
     r_at = r_ptr + at * H + unit
     k_at = k_ptr + at * H + unit
     v_at = v_ptr + at * H + unit
@@ -151,6 +179,14 @@ def rows_1(
             tl.load(v_at + i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at + later * step, mask=later < steps, other=LEFT_OUT),
+                )
         r_now = r_ahead
         r_ahead = ()
         k_now = k_ahead
@@ -169,10 +205,17 @@ def rows_1(
                 tl.load(v_at + later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             r = r_now[i].to(ACC)
             k = k_now[i].to(ACC)
             v = v_now[i].to(ACC)
+            if GAPS:
+                a_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), a_prev)
+            if GAPS:
+                b_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), b_prev)
+            if GAPS:
+                p_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], float("-inf"), ACC), p_prev)
             q = maximum(u + k, p_prev)
             e_old_pre = p_prev - q
             e_old = tl.exp(e_old_pre)
@@ -189,10 +232,10 @@ def rows_1(
             b = b_prev * f_old + f_new
             sigmoid_r = sigmoid(r)
             wkv_sigmoid_r = wkv * sigmoid_r
-            tl.store(a_to + (t + i) * step * H, a, mask=held)
-            tl.store(b_to + (t + i) * step * H, b, mask=held)
-            tl.store(p_to + (t + i) * step * H, p, mask=held)
-            tl.store(wkv_sigmoid_r_to + (t + i) * step * H, wkv_sigmoid_r, mask=held)
+            tl.store(a_to + (t + i) * step * H, tl.where(held, a, 0.0) if GAPS else a, mask=there)
+            tl.store(b_to + (t + i) * step * H, tl.where(held, b, 0.0) if GAPS else b, mask=there)
+            tl.store(p_to + (t + i) * step * H, tl.where(held, p, 0.0) if GAPS else p, mask=there)
+            tl.store(wkv_sigmoid_r_to + (t + i) * step * H, tl.where(held, wkv_sigmoid_r, 0.0) if GAPS else wkv_sigmoid_r, mask=there)
             a_prev_new = tl.where(held, a, a_prev).to(ACC)
             b_prev_new = tl.where(held, b, b_prev).to(ACC)
             p_prev_new = tl.where(held, p, p_prev).to(ACC)
@@ -207,8 +250,8 @@ def rows_1(
 
 @triton.jit
 def rows_1_back(
-    decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, d_wkv_sigmoid_r_ptr, a_ptr, d_a_above_ptr, a_prev_first_ptr, d_a_last_ptr, b_ptr, d_b_above_ptr, b_prev_first_ptr, d_b_last_ptr, p_ptr, d_p_above_ptr, p_prev_first_ptr, d_p_last_ptr, d_decay_ptr, d_u_ptr, d_r_ptr, d_k_ptr, d_v_ptr, d_a_prev_ptr, d_b_prev_ptr, d_p_prev_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    decay_ptr, u_ptr, r_ptr, k_ptr, v_ptr, d_wkv_sigmoid_r_ptr, a_ptr, d_a_above_ptr, a_prev_first_ptr, d_a_last_ptr, b_ptr, d_b_above_ptr, b_prev_first_ptr, d_b_last_ptr, p_ptr, d_p_above_ptr, p_prev_first_ptr, d_p_last_ptr, d_decay_ptr, d_u_ptr, d_r_ptr, d_k_ptr, d_v_ptr, d_a_prev_ptr, d_b_prev_ptr, d_p_prev_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_sigmoid_r = d_wkv_sigmoid_r * wkv
     # d_f_new = d_a * v + d_b
@@ -258,6 +301,13 @@ def rows_1_back(
     d_r_to = d_r_ptr + at * H + unit
     d_k_to = d_k_ptr + at * H + unit
     d_v_to = d_v_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     r_at = r_ptr + at * H + unit
     k_at = k_ptr + at * H + unit
     v_at = v_ptr + at * H + unit
@@ -292,24 +342,32 @@ def rows_1_back(
             tl.load(d_wkv_sigmoid_r_at - i * step * H, mask=i < count, other=0.0),
         )
         a_prev_ahead = a_prev_ahead + (
-            tl.load(a_prev_at - i * step * H, mask=i < held_before, other=0.0),
+            tl.load(a_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else a_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_a_above_ahead = d_a_above_ahead + (
             tl.load(d_a_above_at - i * step * H, mask=i < count, other=0.0),
         )
         b_prev_ahead = b_prev_ahead + (
-            tl.load(b_prev_at - i * step * H, mask=i < held_before, other=0.0),
+            tl.load(b_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else b_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_b_above_ahead = d_b_above_ahead + (
             tl.load(d_b_above_at - i * step * H, mask=i < count, other=0.0),
         )
         p_prev_ahead = p_prev_ahead + (
-            tl.load(p_prev_at - i * step * H, mask=i < held_before, other=0.0),
+            tl.load(p_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else p_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_p_above_ahead = d_p_above_ahead + (
             tl.load(d_p_above_at - i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         r_now = r_ahead
         r_ahead = ()
         k_now = k_ahead
@@ -345,25 +403,26 @@ def rows_1_back(
                 tl.load(d_wkv_sigmoid_r_at - later * step * H, mask=later < count, other=0.0),
             )
             a_prev_ahead = a_prev_ahead + (
-                tl.load(a_prev_at - later * step * H, mask=later < held_before, other=0.0),
+                tl.load(a_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else a_prev_at - later * step * H, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_a_above_ahead = d_a_above_ahead + (
                 tl.load(d_a_above_at - later * step * H, mask=later < count, other=0.0),
             )
             b_prev_ahead = b_prev_ahead + (
-                tl.load(b_prev_at - later * step * H, mask=later < held_before, other=0.0),
+                tl.load(b_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else b_prev_at - later * step * H, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_b_above_ahead = d_b_above_ahead + (
                 tl.load(d_b_above_at - later * step * H, mask=later < count, other=0.0),
             )
             p_prev_ahead = p_prev_ahead + (
-                tl.load(p_prev_at - later * step * H, mask=later < held_before, other=0.0),
+                tl.load(p_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else p_prev_at - later * step * H, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_p_above_ahead = d_p_above_ahead + (
                 tl.load(d_p_above_at - later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             r = r_now[i].to(ACC)
             k = k_now[i].to(ACC)
             v = v_now[i].to(ACC)
@@ -371,11 +430,20 @@ def rows_1_back(
             d_a_above = d_a_above_now[i].to(ACC)
             d_b_above = d_b_above_now[i].to(ACC)
             d_p_above = d_p_above_now[i].to(ACC)
-            a_prev = tl.where(t + i < held_before, a_prev_now[i].to(ACC), a_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            a_prev = tl.where(is_behind, a_prev_now[i].to(ACC), a_prev_begun)
+            if GAPS:
+                a_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), a_prev)
             d_a = d_a_carry + d_a_above
-            b_prev = tl.where(t + i < held_before, b_prev_now[i].to(ACC), b_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            b_prev = tl.where(is_behind, b_prev_now[i].to(ACC), b_prev_begun)
+            if GAPS:
+                b_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), b_prev)
             d_b = d_b_carry + d_b_above
-            p_prev = tl.where(t + i < held_before, p_prev_now[i].to(ACC), p_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            p_prev = tl.where(is_behind, p_prev_now[i].to(ACC), p_prev_begun)
+            if GAPS:
+                p_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], float("-inf"), ACC), p_prev)
             d_p = d_p_carry + d_p_above
             q = maximum(u + k, p_prev)
             e_old_pre = p_prev - q
@@ -412,14 +480,20 @@ def rows_1_back(
             d_p_prev = d_fading + d_e_old_pre + tl.where(tl.where((u + k) < p_prev, 1.0, 0.0) != 0, d_q, 0)
             d_b_prev = d_b * f_old - d_wkv * (a_prev * e_old + v * e_new) * e_old / ((b_prev * e_old + e_new) * (b_prev * e_old + e_new))
             d_a_prev = d_a * f_old + d_wkv * e_old / (b_prev * e_old + e_new)
-            tl.store(d_r_to - (t + i) * step * H, d_r, mask=held)
-            tl.store(d_k_to - (t + i) * step * H, d_k, mask=held)
-            tl.store(d_v_to - (t + i) * step * H, d_v, mask=held)
+            tl.store(d_r_to - (t + i) * step * H, tl.where(held, d_r, 0.0) if GAPS else d_r, mask=there)
+            tl.store(d_k_to - (t + i) * step * H, tl.where(held, d_k, 0.0) if GAPS else d_k, mask=there)
+            tl.store(d_v_to - (t + i) * step * H, tl.where(held, d_v, 0.0) if GAPS else d_v, mask=there)
             d_exp_decay_sum += tl.where(held, d_exp_decay_terms, 0.0)
             d_u_sum += tl.where(held, d_u_terms_2, 0.0)
             d_a_carry = tl.where(held, d_a_prev, d_a_carry).to(ACC)
+            if GAPS:
+                d_a_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_a_carry)
             d_b_carry = tl.where(held, d_b_prev, d_b_carry).to(ACC)
+            if GAPS:
+                d_b_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_b_carry)
             d_p_carry = tl.where(held, d_p_prev, d_p_carry).to(ACC)
+            if GAPS:
+                d_p_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_p_carry)
     d_exp_decay = d_exp_decay_sum
     d_u = d_u_sum
     d_decay = strong_product(d_exp_decay, exp_decay)
@@ -434,8 +508,8 @@ def rows_1_back(
 
 @triton.jit
 def rows_0_back(
-    mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, d_x_k_ptr, d_x_v_ptr, d_x_r_ptr, x_shift_ptr, d_x_shift_above_ptr, x_shift_prev_first_ptr, d_x_shift_last_ptr, d_x_ptr, d_mu_r_ptr, d_mu_k_ptr, d_mu_v_ptr, d_x_shift_prev_ptr,
-    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr
+    mu_r_ptr, mu_k_ptr, mu_v_ptr, x_ptr, d_x_k_ptr, d_x_v_ptr, d_x_r_ptr, x_shift_ptr, d_x_shift_above_ptr, x_shift_prev_first_ptr, d_x_shift_last_ptr, d_x_ptr, d_mu_r_ptr, d_mu_k_ptr, d_mu_v_ptr, d_x_shift_prev_ptr, step_before_ptr,
+    T, LENGTH, H: tl.constexpr, AHEAD: tl.constexpr, UNITS: tl.constexpr, DOUBLE: tl.constexpr, GAPS: tl.constexpr
 ):
     # d_mu_v_terms = d_x_v * (x - x_shift_prev)
     # d_mu_k_terms = d_x_k * (x - x_shift_prev)
@@ -463,6 +537,13 @@ def rows_0_back(
     d_mu_k_sum = tl.zeros([UNITS], ACC)
     d_mu_r_sum = tl.zeros([UNITS], ACC)
     d_x_to = d_x_ptr + at * H + unit
+    if GAPS:
+        before_at = step_before_ptr + at
+        before_ahead = ()
+        for i in tl.static_range(AHEAD):
+            before_ahead = before_ahead + (
+                tl.load(before_at - i * step, mask=i < steps, other=LEFT_OUT),
+            )
     x_at = x_ptr + at * H + unit
     d_x_k_at = d_x_k_ptr + at * H + unit
     d_x_v_at = d_x_v_ptr + at * H + unit
@@ -489,12 +570,20 @@ def rows_0_back(
             tl.load(d_x_r_at - i * step * H, mask=i < count, other=0.0),
         )
         x_shift_prev_ahead = x_shift_prev_ahead + (
-            tl.load(x_shift_prev_at - i * step * H, mask=i < held_before, other=0.0),
+            tl.load(x_shift_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else x_shift_prev_at - i * step * H, mask=i < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
         )
         d_x_shift_above_ahead = d_x_shift_above_ahead + (
             tl.load(d_x_shift_above_at - i * step * H, mask=i < count, other=0.0),
         )
     for t in range(0, steps, AHEAD):
+        if GAPS:
+            before_now = before_ahead
+            before_ahead = ()
+            for i in tl.static_range(AHEAD):
+                later = t + AHEAD + i
+                before_ahead = before_ahead + (
+                    tl.load(before_at - later * step, mask=later < steps, other=LEFT_OUT),
+                )
         x_now = x_ahead
         x_ahead = ()
         d_x_k_now = d_x_k_ahead
@@ -522,30 +611,36 @@ def rows_0_back(
                 tl.load(d_x_r_at - later * step * H, mask=later < count, other=0.0),
             )
             x_shift_prev_ahead = x_shift_prev_ahead + (
-                tl.load(x_shift_prev_at - later * step * H, mask=later < held_before, other=0.0),
+                tl.load(x_shift_ptr + (before_ahead[i] * step + row) * H + unit if GAPS else x_shift_prev_at - later * step * H, mask=later < (tl.where(before_ahead[i] >= 0, count, 0) if GAPS else held_before), other=0.0),
             )
             d_x_shift_above_ahead = d_x_shift_above_ahead + (
                 tl.load(d_x_shift_above_at - later * step * H, mask=later < count, other=0.0),
             )
         for i in tl.static_range(AHEAD):
-            held = t + i < count
+            there = t + i < count
+            held = t + i < tl.where(before_now[i] == LEFT_OUT, 0, count) if GAPS else there
             x = x_now[i].to(ACC)
             d_x_k = d_x_k_now[i].to(ACC)
             d_x_v = d_x_v_now[i].to(ACC)
             d_x_r = d_x_r_now[i].to(ACC)
             d_x_shift_above = d_x_shift_above_now[i].to(ACC)
-            x_shift_prev = tl.where(t + i < held_before, x_shift_prev_now[i].to(ACC), x_shift_prev_begun)
+            is_behind = before_now[i] >= 0 if GAPS else t + i < held_before
+            x_shift_prev = tl.where(is_behind, x_shift_prev_now[i].to(ACC), x_shift_prev_begun)
+            if GAPS:
+                x_shift_prev = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), x_shift_prev)
             d_x_shift = d_x_shift_carry + d_x_shift_above
             d_mu_v_terms = d_x_v * (x - x_shift_prev)
             d_mu_k_terms = d_x_k * (x - x_shift_prev)
             d_mu_r_terms = d_x_r * (x - x_shift_prev)
             d_x_shift_prev = d_x_k * (1 - mu_k) + d_x_v * (1 - mu_v) + d_x_r * (1 - mu_r)
             d_x = d_x_shift + d_x_k * mu_k + d_x_v * mu_v + d_x_r * mu_r
-            tl.store(d_x_to - (t + i) * step * H, d_x, mask=held)
+            tl.store(d_x_to - (t + i) * step * H, tl.where(held, d_x, 0.0) if GAPS else d_x, mask=there)
             d_mu_v_sum += tl.where(held, d_mu_v_terms, 0.0)
             d_mu_k_sum += tl.where(held, d_mu_k_terms, 0.0)
             d_mu_r_sum += tl.where(held, d_mu_r_terms, 0.0)
             d_x_shift_carry = tl.where(held, d_x_shift_prev, d_x_shift_carry).to(ACC)
+            if GAPS:
+                d_x_shift_carry = tl.where(before_now[i] == ANEW, tl.full([UNITS], 0.0, ACC), d_x_shift_carry)
     d_mu_v = d_mu_v_sum
     d_mu_k = d_mu_k_sum
     d_mu_r = d_mu_r_sum
@@ -565,6 +660,7 @@ PLAN = {
     'w_o', 'decay', 'u',
   ),
   'arrays': {
+    'step.before': {'shape': ('T', 'B'), 'dtype': 'int32'},
     'x': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'x_shift_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'a_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
@@ -638,6 +734,7 @@ PLAN = {
         'mu_r_ptr': 'mu_r', 'mu_k_ptr': 'mu_k', 'mu_v_ptr': 'mu_v', 'x_ptr': 'x',
         'x_shift_prev_first_ptr': 'x_shift_prev', 'x_shift_ptr': 'x_shift', 'x_k_ptr': 'x_k',
         'x_v_ptr': 'x_v', 'x_r_ptr': 'x_r', 'x_shift_last_ptr': 'x_shift_last',
+        'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 1, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -652,6 +749,7 @@ PLAN = {
         'a_prev_first_ptr': 'a_prev', 'b_prev_first_ptr': 'b_prev', 'p_prev_first_ptr': 'p_prev',
         'a_ptr': 'a', 'b_ptr': 'b', 'p_ptr': 'p', 'wkv_sigmoid_r_ptr': 'wkv_sigmoid_r',
         'a_last_ptr': 'a_last', 'b_last_ptr': 'b_last', 'p_last_ptr': 'p_last',
+        'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 3, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -681,6 +779,7 @@ PLAN = {
         'd_p_last_ptr': 'd_p_last', 'd_decay_ptr': 'rows_1_d_decay_shares',
         'd_u_ptr': 'rows_1_d_u_shares', 'd_r_ptr': 'd_r', 'd_k_ptr': 'd_k', 'd_v_ptr': 'd_v',
         'd_a_prev_ptr': 'd_a_prev', 'd_b_prev_ptr': 'd_b_prev', 'd_p_prev_ptr': 'd_p_prev',
+        'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 10, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
@@ -708,6 +807,7 @@ PLAN = {
         'd_x_shift_last_ptr': 'd_x_shift_last', 'd_x_ptr': 'd_x',
         'd_mu_r_ptr': 'rows_0_d_mu_r_shares', 'd_mu_k_ptr': 'rows_0_d_mu_k_shares',
         'd_mu_v_ptr': 'rows_0_d_mu_v_shares', 'd_x_shift_prev_ptr': 'd_x_shift_prev',
+        'step_before_ptr': 'step.before',
       },
       'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 6, 'is_flat': False, 'whole': '',
       'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',

@@ -24,7 +24,10 @@ CELLS = ("min_gru", "rwkv4")
 OTHERS = ("qrnn", "min_lstm", "min_gru_log", "lru", "rg_lru", "s5")
 
 
-def specialised(name: str, dtype: str) -> list[SpecialisedKernel]:
+TYPES = {"sums": "*fp32", "int32": "*i32"}
+
+
+def specialised(name: str, dtype: str, gaps: bool = False) -> list[SpecialisedKernel]:
     """The kernels of a cell as a call of many units has them compiled."""
     kernel = cellgen.load(name, "triton")
     plan, kernels = kernel.module.PLAN, []
@@ -36,11 +39,16 @@ def specialised(name: str, dtype: str) -> list[SpecialisedKernel]:
             spelled.append((one["whole"], one["whole_arrays"], one["whole_dims"], ()))
         for function, arrays, dims, flags in spelled:
             types = {
-                parameter: "*fp32" if plan["arrays"][array]["dtype"] == "sums" else dtype
+                parameter: TYPES.get(plan["arrays"][array]["dtype"], dtype)
                 for parameter, array in arrays.items()
             }
             constants = dict.fromkeys(dims, 1024) | dict.fromkeys(flags, True)
-            constants |= {"AHEAD": _ahead(one["streams"], UNITS), "UNITS": UNITS, "DOUBLE": False}
+            constants |= {
+                "AHEAD": _ahead(one["streams"] + gaps, UNITS),
+                "UNITS": UNITS,
+                "DOUBLE": False,
+                "GAPS": gaps,
+            }
             signature = {**types, "T": "i32", "LENGTH": "i32"}
             path = str(kernel.build().path)
             kernels.append(SpecialisedKernel(path, function, signature, constants, 1, 1))
@@ -59,3 +67,12 @@ def test_states_stay_in_registers_on_both_makes_of_devices(name: str, dtype: str
         assert not re.search(r"ld\.global\.b16\b", made.text), kernel.kernel
     for made in compile_kernels(kernels, MI300):
         assert re.search(r"\.vgpr_spill_count:\s+0\b", made.text)
+
+
+@pytest.mark.parametrize(
+    "name", ["min_gru", *(pytest.param(n, marks=pytest.mark.slow) for n in (*CELLS[1:], *OTHERS))]
+)
+def test_nothing_is_spilt_where_steps_are_left_out(name: str) -> None:
+    kernels = specialised(name, "*bf16", gaps=True)
+    for kernel, made in zip(kernels, compile_kernels(kernels, HOPPER), strict=True):
+        assert resources(made.binary).stack == 0, kernel.kernel

@@ -32,7 +32,7 @@ from cellgen.program.chunks.programs import chunk_programs
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_head, memory_kernels
 from cellgen.targets.triton.memory_plan import KERNELS
-from cellgen.targets.triton.plan import BufferRole, laid_out, literal
+from cellgen.targets.triton.plan import ANEW, LEFT_OUT, BufferRole, laid_out, literal
 from tests.program.test_chunk_programs import Counted, ErasedTwice
 
 CELLS = [
@@ -50,7 +50,13 @@ CELLS = [
 QUICK = [GatedLinearAttention, MLSTM, DeltaNet, GatedDeltaNet, RWKV7]
 CLOSE = {"float64": 1e-13, "float32": 1e-4}
 ODD = {"T": 20, "B": 1, "N": 1, "K": 12, "V": 20}
-HEAD = "import triton\nimport triton.language as tl\n\n\n"
+HEAD = f"""import triton
+import triton.language as tl
+
+ANEW, LEFT_OUT = tl.constexpr({ANEW}), tl.constexpr({LEFT_OUT})
+
+
+"""
 MARKED = {"gla", "rwkv6", "erased_twice"}
 by_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
 needs_triton = pytest.mark.skipif(

@@ -23,12 +23,19 @@ from cellgen.program.chunks.writer import ChunkProgram
 from cellgen.proof.over_chunks import LayerRun
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, column_of, memory_head, memory_kernels
-from cellgen.targets.triton.plan import BufferRole, literal
+from cellgen.targets.triton.plan import ANEW, LEFT_OUT, STEP_BEFORE, BufferRole, literal
+from cellgen.torch.chunks.rows import steps_before
 from cellgen.torch.memories import MemoryLaunches
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, torch.Tensor]
-HEAD = "import triton\nimport triton.language as tl\n\n\n"
+HEAD = f"""import triton
+import triton.language as tl
+
+ANEW, LEFT_OUT = tl.constexpr({ANEW}), tl.constexpr({LEFT_OUT})
+
+
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,12 @@ class Sizes:
     N: int = 2
     K: int = 16
     V: int = 16
+
+
+def at_steps(array: np.ndarray, valid: np.ndarray, number: float) -> np.ndarray:
+    """An array (B, ..., T, X) with a number at the steps that are not valid, (B, T)."""
+    table = valid.reshape(len(valid), *(1,) * (array.ndim - 3), -1, 1)
+    return np.where(table, array, number)
 
 
 @dataclass
@@ -109,6 +122,12 @@ class MemoryRun:
         for update in self.memory.updates:
             for read in update.erased:
                 arrays[str(update.key)] = arrays[str(self.memory.erasers[read])].copy()
+
+    def with_gaps(self, arrays: Arrays, valid: np.ndarray, number: float) -> Arrays:
+        """The same with a number at steps that are left out."""
+        role = BufferRole.STREAM
+        is_stream = {name: b.role is role for name, b in self.kernels.plan.buffers.items()}
+        return {n: at_steps(a, valid, number) if is_stream[n] else a for n, a in arrays.items()}
 
     def restarts(self, rng: np.random.Generator) -> np.ndarray:
         """Steps that begin with initial states, (B, T)."""
@@ -207,10 +226,10 @@ class Host:
             laid = torch.tensor(array).reshape(shape).to(host._dtype(buffer["dtype"]))
             host.arrays[prefix + name] = laid.contiguous().to(host.device)
 
-    def restart(self, flags: np.ndarray) -> None:
-        """Say where steps begin with initial states, (B, T)."""
-        dtype = self.launches._dtype("float32")
-        self.launches.arrays["restart"] = torch.tensor(flags.T.copy()).to(dtype)
+    def restart(self, flags: np.ndarray, valid: np.ndarray) -> None:
+        """Say where steps begin with initial states, and which are not left out, (B, T)."""
+        tables = (torch.tensor(table.T.copy()) for table in (valid, flags > 0))
+        self.launches.arrays[STEP_BEFORE] = steps_before(*tables)
 
     def result(self, name: str, tensor: torch.Tensor) -> np.ndarray:
         """A result, laid as the reference has it."""
@@ -237,13 +256,22 @@ def errors(cell: type[Cell], case: Case, folder: Path, seed: int = 0) -> dict[st
     """Distances of results and gradients from the reference, and how many rows were marked."""
     run, rng = MemoryRun(cell, case.sizes), np.random.default_rng(seed)
     drawn = run.drawn(rng, strong if case.strong else mild)
-    flags = run.restarts(rng) if case.gaps else np.zeros((case.sizes.B, case.sizes.T))
-    formed, above, gradients = run.expected(drawn, flags, lambda _, shape: rng.normal(size=shape))
+    every = np.ones((case.sizes.B, case.sizes.T), bool)
+    valid = rng.random(every.shape) < 0.8 if case.gaps else every
+    flags = (run.restarts(rng) if case.gaps else np.zeros(every.shape)) * valid
+
+    def upstream(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        numbers = rng.normal(size=shape)
+        return numbers if name.endswith("_last") else at_steps(numbers, valid, 0.0)
+
+    expected = run.expected(run.with_gaps(drawn, valid, 0.0), flags, upstream)
+    formed, above, gradients = expected
+    gradients = run.with_gaps(gradients, valid, 0.0)
     host = Host(run, launches_of(run, case, folder))
-    host.put(drawn)
+    host.put(run.with_gaps(drawn, valid, np.nan))
     host.put(above, "d_")
     if case.gaps:
-        host.restart(flags)
+        host.restart(flags, valid)
     host.launches.launch(host.launches.plan["few_rows" if case.few_rows else "training"])
     found = {
         name: distance(host.result(name, host.launches.arrays[name]), array)

@@ -18,6 +18,7 @@ import cellgen.torch  # noqa: E402
 from cellgen.proof.interpreted import bfloat16_as_on_devices  # noqa: E402
 from cellgen.runtime.build import cache  # noqa: E402
 from cellgen.torch import first_use, launched, passes  # noqa: E402
+from cellgen.torch.chunks import rows  # noqa: E402
 from cellgen.torch.errors import DeviceRunError  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
@@ -83,6 +84,23 @@ def test_what_a_comparison_holds_for_is_in_its_key(
     assert len(facts) == len(calls) + 1
 
 
+def test_kernels_that_leave_steps_out_are_compared_by_themselves(
+    facts: dict[str, dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **SIZES)
+    cell(**tensors)
+    cell(**tensors, reverse=True)  # the same kernels
+    assert len(facts) == 1
+    cell(**tensors, mask=torch.ones(3, 2, dtype=torch.bool))
+    assert len(facts) == 2
+    monkeypatch.setattr(rows, "steps_before", lambda valid, _: torch.zeros_like(valid).int())
+    facts.clear()
+    first_use._proved.cache_clear()
+    with refused(r"min_gru: \w+ by kernels of Triton .* from the equations, at most"):
+        cell(**tensors, mask=torch.ones(3, 2, dtype=torch.bool))
+
+
 def launch_of(name: str, dtype: torch.dtype = torch.float64, **own: int) -> launched.FormLaunch:
     """The launch of tensors without memory: nothing runs."""
     launched.DEVICES.add("meta")
@@ -93,7 +111,7 @@ def launch_of(name: str, dtype: torch.dtype = torch.float64, **own: int) -> laun
         torch.empty(cell.layout.shape(item.name, sizes), device="meta", dtype=dtype)
         for item in cell.layout.theta
     ]
-    launch = launched.launch_of(cell.known, sizes, theta, lambda _: {}, frozenset())
+    launch = launched.launch_of(cell.known, sizes, theta, lambda *_: {}, frozenset())
     assert launch is not None
     return launch
 

@@ -12,12 +12,25 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import cellgen.torch  # noqa: E402
+from cellgen import Cell, I, Input, State, Static, Weight, sigmoid  # noqa: E402
 from cellgen.proof.interpreted import bfloat16_as_on_devices  # noqa: E402
 from cellgen.torch import first_use, launched  # noqa: E402
+from cellgen.torch.chunks.rows import Gaps  # noqa: E402
 from cellgen.torch.errors import TensorError  # noqa: E402
 from cellgen.torch.launched import HigherDerivativeWarning  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
+from tests.torch.test_torch_forms import (  # noqa: E402
+    MASK,
+    OPTIONS,
+    RESET,
+    arguments,
+    farthest,
+    formed,
+    gradients,
+    shown,
+    spoiled,
+)
 
 BAR = 1e-12
 SIZES = {"T": 6, "B": 2, "H": 3, "I": 2}
@@ -71,11 +84,92 @@ def test_a_gradient_that_is_differentiated_goes_by_torch_and_says_so() -> None:
 def test_what_kernels_do_not_have_goes_by_torch() -> None:
     cell = cellgen.torch.function("min_gru", form="scan")
     tensors = drawn(cell, **SIZES)
-    for how in ({"lengths": torch.tensor([6, 2])}, {"reverse": True}):
-        assert "Launched" not in str(cell(**tensors, **how).h_last.grad_fn)
     halves = {name: tensor.half() for name, tensor in tensors.items()}
     for products in ("full", "bf16"):
         assert "Launched" not in str(cell(**halves, products=products).h_last.grad_fn)
+
+
+GAPS = ("tables", "reverse", "zeros", "last", "reset")
+"""Options by name: lengths, masks, resets, reverse, every, last_only, together and alone."""
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        *(("min_gru", case) for case in GAPS),
+        ("gla", "reverse"),
+        *(
+            pytest.param(name, case, marks=pytest.mark.slow)
+            for name in ("s5", "rwkv4", "gated_delta_net", "mlstm", "rwkv7", "mamba2", "qrnn")
+            for case in ("tables", "reverse", "zeros")
+        ),
+    ],
+)
+def test_kernels_leave_steps_out_begin_anew_and_run_back(name: str, case: str) -> None:
+    """Inputs are no numbers at steps that are left out; the gradients are those of steps."""
+    cell, options = formed(name), OPTIONS[case]
+    tensors = spoiled(arguments(cell), options)
+    with np.errstate(all="ignore"):  # the interpreter computes lanes that are masked, too
+        results = cell(**tensors, **options)
+        assert "Launched" in str(getattr(results, results._fields[-1]).grad_fn)
+        found, expected = shown(cell, results), shown(cell, cell(**tensors, **options, form="step"))
+        assert farthest(found, expected) <= BAR
+        assert farthest(gradients(found, tensors), gradients(expected, tensors)) <= BAR
+
+
+def test_a_row_without_valid_steps_may_hold_anything() -> None:
+    """Its states are no numbers; what others get shows nothing of them."""
+    cell = cellgen.torch.function("min_gru", form="scan")
+    tensors = drawn(cell, **SIZES)
+    spoilt = {n: t.detach().clone() for n, t in tensors.items()}
+    spoilt["h_prev"][1], spoilt["x"][:, 1] = torch.nan, torch.nan
+    spoilt = {name: tensor.requires_grad_() for name, tensor in spoilt.items()}
+    lengths = torch.tensor([6, 0])
+    (w,) = torch.autograd.grad(cell(**spoilt, lengths=lengths).h[:, 0].sum(), spoilt["w_z"])
+    alone = {n: t[..., :1, :] if n in ("h_prev", "x") else t for n, t in tensors.items()}
+    (true,) = torch.autograd.grad(cell(**alone).h.sum(), tensors["w_z"])
+    assert torch.allclose(w, true, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("segments", [2, 5])
+def test_segments_beside_each_other_leave_steps_out_and_begin_anew(segments: int) -> None:
+    """A segment may be left out as a whole, begin anew at its first step or at its last."""
+    cell = cellgen.torch.function("s5", form="scan")
+    arrays = {n: t.detach() for n, t in drawn(cell, T=20, B=3, H=3, I=2, P=2).items()}
+    valid = torch.rand(20, 3, generator=torch.Generator().manual_seed(0)) < 0.7
+    valid[4:12, 0] = False
+    restart = torch.zeros_like(valid)
+    restart[[4, 7, 11, 12, 16], 1] = True
+    before = Gaps(valid, restart & valid).before
+    every = []
+    for many in (1, segments):
+        sizes = dict(cell.layout.sizes([*arrays.values()]))
+        run = PlanRun(launched.module_of(cell.known), sizes, dict(arrays), many, before=before)
+        formed_by = run.forward()
+        above = {f"d_{n}": torch.ones_like(a) for n, a in formed_by.items()}
+        every.append(formed_by | run.backward(above))
+    assert any(float(a.abs().max()) > 0 for a in every[0].values())
+    for name, array in every[0].items():
+        assert torch.allclose(every[1][name], array, rtol=1e-11, atol=1e-13), name
+
+
+class Placed(Cell):
+    """A scan whose rows have a number of their own, which begins at one half."""
+
+    x, place, h_prev = Input(I), Static(I), State(I, initial=0.5)
+    w = Weight(I, I)
+    h = sigmoid(x @ w + place @ w) * h_prev + x
+    outputs = h
+
+
+@pytest.mark.parametrize("options", [{}, {"reset": RESET, "mask": MASK}], ids=["plain", "gaps"])
+def test_what_is_the_same_at_all_steps_of_a_row_is_read_at_each(options: dict[str, object]) -> None:
+    cell = formed(Placed)
+    tensors = arguments(cell)
+    found, expected = (shown(cell, cell(**tensors, **options, form=f)) for f in ("scan", "step"))
+    assert "Launched" in str(found["h_last"].grad_fn)
+    assert farthest(found, expected) <= BAR
+    assert farthest(gradients(found, tensors), gradients(expected, tensors)) <= BAR
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -203,7 +297,7 @@ def test_a_weight_that_does_not_learn_gets_no_gradient() -> None:
     tensors = drawn(cell, **SMALL)
     tensors["gamma"] = tensors["gamma"].detach().abs().requires_grad_()
 
-    def gradients(form: str) -> list[object]:
+    def twice(form: str) -> list[object]:
         h = cell(**tensors, form=form).h
         gamma, x = torch.autograd.grad(
             (h**2).sum(), [tensors["gamma"], tensors["x"]], allow_unused=True, create_graph=True
@@ -213,8 +307,8 @@ def test_a_weight_that_does_not_learn_gets_no_gradient() -> None:
 
     # the interpreter takes logarithms of lanes that are masked, too
     with pytest.warns(HigherDerivativeWarning), np.errstate(divide="ignore"):
-        assert gradients("chunk") == [None, None]
-    assert gradients("step") == [None, None]
+        assert twice("chunk") == [None, None]
+    assert twice("step") == [None, None]
 
 
 def test_products_in_bf16_are_not_launched_and_refused_of_float64() -> None:

@@ -17,6 +17,7 @@ from cellgen.program.chunks import form_over_time  # noqa: E402
 from cellgen.program.interpret import shape_sizes  # noqa: E402
 from cellgen.proof.machine.launched import check_machine_code  # noqa: E402
 from cellgen.proof.watched import Watch, watched  # noqa: E402
+from cellgen.torch.chunks.rows import Gaps  # noqa: E402
 from cellgen.torch.passes import PlanRun, size_of  # noqa: E402
 
 SIZES = {"B": 2, "I": 3, "H": 40, "P": 40, "N": 1, "K": 12, "D": 20, "R": 4}
@@ -43,8 +44,8 @@ quick_first = pytest.mark.parametrize(
 
 
 @cache
-def watched_run(name: str, steps: int, segments: int, ahead: int) -> Watch:
-    """Both passes of a cell with every load and store watched."""
+def watched_run(name: str, steps: int, segments: int, ahead: int, gaps: bool = False) -> Watch:
+    """Both passes of a cell with every load and store watched; with ``gaps`` steps are left out."""
     definition = next(d for d in (*SCANS, *MEMORIES) if d.name == name)
     sizes = {"T": steps, **{str(dim): SIZES[str(dim)] for dim in definition.dims}}
     numbers = np.random.default_rng(0)
@@ -55,8 +56,11 @@ def watched_run(name: str, steps: int, segments: int, ahead: int) -> Watch:
         drawn = numbers.uniform(0.1, 0.9, (*over, *shape))
         arguments[str(value)] = torch.tensor(drawn, dtype=torch.float32)
     module = cellgen.load(name, "triton").module
+    valid = torch.tensor(numbers.random((steps, 2)) < 0.7)
+    before = Gaps(valid, valid & torch.tensor(numbers.random((steps, 2)) < 0.2)).before
     with watched(name) as watch, np.errstate(all="ignore"):  # lanes that are masked, too
         how = {"segments": segments, "ahead": ahead, "chosen": BLOCKS}
+        how |= {"before": before} if gaps else {}
         run = PlanRun(module, dict(sizes), arguments, **how)
         outputs = run.forward()
         back = run.backward({f"d_{n}": torch.ones_like(a) for n, a in outputs.items()})
@@ -70,6 +74,7 @@ def test_every_access_of_both_passes_is_legal(definition) -> None:
     for cut in CUTS:
         watch = watched_run(definition.name, *cut)
         assert len(watch.launches) >= (4 if cut[1] > 1 else 2)
+    watched_run(definition.name, *CUTS[1], gaps=True)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +100,7 @@ def test_machine_code_for_hopper_addresses_what_it_may_and_spills_nothing(defini
 )
 def test_every_access_of_memories_is_legal_and_counted(definition) -> None:
     """A chunk and a remainder, keys and values that fill no block; each read is written once."""
+    watched_run(definition.name, 20, 1, 2, gaps=True)
     watch = watched_run(definition.name, 20, 1, 2)
     (scan,) = {kernel for kernel, _ in watch.traffic if kernel.endswith("_scan")}
     assert watch.products[scan] > 0

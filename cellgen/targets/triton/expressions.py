@@ -33,8 +33,8 @@ NOT_SPELLED = "triton.pointwise"
 
 
 OWN = frozenset((
-    "ahead", "at", "begins", "count", "held", "held_before", "i", "later", "now",
-    "row", "share", "step", "steps", "t", "tl", "triton", "unit",
+    "ahead", "at", "begins", "count", "held", "held_before", "i", "is_behind", "later", "now",
+    "row", "share", "step", "steps", "t", "there", "tl", "triton", "unit", "ANEW", "LEFT_OUT",
 ))  # fmt: skip
 """Names that kernels have for themselves."""
 OWN_ENDS = ("_ptr", "_at", "_first", "_sum", "_ahead", "_now")
@@ -55,8 +55,7 @@ class TritonNotation(Notation):
 
     def real(self, number: Expr) -> str:
         """Spell a number: the type that it meets decides its digits."""
-        value = nearest(number, DOUBLE)
-        return repr(value) if isfinite(value) else f'float("{value}")'
+        return triton_number(nearest(number, DOUBLE))
 
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         """Spell a pointwise function. Raises DerivationError for one that is refused."""
@@ -103,6 +102,11 @@ _triton = TritonNotation()
 def triton_expression(expression: Expr) -> str:
     """Print an expression in Triton."""
     return _triton(expression)
+
+
+def triton_number(number: float) -> str:
+    """Print a number."""
+    return repr(number) if isfinite(number) else f'float("{number}")'
 
 
 def triton_name(value: Value) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from cellgen.targets.triton.memory_text import MemoryText
 from cellgen.targets.triton.plan import (
+    STEP_BEFORE,
     BufferPlan,
     BufferRole,
     Configuration,
@@ -128,7 +129,7 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
             buffers[m.inverse(e, f)] = replace(scratch, shape=(*NUMBERS, "BT"))
     if m.is_marked:
         buffers["marks"] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
-    buffers["restart"] = BufferPlan(BufferRole.RESTART, ("T", "B"), "float32")
+    buffers[STEP_BEFORE] = BufferPlan(BufferRole.BEFORE, ("T", "B"), "int32")
     return buffers
 
 
@@ -138,7 +139,7 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
 def _inputs(m: MemoryText) -> list[str]:
     """Keys, coefficients and decays."""
     names = [*m.update_keys, *([m.log_decay] if m.decays else [])]
-    return [*names, *(["marks"] if m.is_marked else []), "restart"]
+    return [*names, *(["marks"] if m.is_marked else []), STEP_BEFORE]
 
 
 def _coefficients(m: MemoryText) -> list[str]:
@@ -201,7 +202,8 @@ def _back(m: MemoryText) -> list[str]:
 
 def _gradients(m: MemoryText) -> list[str]:
     names = [*m.every_key, *_coefficients(m), *_given_values(m)]
-    names += [*([m.log_decay] if m.decays else []), *(["marks"] if m.is_marked else []), "restart"]
+    names += [m.log_decay] if m.decays else []
+    names += [*(["marks"] if m.is_marked else []), STEP_BEFORE]
     names += [name for u in m.erasing for name in (u.added, f"d_{u.added}")]
     names += [f"d_{readout.read}" for readout in m.readouts]
     names += [m.states, f"d_{m.states}"]
@@ -242,10 +244,15 @@ def launches_of(m: MemoryText) -> Launches:
 def _parameters(m: MemoryText, kernel: str) -> str:
     names, flags, _, _ = KERNELS[kernel]
     constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", *_exactness(m), "PRECISION"]
-    parts = [f"{name}_p" for name in dict.fromkeys(names(m))]
+    parts = [_parameter(name) for name in dict.fromkeys(names(m))]
     parts += [*SIZES, *(f"{name}: tl.constexpr" for name in constants)]
     whole = [part.replace(" ", "\0") for part in parts]
     return "\n".join(textwrap.wrap(", ".join(whole), 94)).replace("\0", " ") + ","
+
+
+def _parameter(name: str) -> str:
+    """The parameter of a buffer."""
+    return f"{name.replace('.', '_')}_p"
 
 
 def _exactness(m: MemoryText) -> tuple[str, ...]:
@@ -267,7 +274,7 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
     idle = _idle(m, kernel, flags)
     return KernelLaunch(
         f"{m.name}_{kernel}",
-        {f"{name}_p": idle.get(name, name) for name in dict.fromkeys(names(m))},
+        {_parameter(name): idle.get(name, name) for name in dict.fromkeys(names(m))},
         SIZES,
         constants,
         blocks,

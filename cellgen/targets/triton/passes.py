@@ -17,7 +17,7 @@ from cellgen.program.chunks.layers import LinearScan, MaxPlusScan, Memory
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, memory_kernels
-from cellgen.targets.triton.plan import BufferRole, LayerPlan
+from cellgen.targets.triton.plan import STEP_BEFORE, BufferRole, LayerPlan
 from cellgen.targets.triton.rows import (
     NOT_SPELLED,
     RowKernel,
@@ -32,7 +32,7 @@ from cellgen.targets.triton.scan_text import RowKernelSource, width_text
 
 @dataclass(frozen=True)
 class ArrayPlan:
-    """An array: its axes by name. ``dtype``: ``"streams"``, the caller's, or ``"sums"``."""
+    """An array: its axes by name. ``dtype``: ``"streams"``, the caller's, ``"sums"``, or a name."""
 
     shape: tuple[str, ...]
     dtype: str = "streams"
@@ -150,6 +150,7 @@ class Ordering:
 
     def passes(self) -> Passes:
         """Both passes."""
+        self.arrays[STEP_BEFORE] = ArrayPlan(("T", "B"), "int32")
         for value in self.definition.declared:
             self._declare(value, str(value))
         forward = [one for stage in self.stages for one in self._forward(stage)]

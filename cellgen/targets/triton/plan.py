@@ -6,8 +6,13 @@ Input: layers that are spelled. Output: ``PLAN``, a table of strings and numbers
 Sizes go by name. A runtime knows ``T`` (steps), ``B`` (rows), the dimensions of the cell, and, for
 each layer, the names in its ``sizes``; those of blocks come from the configuration. From them it
 forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Two
-constants are of a call as well: ``GAPS``, that steps begin with initial states, and ``PRECISION``,
+constants are of a call as well: ``GAPS``, that steps are left out or begin anew, and ``PRECISION``,
 how products of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
+
+Which steps these are says one table of a call, ``STEP_BEFORE``: of each step and row the last step
+before it that is not left out, -1 where there is none, ``ANEW`` where states begin with what they
+were declared with, ``LEFT_OUT`` where the step is left out. What is stored of a step that is left
+out is 0, gradients too: nothing of it reaches others, and states go on from the step before.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ Count: TypeAlias = int | str | tuple[str, ...]
 """A number, a size by name, a size divided by that of a block, rounded up, ``("T", "BT")``, or,
 ``("K",)``, the least power of two that is not below a size, and at least 16."""
 Shape: TypeAlias = tuple[Count, ...]
+STEP_BEFORE = "step.before"
+"""The name of that table among arrays and buffers; no name of an author has a dot."""
+ANEW, LEFT_OUT = -2, -3
 WIDE = 100
 """Columns of a module."""
 
@@ -48,8 +56,8 @@ class BufferRole(Enum):
     """Written and read within a pass."""
     MARKS = "marks"
     """Rows that exact launches do again; zeros before the forward pass, kept for the backward."""
-    RESTART = "restart"
-    """(T, B), float32: 1 at steps that begin with initial states; any buffer without resets."""
+    BEFORE = "before"
+    """(T, B), int32, ``STEP_BEFORE``; any buffer where every step follows the one before it."""
 
 
 @dataclass(frozen=True)

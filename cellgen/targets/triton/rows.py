@@ -51,6 +51,8 @@ class RowKernel:
     states: tuple[Value, ...]
     following: tuple[Value, ...]
     roots: tuple[Value, ...]
+    initials: tuple[float, ...]
+    """Where states begin anew."""
 
     @cached_property
     def weights(self) -> tuple[Value, ...]:
@@ -239,7 +241,8 @@ class RowWork:
                 raise _refusal(self.form.cell, f"{value}, which has axes that its reader lacks")
         if len(set(axes)) < len(axes):
             raise _refusal(self.form.cell, f"{roots[0]}, which has an axis twice")
-        return RowKernel(name, axes, step, tuple(states), tuple(following), tuple(roots))
+        initials = tuple(map(self.programs.definition.initial_of, states))
+        return RowKernel(name, axes, step, tuple(states), tuple(following), tuple(roots), initials)
 
     def _cone(
         self, results: Sequence[Value], own: set[Value], kept: set[Value]

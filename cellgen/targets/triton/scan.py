@@ -12,7 +12,7 @@ from cellgen.language.value import Value
 from cellgen.program.chunks.layers import LinearScan
 from cellgen.program.derive import adjoint
 from cellgen.program.ssa import Program
-from cellgen.targets.triton.expressions import triton_name
+from cellgen.targets.triton.expressions import triton_name, triton_number
 from cellgen.targets.triton.rows import RowKernel, is_by_row, unit_axes
 from cellgen.targets.triton.scan_text import (
     RowAccess,
@@ -53,7 +53,7 @@ class RowSpelling:
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
         arrays.read((*kernel.weights, *kernel.streams))
         pairs = list(zip(kernel.states, kernel.following, strict=True))
-        states = [self._state(state, following, arrays.width) for state, following in pairs]
+        states = [self._state(*pair, arrays.width) for pair in pairs]
         arrays.by_pointer |= {n.first: str(v) for n, (v, _) in zip(states, pairs, strict=True)}
         written = (*kernel.following, *kernel.roots)
         stores = [arrays.access(value, saved=value in saved) for value in written]
@@ -80,7 +80,13 @@ class RowSpelling:
 
     def _state(self, state: Value, following: Value, width: str) -> StateNames:
         name, new = triton_name(state), triton_name(following)
-        return StateNames(name, new, f"{name}_first_ptr", f"{new}_last_ptr", width)
+        initial = self.initial_of(state)
+        return StateNames(name, new, f"{name}_first_ptr", f"{new}_last_ptr", width, initial=initial)
+
+    def initial_of(self, state: Value) -> str:
+        """The number that a state begins anew with."""
+        numbers = dict(zip(self.kernel.states, self.kernel.initials, strict=True))
+        return triton_number(numbers[state])
 
     def whole(self) -> RowKernelSource | None:
         """What a segment of steps does as a whole; None where the states are no linear scan."""
@@ -159,6 +165,7 @@ class RowSpelling:
                 first_gradient=f"{result}_ptr",
                 above=f"{gradient}_above" if following in reached else "",
                 is_read=state in needed,
+                initial=self.initial_of(state),
             )
             if names.is_read:
                 arrays.stream(name, str(following), f"{names.following}_ptr", shifted=True)

@@ -17,11 +17,12 @@ from cellgen.program.ssa import Program, Statement
 from cellgen.targets.head import in_ascii, safe
 from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import triton_expression, triton_name
+from cellgen.targets.triton.plan import STEP_BEFORE
 from cellgen.targets.triton.rows import NOT_SPELLED, Axes, is_by_row, unit_axes
 
-FIXED = ("AHEAD", "UNITS", "DOUBLE")
+FIXED = ("AHEAD", "UNITS", "DOUBLE", "GAPS")
 """Constants of every kernel: steps that are loaded ahead, units of a program, whether it
-is of float64."""
+is of float64, whether steps are left out or begin anew."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class StateNames:
     first_gradient: str = ""
     above: str = ""
     is_read: bool = False
+    initial: str = "0.0"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class RowKernelText:
     entries: list[str] = field(default_factory=list)
     updates: list[str] = field(default_factory=list)
     starts: list[tuple[str, str]] = field(default_factory=list)
+    anew: list[tuple[str, str]] = field(default_factory=list)
     is_back: bool = False
     weights: list[RowAccess] = field(default_factory=list)
     streams: list[RowAccess] = field(default_factory=list)
@@ -182,6 +185,7 @@ def spell(
     flags: Sequence[str] = (),
 ) -> RowKernelSource:
     """Fill the template of a kernel."""
+    arrays.by_pointer[f"{STEP_BEFORE.replace('.', '_')}_ptr"] = STEP_BEFORE
     counted = _dims(program)
     dims = tuple(sorted({*_names(arrays.axes), *counted}))
     whole = replace(

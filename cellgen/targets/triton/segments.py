@@ -14,7 +14,7 @@ from cellgen.language.value import Value
 from cellgen.program.chunks.layers import LinearScan
 from cellgen.program.derive import adjoint
 from cellgen.program.ssa import Program
-from cellgen.targets.triton.expressions import triton_name
+from cellgen.targets.triton.expressions import triton_name, triton_number
 from cellgen.targets.triton.rows import RowKernel
 from cellgen.targets.triton.scan_text import (
     Ends,
@@ -114,6 +114,7 @@ def whole(kernel: RowKernel, segment: Segment) -> RowKernelSource:
     arrays.by_pointer["ends_ptr"] = f"{kernel.name}_ends"
     entries = [*segment.all_factors, *segment.all_terms]
     diagonal = {segment.factor(i, i) for i in range(segment.count)}
+    begun = zip(segment.all_terms, map(triton_number, kernel.initials), strict=True)
     before, lines, _ = lines_of_program(segment.program)
     text = RowKernelText(
         f"{kernel.name}_whole",
@@ -122,6 +123,7 @@ def whole(kernel: RowKernel, segment: Segment) -> RowKernelSource:
         entries=entries,
         updates=_held(entries, segment.updates()),
         starts=[(entry, "1.0" if entry in diagonal else "0.0") for entry in entries],
+        anew=[*((factor, "0.0") for factor in segment.all_factors), *begun],
     )
     return spell("triton/scan_ends.j2", text, arrays, segment.program)
 
@@ -154,6 +156,7 @@ def whole_back(
         entries=carries,
         updates=_held(carries, [triton_name(result) for result in program.results]),
         starts=[(carry, "0.0") for carry in carries],
+        anew=[(carry, "0.0") for carry in carries],
         is_back=True,
     )
     return spell("triton/scan_ends.j2", text, arrays, program)

@@ -18,7 +18,7 @@ from cellgen.targets.templates import fill
 from cellgen.targets.triton.expressions import functions_of
 from cellgen.targets.triton.memory import memory_head
 from cellgen.targets.triton.passes import Ordering
-from cellgen.targets.triton.plan import WIDE, laid_out, literal
+from cellgen.targets.triton.plan import ANEW, LEFT_OUT, WIDE, laid_out, literal
 from cellgen.targets.triton.rows import RowWork
 
 SUFFIX = "_triton.py"
@@ -33,6 +33,8 @@ class ModuleContext:
     functions: list[str]
     kernels: list[str]
     plan: str
+    anew: int = ANEW
+    left_out: int = LEFT_OUT
 
 
 @dataclass(frozen=True)

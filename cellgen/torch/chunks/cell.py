@@ -18,7 +18,7 @@ from cellgen.language.value import Role
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
 from cellgen.runtime.options import Options
 from cellgen.torch.chunks.layer import Tensors, TorchLayer, row_sizes
-from cellgen.torch.chunks.rows import StepRows, step_rows
+from cellgen.torch.chunks.rows import StepRows, rows_of_call
 from cellgen.torch.chunks.spelled import Sizes, spelled
 from cellgen.torch.errors import TensorError
 
@@ -79,7 +79,8 @@ class LayersOverTime:
             {name: by_row[name] for name in self.reads}, row_sizes(rows, sizes), how.narrow
         )
         by_row |= post
-        return {name: rows.output(by_row[name], how.options.every) for name in self.outputs}, last
+        every = how.options.every
+        return {name: rows.output(rows.by_step(by_row[name]), every) for name in self.outputs}, last
 
     def _by_row(self, name: str, tensor: Tensor, rows: StepRows) -> Tensor:
         if name in self.inputs:
@@ -121,18 +122,8 @@ class ChunkedCell:
 
         Tensors that are not ``learning`` get no gradient.
         """
-        lengths, mask, reset = tables
         like = next(iter(tensors.values()))
-        rows = step_rows(
-            like,
-            sizes["T"],
-            sizes["B"],
-            lengths=lengths,
-            mask=mask,
-            reset=reset,
-            reverse=how.options.reverse,
-            zero_output_for_mask=how.options.zero_output_for_mask,
-        )
+        rows = rows_of_call(like, sizes, tables, how.options)
         over_time = self._over_time[rows.valid is not None]
         read = {n: wide(t if n in learning else t.detach()) for n, t in tensors.items()}
         read |= {n: wide(like).new_full((), number) for n, number in scalars.items()}

@@ -7,11 +7,18 @@ formed is then replaced. No number on a device is looked at.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cellgen.runtime.options import Options
+from cellgen.torch.calls import Tables
+
+ANEW, LEFT_OUT = -2, -3
+"""In place of the step before one: states begin as they were declared; the step is left out."""
 HALF = 0.5
 """What inputs are where no step of a batch is valid."""
 
@@ -49,16 +56,26 @@ class StepRows:
             return rows
         return torch.where(self.valid.any(), rows, HALF)
 
+    @property
+    def gaps(self) -> Gaps | None:
+        """Steps that are left out or begin anew; None where there are none."""
+        if self.valid is None or self.restart is None:
+            return None
+        return Gaps(self.valid, self.restart)
+
     def placed(self, rows: Tensor, fill: float) -> Tensor:
         """Rows as (T, B, ...), with a number at steps that are left out."""
-        array = rows.unflatten(0, (self.steps, self.batch))
+        array = self.by_step(rows)
         if self.valid is None:
             return array
         return torch.where(_as(self.valid, array), array, fill)
 
-    def output(self, rows: Tensor, every: int) -> Tensor:
-        """What an output over time shows: steps that are masked what the one before showed."""
-        array = rows.unflatten(0, (self.steps, self.batch))
+    def by_step(self, rows: Tensor) -> Tensor:
+        """Rows as (T, B, ...)."""
+        return rows.unflatten(0, (self.steps, self.batch))
+
+    def output(self, array: Tensor, every: int) -> Tensor:
+        """What an output (T, B, ...) shows: steps that are masked what the one before showed."""
         if self.shown is not None and self.visible is not None:
             at = _as(self.shown.clamp(min=0), array).expand_as(array)
             array = torch.where(_as(self.visible, array), array.gather(0, at), 0.0)
@@ -80,19 +97,38 @@ def valid_steps(
     return inside, inside if mask is None else inside & mask
 
 
-def step_rows(
-    like: Tensor,
-    steps: int,
-    batch: int,
-    *,
-    lengths: Tensor | None,
-    mask: Tensor | None,
-    reset: Tensor | None,
-    reverse: bool,
-    zero_output_for_mask: bool,
+@dataclass(frozen=True)
+class Gaps:
+    """Steps (T, B), as they run, that are not left out, and those of them that begin anew."""
+
+    valid: Tensor
+    restart: Tensor
+
+    @cached_property
+    def before(self) -> Tensor:
+        """The table that kernels read."""
+        return steps_before(self.valid, self.restart)
+
+
+def steps_before(valid: Tensor, restart: Tensor) -> Tensor:
+    """The table that kernels read, (T, B), int32: the valid step before each, -1 for none.
+
+    ``ANEW`` where states begin as they were declared, ``LEFT_OUT`` where a step is not valid.
+    """
+    place = torch.arange(len(valid), device=valid.device).unsqueeze(1)
+    last = torch.where(valid, place, -1).cummax(0).values
+    before = torch.cat((torch.full_like(last[:1], -1), last[:-1]))
+    before = torch.where(valid, torch.where(restart, ANEW, before), LEFT_OUT)
+    return before.to(torch.int32)
+
+
+def rows_of_call(
+    like: Tensor, sizes: Mapping[str, int], tables: Tables, options: Options
 ) -> StepRows:
-    """Read lengths, mask, reset and reverse."""
-    if lengths is None and mask is None and reset is None:
+    """Read lengths, mask, reset of a call, its reverse and zero_output_for_mask."""
+    lengths, mask, reset = tables
+    steps, batch, reverse = sizes["T"], sizes["B"], options.reverse
+    if all(table is None for table in tables):
         return StepRows(steps, batch, reverse)
     place = torch.arange(steps, device=like.device).unsqueeze(1)
     inside, valid = valid_steps(like, steps, batch, lengths, mask)
@@ -103,6 +139,6 @@ def step_rows(
     number = torch.arange(steps * batch, device=like.device)
     first = torch.where(flat, number, steps * batch).amin().clamp(max=steps * batch - 1)
     shown = torch.where(valid, place, -1).cummax(0).values
-    visible = valid if zero_output_for_mask else inside & (shown >= 0)
+    visible = valid if options.zero_output_for_mask else inside & (shown >= 0)
     source = torch.where(flat, number, first)
     return StepRows(steps, batch, reverse, valid, restart, source, shown, visible)
