@@ -306,40 +306,43 @@ class PlanRun:
     def _shape(self, name: str) -> list[int]:
         return [size_of(axis, self.sizes) for axis in self.plan["arrays"][name]["shape"]]
 
-    def product(self, one: Operation) -> None:
-        """A product of all rows with a weight, or its adjoint."""
-        left, right, into = self.at(one["left"]), self.at(one["right"]), self.at(one["into"])
-        rows = self.sizes["T"] * self.sizes["B"]
-        if one["form"] == "nn":
-            a, b = left.reshape(rows, -1), right.reshape(right.shape[0], -1)
-        elif one["form"] == "nt":
-            a, b = left.reshape(rows, -1), right.reshape(right.shape[0], -1).t()
-        else:
-            a, b = left.reshape(rows, -1).t(), right.reshape(rows, -1)
-        _multiply(into.view(a.shape[0], b.shape[1]), a, b, one["adds"], self.sums)
 
-    def sum(self, one: Operation) -> None:
-        """Add up shares, and axes that the result lacks."""
-        into, of = self.at(one["into"]), self.at(one["of"])
-        axes = [size_of(axis, self.sizes) for axis in one["axes"]]
-        front = (-1,) if one["shares"] else (self.sizes["T"], self.sizes["B"])
-        shaped = of.reshape(*front, *axes)
-        over = [len(front) + n for n, keeps in enumerate(one["keeps"]) if not keeps]
-        over += [0] if one["shares"] else []
-        total = shaped.sum(over, dtype=self.sums) if over else shaped
-        total = total.reshape(into.shape).to(into.dtype)
-        if one["adds"]:
-            into.add_(total)
-        else:
-            into.copy_(total)
+def _product(run: PlanRun, one: Operation) -> None:
+    """A product of all rows with a weight, or its adjoint."""
+    left, right, into = run.at(one["left"]), run.at(one["right"]), run.at(one["into"])
+    rows = run.sizes["T"] * run.sizes["B"]
+    if one["form"] == "nn":
+        a, b = left.reshape(rows, -1), right.reshape(right.shape[0], -1)
+    elif one["form"] == "nt":
+        a, b = left.reshape(rows, -1), right.reshape(right.shape[0], -1).t()
+    else:
+        a, b = left.reshape(rows, -1).t(), right.reshape(rows, -1)
+    _multiply(into.view(a.shape[0], b.shape[1]), a, b, one["adds"], run.sums)
 
-    def spread(self, one: Operation) -> None:
-        """Hand a gradient to all that was added up."""
-        into, of = self.at(one["into"]), self.at(one["of"])
-        if one["adds"]:
-            into.add_(of)
-        else:
-            into.copy_(of.expand(into.shape))
+
+def _sum(run: PlanRun, one: Operation) -> None:
+    """Add up shares, and axes that the result lacks."""
+    into, of = run.at(one["into"]), run.at(one["of"])
+    axes = [size_of(axis, run.sizes) for axis in one["axes"]]
+    front = (-1,) if one["shares"] else (run.sizes["T"], run.sizes["B"])
+    shaped = of.reshape(*front, *axes)
+    over = [len(front) + n for n, keeps in enumerate(one["keeps"]) if not keeps]
+    over += [0] if one["shares"] else []
+    total = shaped.sum(over, dtype=run.sums) if over else shaped
+    total = total.reshape(into.shape).to(into.dtype)
+    if one["adds"]:
+        into.add_(total)
+    else:
+        into.copy_(total)
+
+
+def _spread(run: PlanRun, one: Operation) -> None:
+    """Hand a gradient to all that was added up."""
+    into, of = run.at(one["into"]), run.at(one["of"])
+    if one["adds"]:
+        into.add_(of)
+    else:
+        into.copy_(of.expand(into.shape))
 
 
 def _multiply(into: Tensor, a: Tensor, b: Tensor, adds: bool, sums: torch.dtype) -> None:
@@ -389,7 +392,7 @@ def size_of(text: str, sizes: Mapping[str, int]) -> int:
 _OPERATIONS: Mapping[str, Callable[[PlanRun, Operation], None]] = {
     "memory": PlanRun.memory,
     "launch": PlanRun.launch,
-    "product": PlanRun.product,
-    "sum": PlanRun.sum,
-    "spread": PlanRun.spread,
+    "product": _product,
+    "sum": _sum,
+    "spread": _spread,
 }
