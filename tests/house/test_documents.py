@@ -25,7 +25,7 @@ SLOW = {
 }
 """Pages that take more than a second."""
 
-NEEDS = {"torch", "jax", "flax", "equinox", "onnx", "onnxruntime", "tensorflow", "tf2onnx"}
+NEEDS = {"torch", "jax", "keras", "flax", "equinox", "onnx", "onnxruntime", "tensorflow", "tf2onnx"}
 """Modules that need not be installed; their suites (`.ci/frameworks`) run these pages."""
 
 

@@ -36,6 +36,7 @@ FOLDERS = (
     "proof",
     "frameworks",  # what bridges to other frameworks share
     "compat bench torch jax onnx weights wheel",
+    "keras",  # on torch's or JAX's bridge
     "report",  # pages, of views, proofs and benchmarks
     "cli",
     "__main__",

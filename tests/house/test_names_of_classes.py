@@ -9,6 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "cellgen"
 
 SHARED = {
+    "RNN": "what layers of torch.nn and of Keras are called",
     "CellFunction": "a cell as a function of tensors, in PyTorch and in JAX",
     "GRU": "the cell, and PyTorch's layer of that name",
     "LSTM": "the cell, and PyTorch's layer of that name",

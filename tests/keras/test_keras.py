@@ -1,0 +1,182 @@
+"""Cells as layers of Keras 3, on its torch or JAX backend (``KERAS_BACKEND``)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("keras")
+for _backend in ("torch", "jax"):
+    if importlib.util.find_spec(_backend):
+        os.environ.setdefault("KERAS_BACKEND", _backend)
+if os.environ.get("KERAS_BACKEND") not in ("torch", "jax"):
+    pytest.skip("Keras' torch or JAX backend is not installed", allow_module_level=True)
+
+import keras  # noqa: E402
+
+from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh  # noqa: E402
+from cellgen.cells import MGU  # noqa: E402
+from cellgen.errors import ArgumentError, BuildError  # noqa: E402
+from cellgen.keras import OWN, RNN  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+B, T, FEATURES, UNITS = 3, 6, 4, 5
+HOLES = np.array([[0, 1, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 0, 1]], bool)
+
+
+class Own(Cell):
+    x, h_prev = Input(I), State(H)
+    w, u, b = Weight(I, H), Weight(H, H), Bias(H)
+    h = tanh(x @ w + h_prev @ u + b)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    keras.utils.set_random_seed(0)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype("float32")
+
+
+def pair(**options: Any) -> tuple[RNN, keras.layers.LSTM]:
+    """A layer of ours and Keras' own, of the same numbers."""
+    own, theirs = RNN("lstm", UNITS, **options), keras.layers.LSTM(UNITS, **options)
+    own.build((B, T, FEATURES))
+    theirs.build((B, T, FEATURES))
+    gates = {"i": 0, "f": 1, "g": 2, "c": 2, "o": 3}
+    kernel, recurrent, bias = theirs.get_weights()
+    for variable in own.weights[: len(own.parameter_items)]:
+        kind, gate = variable.name[0], variable.name[-1]
+        whole = {"w": kernel, "u": recurrent, "b": bias}[kind]
+        columns = slice(gates[gate] * UNITS, (gates[gate] + 1) * UNITS)
+        variable.assign(whole[..., columns])
+    return own, theirs
+
+
+def same(own: Any, theirs: Any) -> None:
+    own, theirs = (a if isinstance(a, list | tuple) else [a] for a in (own, theirs))
+    for mine, other in zip(own, theirs, strict=True):
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(mine), keras.ops.convert_to_numpy(other), atol=2e-6
+        )
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "last": {},
+    "all": {"return_sequences": True},
+    "states": {"return_sequences": True, "return_state": True},
+    "backwards": {"return_sequences": True, "return_state": True, "go_backwards": True},
+    "zeros": {"return_sequences": True, "zero_output_for_mask": True},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_layer_does_what_keras_own_does(name: str, masked: bool) -> None:
+    zeros = OPTIONS[name].get("zero_output_for_mask", False)
+    options = {n: v for n, v in OPTIONS[name].items() if n != "zero_output_for_mask"}
+    own, theirs = pair(**options)
+    own.zero_output_for_mask = theirs.zero_output_for_mask = zeros
+    call: dict[str, Any] = {"mask": HOLES} if masked else {}
+    x = numbers(B, T, FEATURES)
+    same(own(x, **call), theirs(x, **call))
+    first = [numbers(B, UNITS), -numbers(B, UNITS)]
+    if masked:  # before the first valid step Keras' backends differ: zeros, or the first state
+        call["mask"] = HOLES | (np.arange(T) == (T - 1 if own.go_backwards else 0))
+    same(own(x, initial_state=first, **call), theirs(x, initial_state=first, **call))
+
+
+def test_both_directions_are_a_wrapper_around_it() -> None:
+    own, theirs = pair(return_sequences=True)
+    both = keras.layers.Bidirectional(own)
+    others = keras.layers.Bidirectional(theirs)
+    x = numbers(B, T, FEATURES)
+    both(x), others(x)
+    for mine, other in zip((own, theirs), (both, others), strict=True):
+        assert type(other.forward_layer) is type(mine)
+    back, reference = pair(return_sequences=True, go_backwards=True)
+    both.backward_layer.set_weights(back.get_weights())
+    others.backward_layer.set_weights(reference.get_weights())
+    forth, reference = pair(return_sequences=True)
+    both.forward_layer.set_weights(forth.get_weights())
+    others.forward_layer.set_weights(reference.get_weights())
+    same(both(x), others(x))
+    same(both(x, mask=HOLES), others(x, mask=HOLES))
+
+
+def test_masks_reach_the_layers_behind() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((T, FEATURES)),
+            keras.layers.Masking(0.0),
+            RNN("gru", UNITS, return_sequences=True),
+            RNN(MGU, 3),
+        ]
+    )
+    x = numbers(B, T, FEATURES)
+    x[:, 4:] = 0
+    same(model(x), model(x[:, :4]))
+    assert model.output_shape == (None, 3)
+
+
+def test_a_stateful_layer_goes_on_where_it_ended() -> None:
+    layer = RNN("gru", UNITS, stateful=True, return_sequences=True)
+    x = numbers(B, T, FEATURES)
+    parts = [layer(x[:, :2]), layer(x[:, 2:])]
+    layer.reset_state()
+    same(layer(x), keras.ops.concatenate(parts, axis=1))
+    with pytest.raises(ArgumentError, match="stateful, and the batch is None"):
+        RNN("gru", UNITS, stateful=True)(keras.Input((T, FEATURES)))
+
+
+@pytest.mark.parametrize("cell", ["gru", Own])
+def test_a_model_trains_and_is_saved(cell: Any, tmp_path: Path) -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((T, FEATURES)),
+            keras.layers.Bidirectional(RNN(cell, UNITS)),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse")
+    x = numbers(16, T, FEATURES)
+    losses = model.fit(x, x.sum((1, 2))[:, None], epochs=8, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    OWN.clear()  # as in another process
+    again = keras.saving.load_model(tmp_path / "model.keras", custom_objects={"Own": Own})
+    same(again(x), model(x))
+
+
+def test_several_states_and_other_dimensions() -> None:
+    layer = RNN("gated_delta_net", 6, return_state=True, dims={"N": 2, "K": 3})
+    output, state = layer(numbers(B, T, FEATURES))
+    assert output.shape == (B, 2, 6)
+    assert state.shape == (B, 2, 6, 3)
+    symbolic = RNN("gated_delta_net", 6, return_state=True, dims={"N": 2, "K": 3})(
+        keras.Input((T, FEATURES))
+    )
+    assert [tuple(s.shape[1:]) for s in symbolic] == [(2, 6), (2, 6, 3)]
+
+
+def test_weights_that_do_not_learn_are_arrays() -> None:
+    layer = RNN("fast_grnn", UNITS)
+    layer(numbers(B, T, FEATURES))
+    assert layer.count_params() > 0
+    with pytest.raises(ArgumentError, match="initial_state has 2 tensors, expected 1"):
+        layer(numbers(B, T, FEATURES), initial_state=[numbers(B, UNITS)] * 2)
+
+
+def test_what_no_layer_can_be_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="units is 0"):
+        RNN("gru", 0)
+    with pytest.raises(BuildError, match="expected one input"):
+        RNN("gru_d", UNITS)
+    with pytest.raises(ArgumentError, match="K is missing"):
+        RNN("gated_delta_net", 6, dims={"N": 2})(numbers(B, T, FEATURES))
