@@ -74,6 +74,7 @@ partition partitions slots steps stop term thread tile tile_number tiles top uni
 width window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
 frame entry chunk nest_rows strip last turns past ahead now held axes1 axes2
+group in_cluster first_state next_state resets shown owns sum sums sums_rows
 """
 
 _MEMBERS = """
@@ -88,7 +89,8 @@ LOCALS = frozenset(_LOCALS.split())
 _MEMBER_NAMES = frozenset([*_MEMBERS.split(), *(member.name for member in device_members())])
 
 _GENERATED = re.compile(
-    r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d|n[A-Z]"
+    r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d"
+    r"|(channel_|held_|told_|upstream_)\d|n[A-Z]"
     r"|\w+(_pair|_time)\Z|(u?int\d+|u?intptr|ptrdiff|size)_t\Z"
 )
 """How names begin or end that templates and runtime headers make: counted ones, dimensions, types,

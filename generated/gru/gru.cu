@@ -19,6 +19,7 @@
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
+#include "cellgen_persist_choice.cuh"
 #define CELLGEN_STORE 32
 #include "gru.cu"
 #undef CELLGEN_STORE
@@ -695,14 +696,169 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
     }
 }
 
+#if CELLGEN_STORE != 64
+/* Blocks share the units of a layer and take rows through all steps together. */
+template <bool in_cluster>
+__global__ void CELLGEN_TOGETHER_BOUNDS
+CELLGEN_CUDA_NAME(gru_forward_persistent)(
+    cellgen_together how,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) call,
+    bool guarded,
+    unsigned char *step_validity,
+    unsigned char *step_resets,
+    store *h_prev_before,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    store *h_told)
+{
+    const CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
+    cellgen_layer<store, in_cluster> my(how, nB, 3, shared);
+    const cellgen_tile tile_1 = my.tile(nH);
+    cellgen_channel<store> channel_1 = my.channel(h_told, nH);
+    const store *const held_1_1 = my.hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, 0, nH);
+    my.meet();
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        {
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const real first_state = cg_load(cg_in(guarded ? h_prev_before : args->h_prev, nH), row, unit);
+            my.publish(channel_1, 0, group, tile_1, owns ? first_state : real(0));
+        }
+    }
+    for (int64_t step = 0; step < nT; ++step)
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        { /* h_prev @ [u_z, u_r, u_n]
+           * z_bar = b_z + x_w_z_h_prev
+           * r_bar = b_r + x_w_r_h_prev
+           * z = sigmoid(z_bar)
+           * r = sigmoid(r_bar)
+           * s = c_n + h_prev_u_n
+           * n_bar = b_n + r * s + x_w_n
+           * n = tanh(n_bar)
+           * h = h_prev * z + (1 - z) * n */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const store> c_n_rows = cg_in(args->c_n, nH);
+            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> s_rows = cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
+            const real x_w_z_h_prev_begun = cg_load(x_w_z_h_prev_rows, row, unit);
+            const real x_w_r_h_prev_begun = cg_load(x_w_r_h_prev_rows, row, unit);
+            const real h_prev_u_n_begun = cg_load(h_prev_u_n_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_r = cg_load(b_r_rows, 0, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real c_n = cg_load(c_n_rows, 0, unit);
+            const real x_w_n = cg_load(x_w_n_rows, row, unit);
+            cellgen_sums<store, 3> sums;
+            my.receive(channel_1, step, group);
+            __syncthreads();
+            sums.add(my, channel_1, held_1_1, tile_1);
+            real sum[3];
+            sums.total(my, tile_1, sum);
+            real told_1 = 0;
+            if (owns) {
+                const real h_prev_u_n = h_prev_u_n_begun + sum[2];
+                const real x_w_r_h_prev = x_w_r_h_prev_begun + sum[1];
+                const real x_w_z_h_prev = x_w_z_h_prev_begun + sum[0];
+                const real z_bar = b_z + x_w_z_h_prev;
+                const real r_bar = b_r + x_w_r_h_prev;
+                const real z = cg_sigmoid(z_bar);
+                cg_store_if(z_rows, row, unit, z);
+                const real r = cg_sigmoid(r_bar);
+                cg_store_if(r_rows, row, unit, r);
+                const real s = c_n + h_prev_u_n;
+                cg_store_if(s_rows, row, unit, s);
+                const real n_bar = b_n + r * s + x_w_n;
+                const real n = cg_tanh(n_bar);
+                cg_store_if(n_rows, row, unit, n);
+                const real h = h_prev * z + (1 - z) * n;
+                cg_store(h_rows, row, unit, h);
+                told_1 = h;
+            }
+            if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, told_1);
+        }
+        if (guarded) { /* what a masked step leaves as it was, and what begins anew */
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const unsigned char *const resets = step + 1 < nT ? step_resets + (step + 1) * nB : nullptr;
+                real next_state = 0;
+                if (owns) next_state = cellgen_mask_state(cg_rows(h_prev_before, nH), cg_rows(args->h + step * h_step, nH), row, unit, 1, step_validity + step * nB, resets, real(0));
+                if (step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, next_state);
+            }
+        }
+    }
+    if (in_cluster) my.meet();
+}
+#endif
+
+static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+#if CELLGEN_STORE != 64
+    const auto weights = [=](int blocks) {
+        return (int64_t)0
+            + cellgen_in_lines(cellgen_weight_bytes<store>(3, nH, blocks, nH));
+    };
+    const auto held = [=](int blocks, int threads, int buffers) {
+        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
+        return weights(blocks) + cellgen_layer_bytes<store>(3, threads)
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
+    };
+    const cellgen_layer_size layer = {
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (3 * nH * nH)};
+    return cellgen_choose_together<store>(
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2), held, weights, CELLGEN_CUDA_NAME(gru_forward_persistent)<false>,
+        CELLGEN_CUDA_NAME(gru_forward_persistent)<true>, chosen);
+#else
+    return false;
+#endif
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 2)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 2)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0);
+    cellgen_together together;
+    if (CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
+        return how | CELLGEN_STAYS;
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_workspace_size)(
@@ -717,7 +873,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (3 * nH), store)
-         + CELLGEN_CUDA_BYTES(nH * (3 * nH), store);
+         + CELLGEN_CUDA_BYTES(nH * (3 * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
@@ -763,6 +920,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nI * (3 * nH), store);
     store *const forward_1_weights_2 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (3 * nH), store);
+    store *const h_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -793,33 +952,51 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     cg_clear(&run, nT * nB, nH, cg_rows(forward_1_sums + 3 * nH, (4 * nH)));
     /* x @ [w_n, w_z, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (4 * nH), 0);
-    cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2, &blocks);
-    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
-    } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
-    } else {
-        for (int64_t step = 0; step < nT; ++step) {
-            /* h_prev @ [u_z, u_r, u_n] */
-            cg_gemm_nn(&run, nB, 3 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH), 1);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_forward_1), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
-                cg_in(args->b_z, nH),
-                cg_in(args->b_r, nH),
-                cg_in(args->b_n, nH),
-                cg_in(args->c_n, nH),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-                cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-                cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH),
-                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * h_step, h_row));
-            if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+    bool stays = (how & CELLGEN_STAYS) != 0;
+    #if CELLGEN_STORE != 64
+    cellgen_together together = {};
+    stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    if (stays) { /* blocks take rows through all steps together */
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
+        if (together.cluster > 1)
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+        else
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_forward_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+        if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
+    }
+    #else
+    (void)h_told;
+    #endif
+    if (!stays) {
+        if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
+        cellgen_blocks blocks;
+        const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2, &blocks);
+        if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+        } else if (way == CELLGEN_BY_THREAD) { /* without them */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+        } else {
+            for (int64_t step = 0; step < nT; ++step) {
+                /* h_prev @ [u_z, u_r, u_n] */
+                cg_gemm_nn(&run, nB, 3 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH), 1);
+                CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_forward_1), nB, nH,
+                    cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
+                    cg_in(args->b_z, nH),
+                    cg_in(args->b_r, nH),
+                    cg_in(args->b_n, nH),
+                    cg_in(args->c_n, nH),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                    cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                    cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+                    cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH),
+                    cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                    cg_rows(args->h + step * h_step, h_row));
+                if (guarded) {
+                    cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                }
             }
         }
     }
@@ -1055,16 +1232,195 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
     }
 }
 
+#if CELLGEN_STORE != 64
+/* Blocks share the units of a layer and take rows through all steps together. */
+template <bool in_cluster>
+__global__ void CELLGEN_TOGETHER_BOUNDS
+CELLGEN_CUDA_NAME(gru_reverse_persistent)(
+    cellgen_together how,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) call,
+    bool guarded,
+    cellgen_series<const store> upstream_1,
+    unsigned char *step_validity,
+    unsigned char *step_resets,
+    store *h_prev_before,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    store *reverse_2_weights_1,
+    store *d_s_told,
+    store *d_r_bar_told,
+    store *d_z_bar_told)
+{
+    const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
+    CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
+    cellgen_layer<store, in_cluster> my(how, nB, 1, shared);
+    const cellgen_tile tile_1 = my.tile(nH);
+    cellgen_channel<store> channel_1 = my.channel(d_s_told, nH);
+    cellgen_channel<store> channel_2 = my.channel(d_r_bar_told, nH);
+    cellgen_channel<store> channel_3 = my.channel(d_z_bar_told, nH);
+    const store *const held_2_1 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 0, nH);
+    const store *const held_2_2 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, nH, nH);
+    const store *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
+    my.meet();
+    for (int64_t step = nT - 1; step >= 0; --step)
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        { /* d_h_in = d_h + d_h_next
+           * d_n = d_h_in * (1 - z)
+           * d_n_bar = d_n * (1 - n**2)
+           * d_s = d_n_bar * r
+           * d_r = d_n_bar * s
+           * d_z = d_h_in * (h_prev - n)
+           * d_r_bar = d_r * (1 - r) * r
+           * d_z_bar = d_z * (1 - z) * z
+           * d_h_prev = d_h_in * z */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real s = cg_load(s_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            real told_1 = 0;
+            real told_2 = 0;
+            real told_3 = 0;
+            if (owns) {
+                const real d_h_in = d_h + d_h_next;
+                cg_store(d_h_in_rows, row, unit, d_h_in);
+                const real d_n = d_h_in * (1 - z);
+                const real d_n_bar = d_n * (1 - n * n);
+                cg_store(d_n_bar_rows, row, unit, d_n_bar);
+                const real d_s = d_n_bar * r;
+                cg_store(d_s_rows, row, unit, d_s);
+                const real d_r = d_n_bar * s;
+                const real d_z = d_h_in * (h_prev - n);
+                const real d_r_bar = d_r * (1 - r) * r;
+                cg_store(d_r_bar_rows, row, unit, d_r_bar);
+                const real d_z_bar = d_z * (1 - z) * z;
+                cg_store(d_z_bar_rows, row, unit, d_z_bar);
+                const real d_h_prev = d_h_in * z;
+                cg_store(d_h_prev_rows, row, unit, d_h_prev);
+                told_1 = d_s;
+                told_2 = d_r_bar;
+                told_3 = d_z_bar;
+            }
+            my.publish(channel_1, step, group, tile_1, told_1);
+            my.publish(channel_2, step, group, tile_1, told_2);
+            my.publish(channel_3, step, group, tile_1, told_3);
+        }
+        { /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            cellgen_sums<store, 1> sums;
+            my.receive(channel_1, step, group);
+            my.receive(channel_2, step, group);
+            my.receive(channel_3, step, group);
+            __syncthreads();
+            sums.add(my, channel_1, held_2_1, tile_1);
+            sums.add(my, channel_2, held_2_2, tile_1);
+            sums.add(my, channel_3, held_2_3, tile_1);
+            real sum[1];
+            sums.total(my, tile_1, sum);
+            if (owns) {
+                const auto sums_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+                sum[0] += cg_load(sums_rows, row, 0 * (nH) + unit);
+                cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+            }
+        }
+        if (guarded) { /* what a masked step leaves as it was, and what begins anew */
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const auto shown = cellgen_shown_at(upstream_1, args->reverse ? nT - 1 - step : step);
+                if (owns) cellgen_mask_gradient(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH), shown, row, unit, step_validity + step * nB, step_resets + step * nB);
+            }
+        }
+        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            if (owns) cg_store(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), row, unit, real(0));
+        }
+    }
+    if (in_cluster) my.meet();
+}
+#endif
+
+static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+#if CELLGEN_STORE != 64
+    const auto weights = [=](int blocks) {
+        return (int64_t)0
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH));
+    };
+    const auto held = [=](int blocks, int threads, int buffers) {
+        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
+        return weights(blocks) + cellgen_layer_bytes<store>(1, threads)
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
+    };
+    const cellgen_layer_size layer = {
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
+    return cellgen_choose_together<store>(
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2), held, weights, CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>,
+        CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>, chosen);
+#else
+    return false;
+#endif
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 4)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
+    cellgen_together together;
+    if (CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
+        return how | CELLGEN_STAYS;
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_workspace_size)(
@@ -1084,6 +1440,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1155,6 +1514,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((3 * nH) * nH, store);
+    store *const d_s_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
+    store *const d_r_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
+    store *const d_z_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
     real *const gru_deferred_1_over_rows_d_c_n_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const gru_deferred_1_over_rows_d_b_n_chunks = (real *)(void *)memory;
@@ -1214,36 +1579,57 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_2, nI), cg_in(args->w_r, nH));
     cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_2 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2, &blocks);
-    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
-    } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
-    } else {
-        for (int64_t step = nT - 1; step >= 0; --step) {
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
-                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
-                cg_in(args->z + step * nB * nH, nH),
-                cg_in(args->r + step * nB * nH, nH),
-                cg_in(args->s + step * nB * nH, nH),
-                cg_in(args->n + step * nB * nH, nH),
-                cg_rows(reverse_d_h_in, nH),
-                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
-            /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
-            if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
-            }
-            if (cellgen_cuts(args->window, step)) {
-                cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    bool stays = (how & CELLGEN_STAYS) != 0;
+    #if CELLGEN_STORE != 64
+    cellgen_together together = {};
+    stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    if (stays) { /* blocks take rows through all steps together */
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_s_told);
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_r_bar_told);
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_z_bar_told);
+        if (together.cluster > 1)
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
+        else
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(gru_reverse_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1, d_s_told, d_r_bar_told, d_z_bar_told);
+        if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
+        if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
+    }
+    #else
+    (void)d_s_told, (void)d_r_bar_told, (void)d_z_bar_told;
+    #endif
+    if (!stays) {
+        if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
+        cellgen_blocks blocks;
+        const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2, &blocks);
+        if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
+        } else if (way == CELLGEN_BY_THREAD) { /* without them */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
+        } else {
+            for (int64_t step = nT - 1; step >= 0; --step) {
+                CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
+                    cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+                    cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                    cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
+                    cg_in(args->z + step * nB * nH, nH),
+                    cg_in(args->r + step * nB * nH, nH),
+                    cg_in(args->s + step * nB * nH, nH),
+                    cg_in(args->n + step * nB * nH, nH),
+                    cg_rows(reverse_d_h_in, nH),
+                    cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                    cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+                /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+                cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 1);
+                if (guarded) {
+                    cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                    cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
+                }
+                if (cellgen_cuts(args->window, step)) {
+                    cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+                }
             }
         }
     }

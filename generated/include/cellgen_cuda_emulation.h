@@ -8,18 +8,18 @@
  * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
  * bfloat16 (rounded to nearest even), mma.sync m16n8k16 on fragments of bfloat16 as lanes hold them,
  * streams (launches run at once), memory, graphs of kernels, devices (as many and as old as a proof
- * says), the error that the runtime keeps until it is asked, calls that fail when a proof says so. Not
- * emulated: atomics, clusters, asynchronous copies. */
+ * says), the error that the runtime keeps until it is asked, calls that fail when a proof says so;
+ * blocks that are there together, whose stores for others arrive late and in random order
+ * (cellgen_persist_emulation.h). Not emulated: atomics, asynchronous copies. */
 #ifndef CELLGEN_CUDA_EMULATION_H
 #define CELLGEN_CUDA_EMULATION_H
 
 #include <math.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <ucontext.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,33 +37,7 @@ struct dim3 {
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* --------------------------------------------------------------------------------- bfloat16 */
-
-struct __nv_bfloat16 {
-    uint16_t bits;
-    __nv_bfloat16() = default;
-    explicit __nv_bfloat16(float x)
-    {
-        uint32_t wide;
-        memcpy(&wide, &x, sizeof wide);
-        const uint32_t odd = (wide >> 16) & 1;
-        bits = (uint16_t)(x != x ? (wide >> 16) | 0x40 : (wide + 0x7fff + odd) >> 16);
-    }
-};
-
-inline __nv_bfloat16 __float2bfloat16(float x) { return __nv_bfloat16(x); }
-
-inline float __bfloat162float(__nv_bfloat16 x)
-{
-    const uint32_t wide = (uint32_t)x.bits << 16;
-    float result;
-    memcpy(&result, &wide, sizeof result);
-    return result;
-}
-
-struct uint2 {
-    uint32_t x, y;
-};
+#include "cellgen_cuda_emulation_types.h"
 
 enum cudaError_t {
     cudaSuccess = 0,
@@ -93,6 +67,7 @@ struct cellgen_emulated_launch {
     dim3 grid, block;
     size_t bytes;
     std::shared_ptr<cellgen_thread_work> work;
+    unsigned together = 1; /* blocks, one behind the other, that are there at once */
 };
 struct cellgen_emulated_graph {
     std::vector<cellgen_emulated_launch> nodes;
@@ -123,9 +98,17 @@ class cellgen_emulator {
     void launch(void *stream, bool barrier, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
                 A... arguments)
     {
+        launch_together(stream, barrier, grid_, block_, bytes, 1, kernel, arguments...);
+    }
+
+    template <typename... P, typename... A>
+    void launch_together(void *stream, bool barrier, dim3 grid_, dim3 block_, size_t bytes,
+                         unsigned together, void (*kernel)(P...), A... arguments)
+    {
         const auto body = [=]() { kernel(arguments...); };
         typedef cellgen_thread_work_of<decltype(body)> work;
-        take(stream, {barrier, grid_, block_, bytes, std::shared_ptr<cellgen_thread_work>(new work(body))});
+        std::shared_ptr<cellgen_thread_work> own(new work(body));
+        take(stream, {barrier, grid_, block_, bytes, own, together});
     }
 
     void take(void *stream, const cellgen_emulated_launch &node)
@@ -142,11 +125,16 @@ class cellgen_emulator {
     void run(const cellgen_emulated_launch &node)
     {
         begin(node.grid, node.block);
-        dynamic_.assign(node.bytes + 1, 0xff);
+        together_ = node.together;
+        granted_ = (node.bytes + 256) / 256 * 256;
+        dynamic_.assign(granted_ * together_ + 256, 0xff);
         threads_ = count(block);
         work_ = node.work.get();
-        for (const unsigned at : shuffled(count(grid))) {
-            block_index = place(at, grid);
+        if (count(grid) % together_ || (together_ > 1 && threads_ % 32))
+            fail("blocks that are there together do not fill the grid with whole warps", 0);
+        for (const unsigned at : shuffled(count(grid) / together_)) {
+            first_block_ = at * together_;
+            block_index = place(first_block_, grid);
             if (!node.barrier) {
                 for (const unsigned thread : shuffled(threads_)) {
                     thread_index = place(thread, block);
@@ -188,7 +176,8 @@ class cellgen_emulator {
     bool refuses_capture = false;
     int processors = 4, shared_bytes = 99 << 10; /* what the host is told of a device */
     bool is_dry = false;       /* launches are counted, nothing runs, and memory is nowhere */
-    std::vector<double> told;  /* by CELLGEN_TELL */
+    std::vector<double> told, told_together; /* by CELLGEN_TELL and its kin */
+    int at_once = 1, clusters_at_once = 16;  /* blocks of a processor; clusters */
     int devices = 1, current_device = 0;
     std::map<int, int> capabilities; /* of devices that are not of capability 8.0 */
     std::map<void *, int> streams;   /* the device of a stream, -1: destroyed; others are of any */
@@ -200,6 +189,42 @@ class cellgen_emulator {
 
     unsigned lane() const { return current_ % 32; }
 
+    /* Lets others run, for a thread that looks on, until something has arrived (wake). */
+    void pause()
+    {
+        const unsigned mine = current_;
+        fibers_[mine].waiting = LOOKING;
+        swapcontext(&fibers_[mine].context, &scheduler_);
+        resume(mine);
+    }
+    void wake() { has_come_ = true; }
+
+    /* Where all threads of all blocks that are there together meet. */
+    void barrier_together()
+    {
+        const uint64_t meeting = meetings_;
+        if (++met_ == threads_ * together_) met_ = 0, ++meetings_, wake();
+        while (meetings_ == meeting) pause();
+    }
+
+    /* A store for other threads: it arrives some time later, after any that were sent later. */
+    void send(const std::function<void()> &store) { late_.push_back(store); }
+
+    /* The block that runs, among those that are there together; shared memory of any of them. */
+    unsigned block_here() const { return current_ / threads_; }
+    unsigned char *granted_to(unsigned at)
+    {
+        return dynamic_.data() + -(uintptr_t)dynamic_.data() % 256 + at * granted_;
+    }
+    size_t granted_bytes() const { return granted_; }
+    uint64_t draw()
+    {
+        state_ ^= state_ << 13;
+        state_ ^= state_ >> 7;
+        state_ ^= state_ << 17;
+        return state_;
+    }
+
     /* The value that a lane of this warp puts down, and that of another. */
     template <typename V> V exchange(V mine, unsigned from, int line)
     {
@@ -208,7 +233,7 @@ class cellgen_emulator {
         warp_barrier(line);
         V theirs = mine;
         const unsigned other = current_ - lane() + from;
-        if (from < 32 && other < threads_) memcpy(&theirs, &put_down_[other], sizeof theirs);
+        if (from < 32 && other < threads_ * together_) memcpy(&theirs, &put_down_[other], sizeof theirs);
         warp_barrier(line);
         return theirs;
     }
@@ -239,19 +264,20 @@ class cellgen_emulator {
     }
 
     /* Shared memory whose size the launch gives. */
-    void *granted() { return dynamic_.data(); }
+    void *granted() { return granted_to(block_here()); }
 
     /* Shared memory is known by the line that declares it. */
     void *shared(const char *file, int line, size_t bytes)
     {
         if (!in_block_) fail("shared memory in a kernel launched without blocks", line);
-        std::vector<unsigned char> &memory = shared_[std::make_pair(std::string(file), line)];
+        const std::string where = file + std::to_string(block_here());
+        std::vector<unsigned char> &memory = shared_[std::make_pair(where, line)];
         if (memory.size() < bytes) memory.assign(bytes, 0xff);
         return memory.data();
     }
 
   private:
-    enum Waiting { RUNNING, BLOCK, WARP, DONE };
+    enum Waiting { RUNNING, BLOCK, WARP, LOOKING, DONE };
     static const size_t STACK = 64 << 10;
     static const int FRAGMENTS = -2; /* the place of a barrier inside a product of fragments */
 
@@ -274,14 +300,6 @@ class cellgen_emulator {
     static dim3 place(unsigned at, dim3 size)
     {
         return dim3(at % size.x, at / size.x % size.y, at / size.x / size.y);
-    }
-
-    uint64_t draw()
-    {
-        state_ ^= state_ << 13;
-        state_ ^= state_ >> 7;
-        state_ ^= state_ << 17;
-        return state_;
     }
 
     std::vector<unsigned> shuffled(unsigned size)
@@ -316,20 +334,13 @@ class cellgen_emulator {
 
     void run_block()
     {
-        if (fibers_.size() < threads_) fibers_.resize(threads_);
-        put_down_.assign(threads_, ~0ull);
-        fragments_.assign((threads_ + 31) / 32 * 32 * 6, ~0u);
-        for (unsigned at = 0; at < threads_; ++at) {
-            Thread &fiber = fibers_[at];
-            fiber.stack.resize(STACK);
-            getcontext(&fiber.context);
-            fiber.context.uc_stack.ss_sp = fiber.stack.data();
-            fiber.context.uc_stack.ss_size = STACK;
-            fiber.context.uc_link = nullptr;
-            makecontext(&fiber.context, enter, 0);
-            fiber.waiting = RUNNING;
-        }
-        const unsigned warps = (threads_ + 31) / 32;
+        const unsigned all = threads_ * together_;
+        if (fibers_.size() < all) fibers_.resize(all);
+        put_down_.assign(all, ~0ull);
+        fragments_.assign((all + 31) / 32 * 32 * 6, ~0u);
+        late_.clear(), met_ = 0;
+        for (unsigned at = 0; at < all; ++at) begin_thread(fibers_[at]);
+        const unsigned warps = (all + 31) / 32;
         std::vector<uint64_t> slowness(warps); /* a warp stands still in so many of 16 rounds */
         std::vector<bool> stands(warps);
         for (uint64_t &slow : slowness) slow = draw() % 16;
@@ -337,25 +348,62 @@ class cellgen_emulator {
         for (bool alive = true; alive;) {
             alive = false;
             for (unsigned warp = 0; warp < warps; ++warp) stands[warp] = draw() % 16 < slowness[warp];
-            for (const unsigned at : shuffled(threads_)) {
+            for (const unsigned at : shuffled(all)) {
                 if (fibers_[at].waiting != RUNNING) continue;
                 alive = true;
                 if (stands[at / 32]) continue;
-                current_ = at;
-                thread_index = place(at, block);
+                resume(at);
                 swapcontext(&scheduler_, &fibers_[at].context);
                 release_warp(at / 32);
             }
-            if (release(0, threads_, BLOCK)) alive = true;
-            else if (!alive) require_all_done();
+            if (!late_.empty()) alive = true;
+            arrive(false);
+            for (unsigned at = 0; at < together_; ++at)
+                if (release(at * threads_, (at + 1) * threads_, BLOCK)) alive = true;
+            if (std::exchange(has_come_, false))
+                for (unsigned at = 0; at < all; ++at)
+                    if (fibers_[at].waiting == LOOKING) alive = true, fibers_[at].waiting = RUNNING;
+            if (!alive) require_all_done();
         }
+        arrive(true);
         in_block_ = false;
+    }
+
+    void begin_thread(Thread &fiber)
+    {
+        fiber.stack.resize(STACK);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = STACK;
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, enter, 0);
+        fiber.waiting = RUNNING;
+    }
+
+    /* It is this thread's turn. */
+    void resume(unsigned at)
+    {
+        current_ = at;
+        thread_index = place(at % threads_, block);
+        block_index = place(first_block_ + at / threads_, grid);
+    }
+
+    /* Stores arrive, some of them or all, in random order. */
+    void arrive(bool all)
+    {
+        while (!late_.empty() && (all || draw() % 4)) {
+            std::swap(late_[draw() % late_.size()], late_.back());
+            const std::function<void()> store = late_.back();
+            late_.pop_back();
+            store();
+            wake();
+        }
     }
 
     void release_warp(unsigned warp)
     {
-        const unsigned end = (warp + 1) * 32;
-        release(warp * 32, end < threads_ ? end : threads_, WARP);
+        const unsigned end = (warp + 1) * 32, all = threads_ * together_;
+        release(warp * 32, end < all ? end : all, WARP);
     }
 
     /* Let threads go on when all of them wait at one place. */
@@ -373,7 +421,9 @@ class cellgen_emulator {
 
     void require_all_done()
     {
-        for (unsigned at = 0; at < threads_; ++at)
+        for (unsigned at = 0; at < threads_ * together_; ++at)
+            if (fibers_[at].waiting == LOOKING) fail("a wait that does not end", 0);
+        for (unsigned at = 0; at < threads_ * together_; ++at)
             if (fibers_[at].waiting != DONE)
                 fail("a barrier that not all threads reach", fibers_[at].line);
     }
@@ -389,20 +439,27 @@ class cellgen_emulator {
         Thread &fiber = fibers_[current_];
         fiber.waiting = kind;
         fiber.line = line;
+        const unsigned mine = current_;
         swapcontext(&fiber.context, &scheduler_);
-        thread_index = place(current_, block);
+        resume(mine);
     }
 
+  public:
     static void fail(const char *what, int line)
     {
         fprintf(stderr, "cellgen emulation: %s (line %d)\n", what, line);
         abort();
     }
 
+  private:
     uint64_t state_ = 0x9e3779b97f4a7c15ull;
     bool in_block_ = false;
     int skipped_ = -1;
-    unsigned threads_ = 0, current_ = 0;
+    unsigned threads_ = 0, current_ = 0, together_ = 1, first_block_ = 0;
+    uint64_t met_ = 0, meetings_ = 0;
+    bool has_come_ = false;
+    size_t granted_ = 0;
+    std::vector<std::function<void()>> late_;
     const cellgen_thread_work *work_ = nullptr;
     std::string planned_;
     cudaError_t planned_error_ = cudaSuccess;
@@ -414,48 +471,7 @@ class cellgen_emulator {
     std::map<std::pair<std::string, int>, std::vector<unsigned char>> shared_;
 };
 
-#define threadIdx (cellgen_emulator::one().thread_index)
-#define blockIdx (cellgen_emulator::one().block_index)
-#define blockDim (cellgen_emulator::one().block)
-#define gridDim (cellgen_emulator::one().grid)
-
-#define __syncthreads() cellgen_emulator::one().block_barrier(__LINE__)
-#define __syncwarp() cellgen_emulator::one().warp_barrier(__LINE__)
-#define __shfl_sync(mask, value, from)                                                             \
-    cellgen_emulator::one().exchange(value, (unsigned)(from) % 32, __LINE__)
-#define __shfl_xor_sync(mask, value, bits)                                                         \
-    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() ^ (unsigned)(bits), __LINE__)
-#define __shfl_up_sync(mask, value, by)                                                            \
-    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() - (unsigned)(by), __LINE__)
-#define __shfl_down_sync(mask, value, by)                                                          \
-    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() + (unsigned)(by), __LINE__)
-
-inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    cellgen_emulator::one().multiply(c, a, b);
-}
-
-#define CELLGEN_SHARED(type, name, count)                                                          \
-    type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))
-
-#define CELLGEN_EMULATE(run, barrier, kernel, grid, block, bytes, ...)                               \
-    do {                                                                                           \
-        if (!(run)->error) {                                                                       \
-            cellgen_emulator::one().launch((run)->stream, barrier, grid, block, bytes, (kernel),     \
-                                           __VA_ARGS__);                                           \
-            (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
-        }                                                                                          \
-    } while (0)
-#define CELLGEN_LAUNCH(run, kernel, grid, block, ...)                                              \
-    CELLGEN_EMULATE(run, false, kernel, grid, block, 0, __VA_ARGS__)
-#define CELLGEN_LAUNCH_BLOCKS(run, kernel, grid, block, ...)                                       \
-    CELLGEN_EMULATE(run, true, kernel, grid, block, 0, __VA_ARGS__)
-#define CELLGEN_LAUNCH_SHARED(run, kernel, grid, block, bytes, ...)                                \
-    CELLGEN_EMULATE(run, true, kernel, grid, block, bytes, __VA_ARGS__)
-#define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
-    type *const name = (type *)cellgen_emulator::one().granted()
-#define CELLGEN_TELL(...) (cellgen_emulator::one().told = {__VA_ARGS__})
-
+#include "cellgen_cuda_emulation_words.h"
 #include "cellgen_cuda_emulation_runtime.h"
 
 #endif /* CELLGEN_CUDA_EMULATION_H */

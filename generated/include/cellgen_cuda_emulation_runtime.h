@@ -5,8 +5,13 @@
 typedef void *cudaStream_t;
 typedef cellgen_emulated_graph *cudaGraph_t;
 typedef cellgen_emulated_graph *cudaGraphExec_t;
-enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
-enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrCooperativeLaunch = 95,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
 enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
 enum { cudaStreamCaptureModeThreadLocal = 1, cudaStreamNonBlocking = 1 };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
@@ -61,6 +66,22 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
     if (attribute == cudaDevAttrComputeCapabilityMinor) *value = capability % 10;
     if (attribute == cudaDevAttrMultiProcessorCount) *value = machine.processors;
     if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) *value = machine.shared_bytes;
+    if (attribute == cudaDevAttrCooperativeLaunch) *value = 1;
+    return cudaSuccess;
+}
+/* Code of a kernel: always for the device that there is. */
+struct cudaFuncAttributes {
+    int binaryVersion, ptxVersion;
+};
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <typename K> inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *code, K)
+{
+    CELLGEN_MAY_FAIL;
+    return *code = {90, 90}, cudaSuccess;
+}
+template <typename K> inline cudaError_t cudaFuncSetAttribute(K, int, int)
+{
+    CELLGEN_MAY_FAIL;
     return cudaSuccess;
 }
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *found, const void *)
@@ -212,6 +233,23 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_d
 {
     cellgen_emulator::one().processors = processors;
     cellgen_emulator::one().shared_bytes = shared_bytes;
+}
+
+/* How many blocks a processor has at once, and how many clusters a device. */
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_room(
+    int at_once, int clusters)
+{
+    cellgen_emulator::one().at_once = at_once;
+    cellgen_emulator::one().clusters_at_once = clusters;
+}
+
+/* What the host weighed last of layers that stay on the device. */
+extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_told_together(
+    double *figures, int64_t most)
+{
+    const std::vector<double> told = std::exchange(cellgen_emulator::one().told_together, {});
+    for (size_t at = 0; at < told.size() && (int64_t)at < most; ++at) figures[at] = told[at];
+    return (int64_t)told.size();
 }
 
 /* How many devices there are, and the compute capability of one of them, ten times. */

@@ -89,6 +89,14 @@ inline __host__ __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> ser
     return {series.at + ((step + 1) / series.every - 1) * series.step, series.row};
 }
 
+/* The same, or none: of an array that is not there, or at a step that it leaves out. */
+template <typename E>
+inline __host__ __device__ cellgen_rows<E> cellgen_shown_at(cellgen_series<E> series, int64_t step)
+{
+    if (series.at && cellgen_has_step(series, step)) return cellgen_at_step(series, step);
+    return {nullptr, 0};
+}
+
 /* A valid step; a masked one whose outputs repeat the states as they are; one whose outputs are zeros. */
 enum { CELLGEN_MASKED_ZERO = 0, CELLGEN_VALID = 1, CELLGEN_MASKED_HOLD = 2 };
 /* The step whose state a step starts from, if not one of the sequence. */
@@ -327,6 +335,37 @@ void cg_start_rows(cellgen_run *run, int64_t rows, int64_t units, E *now, R init
                          resets);
 }
 
+/* A number of a state behind a step that may be masked: what the next step begins with, also put in the
+ * place of what this one began with. Behind a reset that is `start`. */
+template <typename E, typename R>
+inline __device__ R cellgen_mask_state(
+    cellgen_rows<E> now, cellgen_rows<E> next, int64_t row, int64_t unit, int is_output,
+    const unsigned char *validity, const unsigned char *resets, R start)
+{
+    const bool is_valid = validity[row] == CELLGEN_VALID;
+    R state = is_valid ? cg_load(next, row, unit) : cg_load(now, row, unit);
+    if (is_output && !is_valid) cg_store(next, row, unit, validity[row] == CELLGEN_MASKED_HOLD ? state : R(0));
+    if (resets && resets[row]) state = start;
+    cg_store(now, row, unit, state);
+    return state;
+}
+
+/* The gradient of one for the step before: nothing behind a reset, what came at a masked step, and what
+ * reached an output that repeats the state. */
+template <typename E, typename R>
+inline __device__ void cellgen_mask_gradient(
+    cellgen_rows<R> passed, cellgen_rows<const R> carry, cellgen_rows<const E> upstream, int64_t row,
+    int64_t unit, const unsigned char *validity, const unsigned char *resets)
+{
+    if (resets[row]) {
+        cg_store(passed, row, unit, R(0));
+    } else if (validity[row] != CELLGEN_VALID) {
+        R sum = cg_load(carry, row, unit);
+        if (validity[row] == CELLGEN_MASKED_HOLD) sum += cg_load_or_zero(upstream, row, unit);
+        cg_store(passed, row, unit, sum);
+    }
+}
+
 /* now = the state before the following step, of which `resets` tells (NULL: there is none); an output
  * shows what its step is to show. */
 template <typename E>
@@ -335,12 +374,9 @@ __global__ void cellgen_masked_select_rows(
     const unsigned char *validity, const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    const bool is_valid = validity[row] == CELLGEN_VALID;
-    const R state = is_valid ? cg_load(next, row, unit) : cg_load(now, row, unit);
-    if (is_output && !is_valid) cg_store(next, row, unit, validity[row] == CELLGEN_MASKED_HOLD ? state : R(0));
-    cg_store(now, row, unit, resets && resets[row] ? R(0) : state);
+    if (row < rows && unit < units)
+        (void)cellgen_mask_state(now, next, row, unit, is_output, validity, resets, R(0));
 }
 
 template <typename E>
@@ -359,14 +395,7 @@ __global__ void cellgen_masked_select_gradient_rows(
     cellgen_rows<const E> upstream, const unsigned char *validity, const unsigned char *resets)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    if (resets[row]) {
-        cg_store(passed, row, unit, R(0));
-    } else if (validity[row] != CELLGEN_VALID) {
-        R sum = cg_load(carry, row, unit);
-        if (validity[row] == CELLGEN_MASKED_HOLD) sum += cg_load_or_zero(upstream, row, unit);
-        cg_store(passed, row, unit, sum);
-    }
+    if (row < rows && unit < units) cellgen_mask_gradient(passed, carry, upstream, row, unit, validity, resets);
 }
 
 template <typename E, typename R>
@@ -374,10 +403,8 @@ void cg_masked_select_gradient(cellgen_run *run, int64_t rows, int64_t units, R 
     cellgen_series<const E> upstream, int64_t step, const unsigned char *validity,
     const unsigned char *resets)
 {
-    cellgen_rows<const E> shown = {nullptr, 0};
-    if (upstream.at && cellgen_has_step(upstream, step)) shown = cellgen_at_step(upstream, step);
     CELLGEN_ELEMENTS(run, (cellgen_masked_select_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
-                     cg_in(carry, units), shown, validity, resets);
+                     cg_in(carry, units), cellgen_shown_at(upstream, step), validity, resets);
 }
 
 /* Zeros in the rows of masked steps. */

@@ -37,6 +37,7 @@ enum { CELLGEN_TIER_DOES_NOT_FIT = 2998 };
 /* A launch in blocks: how many for each head, their rows, threads and bytes of shared memory. */
 struct cellgen_blocks {
     int64_t count, heads, rows, threads, shared;
+    double ns; /* of a step, by the model, in the way that it takes */
 };
 
 inline int64_t cellgen_larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -107,7 +108,8 @@ inline int cellgen_choose_blocks(
         best = by_thread;
     }
     if (fragment_fits && (asked ? tier == CELLGEN_TIER_FRAGMENTS : by_fragment < best))
-        way = CELLGEN_BY_FRAGMENT;
+        way = CELLGEN_BY_FRAGMENT, best = by_fragment;
+    blocks->ns = best;
     if (asked && way == CELLGEN_ONE_BY_ONE) run->error = CELLGEN_TIER_DOES_NOT_FIT;
 
     const int64_t resident = way == CELLGEN_BY_FRAGMENT ? fragments : products;

@@ -21,6 +21,7 @@
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
+#include "cellgen_persist_choice.cuh"
 #define CELLGEN_STORE 32
 #include "lstm.cu"
 #undef CELLGEN_STORE
@@ -781,15 +782,189 @@ __global__ void CELLGEN_CUDA_NAME(lstm_forward_block)(
     }
 }
 
+#if CELLGEN_STORE != 64
+/* Blocks share the units of a layer and take rows through all steps together. */
+template <bool in_cluster>
+__global__ void CELLGEN_TOGETHER_BOUNDS
+CELLGEN_CUDA_NAME(lstm_forward_persistent)(
+    cellgen_together how,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) call,
+    bool guarded,
+    unsigned char *step_validity,
+    unsigned char *step_resets,
+    store *h_prev_before,
+    store *c_prev_before,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    store *h_told)
+{
+    const CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
+    cellgen_layer<store, in_cluster> my(how, nB, 4, shared);
+    const cellgen_tile tile_1 = my.tile(nH);
+    cellgen_channel<store> channel_1 = my.channel(h_told, nH);
+    const store *const held_1_1 = my.hold(cg_panel(cg_in(forward_1_weights_2, 4 * nH), 0, nH), 4, nH, 0, nH);
+    my.meet();
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        {
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const real first_state = cg_load(cg_in(guarded ? h_prev_before : args->h_prev, nH), row, unit);
+            my.publish(channel_1, 0, group, tile_1, owns ? first_state : real(0));
+        }
+    }
+    for (int64_t step = 0; step < nT; ++step)
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        { /* h_prev @ [u_i, u_f, u_g, u_o]
+           * i_bar = b_i + x_w_i_h_prev
+           * f_bar = b_f + x_w_f_h_prev
+           * g_bar = b_g + x_w_g_h_prev
+           * o_bar = b_o + x_w_o_h_prev
+           * i = sigmoid(i_bar)
+           * f = sigmoid(f_bar)
+           * g = tanh(g_bar)
+           * o = sigmoid(o_bar)
+           * c = c_prev * f + i * g
+           * h = o * tanh(c) */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_g_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
+            const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
+            const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+            const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
+            const real x_w_i_h_prev_begun = cg_load(x_w_i_h_prev_rows, row, unit);
+            const real x_w_f_h_prev_begun = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real x_w_g_h_prev_begun = cg_load(x_w_g_h_prev_rows, row, unit);
+            const real x_w_o_h_prev_begun = cg_load(x_w_o_h_prev_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real b_i = cg_load(b_i_rows, 0, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_g = cg_load(b_g_rows, 0, unit);
+            const real b_o = cg_load(b_o_rows, 0, unit);
+            cellgen_sums<store, 4> sums;
+            my.receive(channel_1, step, group);
+            __syncthreads();
+            sums.add(my, channel_1, held_1_1, tile_1);
+            real sum[4];
+            sums.total(my, tile_1, sum);
+            real told_1 = 0;
+            if (owns) {
+                const real x_w_o_h_prev = x_w_o_h_prev_begun + sum[3];
+                const real x_w_g_h_prev = x_w_g_h_prev_begun + sum[2];
+                const real x_w_f_h_prev = x_w_f_h_prev_begun + sum[1];
+                const real x_w_i_h_prev = x_w_i_h_prev_begun + sum[0];
+                const real i_bar = b_i + x_w_i_h_prev;
+                const real f_bar = b_f + x_w_f_h_prev;
+                const real g_bar = b_g + x_w_g_h_prev;
+                const real o_bar = b_o + x_w_o_h_prev;
+                const real i = cg_sigmoid(i_bar);
+                cg_store_if(i_rows, row, unit, i);
+                const real f = cg_sigmoid(f_bar);
+                cg_store_if(f_rows, row, unit, f);
+                const real g = cg_tanh(g_bar);
+                cg_store_if(g_rows, row, unit, g);
+                const real o = cg_sigmoid(o_bar);
+                cg_store_if(o_rows, row, unit, o);
+                const real c = c_prev * f + i * g;
+                cg_store(c_rows, row, unit, c);
+                const real h = o * cg_tanh(c);
+                cg_store(h_rows, row, unit, h);
+                told_1 = h;
+            }
+            if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, told_1);
+        }
+        if (guarded) { /* what a masked step leaves as it was, and what begins anew */
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const unsigned char *const resets = step + 1 < nT ? step_resets + (step + 1) * nB : nullptr;
+                real next_state = 0;
+                if (owns) next_state = cellgen_mask_state(cg_rows(h_prev_before, nH), cg_rows(args->h + step * h_step, nH), row, unit, 1, step_validity + step * nB, resets, real(0));
+                if (step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, next_state);
+            }
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const unsigned char *const resets = step + 1 < nT ? step_resets + (step + 1) * nB : nullptr;
+                real next_state = 0;
+                if (owns) next_state = cellgen_mask_state(cg_rows(c_prev_before, nH), cg_rows(args->c + step * c_step, nH), row, unit, 1, step_validity + step * nB, resets, real(0));
+                (void)next_state;
+            }
+        }
+    }
+    if (in_cluster) my.meet();
+}
+#endif
+
+static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+#if CELLGEN_STORE != 64
+    const auto weights = [=](int blocks) {
+        return (int64_t)0
+            + cellgen_in_lines(cellgen_weight_bytes<store>(4, nH, blocks, nH));
+    };
+    const auto held = [=](int blocks, int threads, int buffers) {
+        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
+        return weights(blocks) + cellgen_layer_bytes<store>(4, threads)
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
+    };
+    const cellgen_layer_size layer = {
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (4 * nH * nH)};
+    return cellgen_choose_together<store>(
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2), held, weights, CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>,
+        CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>, chosen);
+#else
+    return false;
+#endif
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 3)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0);
+    cellgen_together together;
+    if (CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
+        return how | CELLGEN_STAYS;
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_workspace_size)(
@@ -806,7 +981,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (4 * nH), store)
-         + CELLGEN_CUDA_BYTES(nH * (4 * nH), store);
+         + CELLGEN_CUDA_BYTES(nH * (4 * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
@@ -861,6 +1037,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nI * (4 * nH), store);
     store *const forward_1_weights_2 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (4 * nH), store);
+    store *const h_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -901,35 +1079,53 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 3 * nH, 4 * nH), cg_in(args->u_o, nH));
     /* x @ [w_i, w_f, w_g, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
-    cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2, &blocks);
-    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
-    } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
-    } else {
-        for (int64_t step = 0; step < nT; ++step) {
-            /* h_prev @ [u_i, u_f, u_g, u_o] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_forward_1), nB, nH,
-                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
-                cg_in(args->b_i, nH),
-                cg_in(args->b_f, nH),
-                cg_in(args->b_g, nH),
-                cg_in(args->b_o, nH),
-                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
-                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-                cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
-                cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-                cg_rows(args->c + step * c_step, c_row),
-                cg_rows(args->h + step * h_step, h_row));
-            if (guarded) {
-                cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
-                cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+    bool stays = (how & CELLGEN_STAYS) != 0;
+    #if CELLGEN_STORE != 64
+    cellgen_together together = {};
+    stays = stays && CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    if (stays) { /* blocks take rows through all steps together */
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, h_told);
+        if (together.cluster > 1)
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, c_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+        else
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, step_validity, step_resets, h_prev_before, c_prev_before, forward_1_sums, forward_1_weights_2, h_told);
+        if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
+    }
+    #else
+    (void)h_told;
+    #endif
+    if (!stays) {
+        if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
+        cellgen_blocks blocks;
+        const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2, &blocks);
+        if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+        } else if (way == CELLGEN_BY_THREAD) { /* without them */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+        } else {
+            for (int64_t step = 0; step < nT; ++step) {
+                /* h_prev @ [u_i, u_f, u_g, u_o] */
+                cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+                CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_forward_1), nB, nH,
+                    cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
+                    cg_in(args->b_i, nH),
+                    cg_in(args->b_f, nH),
+                    cg_in(args->b_g, nH),
+                    cg_in(args->b_o, nH),
+                    cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                    cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                    cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
+                    cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                    cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
+                    cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
+                    cg_rows(args->c + step * c_step, c_row),
+                    cg_rows(args->h + step * h_step, h_row));
+                if (guarded) {
+                    cg_masked_select(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                    cg_masked_select(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_validity + step * nB, step + 1 < nT ? step_resets + (step + 1) * nB : nullptr);
+                }
             }
         }
     }
@@ -1210,17 +1406,235 @@ __global__ void CELLGEN_CUDA_NAME(lstm_reverse_block)(
     }
 }
 
+#if CELLGEN_STORE != 64
+/* Blocks share the units of a layer and take rows through all steps together. */
+template <bool in_cluster>
+__global__ void CELLGEN_TOGETHER_BOUNDS
+CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
+    cellgen_together how,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) call,
+    bool guarded,
+    cellgen_series<const store> upstream_1,
+    cellgen_series<const store> upstream_2,
+    unsigned char *step_validity,
+    unsigned char *step_resets,
+    store *h_prev_before,
+    store *c_prev_before,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *d_c_prev_pair,
+    store *reverse_2_weights_1,
+    store *d_o_bar_told,
+    store *d_g_bar_told,
+    store *d_f_bar_told,
+    store *d_i_bar_told)
+{
+    const CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
+    const int64_t d_c_step = args->strides[8];
+    const int64_t d_c_row = args->strides[9];
+    CELLGEN_DYNAMIC_SHARED(unsigned char, shared);
+    cellgen_layer<store, in_cluster> my(how, nB, 1, shared);
+    const cellgen_tile tile_1 = my.tile(nH);
+    cellgen_channel<store> channel_1 = my.channel(d_o_bar_told, nH);
+    cellgen_channel<store> channel_2 = my.channel(d_g_bar_told, nH);
+    cellgen_channel<store> channel_3 = my.channel(d_f_bar_told, nH);
+    cellgen_channel<store> channel_4 = my.channel(d_i_bar_told, nH);
+    const store *const held_2_1 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 0, nH);
+    const store *const held_2_2 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, nH, nH);
+    const store *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
+    const store *const held_2_4 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 3 * nH, nH);
+    my.meet();
+    for (int64_t step = nT - 1; step >= 0; --step)
+    for (int group = my.set; group < my.groups; group += how.sets) {
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        { /* d_h_in = d_h + d_h_next
+           * d_c_in = d_c + d_c_next
+           * d_tanh_c = d_h_in * o
+           * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+           * d_o = d_h_in * tanh_c
+           * d_g = d_c_total * i
+           * d_f = d_c_total * c_prev
+           * d_i = d_c_total * g
+           * d_o_bar = d_o * (1 - o) * o
+           * d_g_bar = d_g * (1 - g**2)
+           * d_f_bar = d_f * (1 - f) * f
+           * d_i_bar = d_i * (1 - i) * i
+           * d_c_prev = d_c_total * f */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real i = cg_load(i_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real g = cg_load(g_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            real told_1 = 0;
+            real told_2 = 0;
+            real told_3 = 0;
+            real told_4 = 0;
+            if (owns) {
+                const real d_h_in = d_h + d_h_next;
+                const real d_c_in = d_c + d_c_next;
+                const real tanh_c = cg_tanh(c);
+                const real d_tanh_c = d_h_in * o;
+                const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+                const real d_o = d_h_in * tanh_c;
+                const real d_g = d_c_total * i;
+                const real d_f = d_c_total * c_prev;
+                const real d_i = d_c_total * g;
+                const real d_o_bar = d_o * (1 - o) * o;
+                cg_store(d_o_bar_rows, row, unit, d_o_bar);
+                const real d_g_bar = d_g * (1 - g * g);
+                cg_store(d_g_bar_rows, row, unit, d_g_bar);
+                const real d_f_bar = d_f * (1 - f) * f;
+                cg_store(d_f_bar_rows, row, unit, d_f_bar);
+                const real d_i_bar = d_i * (1 - i) * i;
+                cg_store(d_i_bar_rows, row, unit, d_i_bar);
+                const real d_c_prev = d_c_total * f;
+                cg_store(d_c_prev_rows, row, unit, d_c_prev);
+                told_1 = d_o_bar;
+                told_2 = d_g_bar;
+                told_3 = d_f_bar;
+                told_4 = d_i_bar;
+            }
+            my.publish(channel_1, step, group, tile_1, told_1);
+            my.publish(channel_2, step, group, tile_1, told_2);
+            my.publish(channel_3, step, group, tile_1, told_3);
+            my.publish(channel_4, step, group, tile_1, told_4);
+        }
+        { /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            cellgen_sums<store, 1> sums;
+            my.receive(channel_1, step, group);
+            my.receive(channel_2, step, group);
+            my.receive(channel_3, step, group);
+            my.receive(channel_4, step, group);
+            __syncthreads();
+            sums.add(my, channel_1, held_2_1, tile_1);
+            sums.add(my, channel_2, held_2_2, tile_1);
+            sums.add(my, channel_3, held_2_3, tile_1);
+            sums.add(my, channel_4, held_2_4, tile_1);
+            real sum[1];
+            sums.total(my, tile_1, sum);
+            if (owns) {
+                const auto sums_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+                cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+            }
+        }
+        if (guarded) { /* what a masked step leaves as it was, and what begins anew */
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const auto shown = cellgen_shown_at(upstream_1, args->reverse ? nT - 1 - step : step);
+                if (owns) cellgen_mask_gradient(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH), shown, row, unit, step_validity + step * nB, step_resets + step * nB);
+            }
+            {
+                const bool owns = tile_1.owns && tile_1.row < rows;
+                const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+                const int64_t unit = tile_1.last;
+                const auto shown = cellgen_shown_at(upstream_2, args->reverse ? nT - 1 - step : step);
+                if (owns) cellgen_mask_gradient(cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH), cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH), shown, row, unit, step_validity + step * nB, step_resets + step * nB);
+            }
+        }
+        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            if (owns) cg_store(cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), row, unit, real(0));
+        }
+        if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
+            const bool owns = tile_1.owns && tile_1.row < rows;
+            const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+            const int64_t unit = tile_1.last;
+            if (owns) cg_store(cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH), row, unit, real(0));
+        }
+    }
+    if (in_cluster) my.meet();
+}
+#endif
+
+static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
+{
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
+#if CELLGEN_STORE != 64
+    const auto weights = [=](int blocks) {
+        return (int64_t)0
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))
+            + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH));
+    };
+    const auto held = [=](int blocks, int threads, int buffers) {
+        if (buffers > 1 && !cellgen_all_have(nH, blocks)) return CELLGEN_TOO_MANY_BYTES;
+        return weights(blocks) + cellgen_layer_bytes<store>(1, threads)
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128
+            + cellgen_in_lines(buffers * cellgen_channel_bytes<store>(nH)) + 128;
+    };
+    const cellgen_layer_size layer = {
+        nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
+        (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
+    return cellgen_choose_together<store>(
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2), held, weights, CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>,
+        CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>, chosen);
+#else
+    return false;
+#endif
+}
+
 /* What the options of a call need, for the size of its workspace. */
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 6)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
         | (args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
+    cellgen_together together;
+    if (CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together))
+        return how | CELLGEN_STAYS;
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_workspace_size)(
@@ -1243,6 +1657,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward_workspace
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES((4 * nH) * nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1327,6 +1745,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     store *const reverse_2_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((4 * nH) * nH, store);
+    store *const d_o_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
+    store *const d_g_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
+    store *const d_f_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
+    store *const d_i_bar_told = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_STAYS((nT + 1) * (nB + 15) * (nH + 31)), store);
     real *const lstm_deferred_1_over_rows_d_b_o_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const lstm_deferred_1_over_rows_d_b_g_chunks = (real *)(void *)memory;
@@ -1407,40 +1833,62 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_10_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_i, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    cellgen_blocks blocks;
-    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2, &blocks);
-    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
-    } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
-    } else {
-        for (int64_t step = nT - 1; step >= 0; --step) {
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
-                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
-                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
-                cg_in(args->i + step * nB * nH, nH),
-                cg_in(args->f + step * nB * nH, nH),
-                cg_in(args->g + step * nB * nH, nH),
-                cg_in(args->o + step * nB * nH, nH),
-                cg_in(args->c + step * c_step, c_row),
-                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-            /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
-            cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
-            if (guarded) {
-                cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
-            }
-            if (cellgen_cuts(args->window, step)) {
-                cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
-                cg_clear(&run, nB, nH, cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+    bool stays = (how & CELLGEN_STAYS) != 0;
+    #if CELLGEN_STORE != 64
+    cellgen_together together = {};
+    stays = stays && CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
+    if (stays) { /* blocks take rows through all steps together */
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_o_bar_told);
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_g_bar_told);
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_f_bar_told);
+        cg_empty_channel(&run, nT + 1, nB, 1, nH, d_i_bar_told);
+        if (together.cluster > 1)
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
+        else
+            CELLGEN_LAUNCH_TOGETHER(&run, (CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>), together, nT, nB, nI, nH, *args, guarded, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), step_validity, step_resets, h_prev_before, c_prev_before, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1, d_o_bar_told, d_g_bar_told, d_f_bar_told, d_i_bar_told);
+        if (guarded) cg_leave_out(&run, nT * nB, (4 * nH), adjoints, step_validity);
+        if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);
+    }
+    #else
+    (void)d_o_bar_told, (void)d_g_bar_told, (void)d_f_bar_told, (void)d_i_bar_told;
+    #endif
+    if (!stays) {
+        if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
+        cellgen_blocks blocks;
+        const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2, &blocks);
+        if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
+        } else if (way == CELLGEN_BY_THREAD) { /* without them */
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
+        } else {
+            for (int64_t step = nT - 1; step >= 0; --step) {
+                CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_reverse_1), nB, nH,
+                    cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+                    cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                    cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
+                    cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                    cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
+                    cg_in(args->i + step * nB * nH, nH),
+                    cg_in(args->f + step * nB * nH, nH),
+                    cg_in(args->g + step * nB * nH, nH),
+                    cg_in(args->o + step * nB * nH, nH),
+                    cg_in(args->c + step * c_step, c_row),
+                    cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                    cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                    cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+                /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
+                cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+                if (guarded) {
+                    cg_masked_select_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                    cg_masked_select_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_every(cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
+                    cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_validity + step * nB);
+                }
+                if (cellgen_cuts(args->window, step)) {
+                    cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+                    cg_clear(&run, nB, nH, cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+                }
             }
         }
     }

@@ -13,6 +13,7 @@
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
+#include "cellgen_persist_choice.cuh"
 #define CELLGEN_STORE 32
 #include "min_gru.cu"
 #undef CELLGEN_STORE
@@ -446,9 +447,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 2)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 2)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0);
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_workspace_size)(
@@ -525,6 +527,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_n, nH));
     /* x @ [w_z, w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
+    if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
@@ -722,10 +725,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, 4)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 4)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_workspace_size)(
@@ -845,6 +849,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_4_weights_1, nI), cg_in(args->w_n, nH));
     cg_transpose(&run, nH, nI, cg_rows(deferred_4_weights_1 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
+    if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
     } else {

@@ -25,6 +25,7 @@
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
+#include "cellgen_persist_choice.cuh"
 #define CELLGEN_STORE 32
 #include "mlstm.cu"
 #undef CELLGEN_STORE
@@ -2199,12 +2200,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    return cellgen_how(args->lengths, args->mask, args->reset, 5)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 5)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(1) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(2) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(3) : 0)
         | (args->last || args->every > 1 ? CELLGEN_MOVED(4) : 0);
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward_workspace_size)(
@@ -2387,6 +2389,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 2 * nD * nN, nI, args->x, nI, forward_2_weights_1, 2 * nD * nN, forward_2_sums, (2 * nD * nN), 0);
     /* x @ [w_i, w_f], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nN, nI, args->x, nI, forward_3_weights_1, 2 * nN, forward_3_sums, (2 * nN), 0);
+    if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
     const int held = guarded ? CELLGEN_NOT_HELD : cellgen_choose_held<real>(&run, args->tier, nT, nB, nN, nD, nK, cellgen_larger(cellgen_larger(0, nD), nK), cellgen_held_bytes<cellgen_large<real>>(15, 0, sizeof(real)));
     if (held == CELLGEN_HELD_SMALL) { /* a block keeps a head of a row in registers */
         CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_forward_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 0, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, forward_1_sums, forward_2_sums, forward_v, forward_o, forward_3_sums, forward_q, forward_k, forward_sum_c_reshaped_q, forward_sum_q_n);
@@ -3701,13 +3704,14 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nN, int64_t nD, int64_t nK, const CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nN, (void)nD, (void)nK;
-    return cellgen_how(args->lengths, args->mask, args->reset, 9)
+    const int64_t how = cellgen_how(args->lengths, args->mask, args->reset, 9)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->every > 1 ? CELLGEN_MOVED(4) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(5) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(6) : 0)
         | (args->every > 1 ? CELLGEN_MOVED(7) : 0)
         | cellgen_moves(8, args->strided ? args->strides + 16 : nullptr, args->reverse, nT, nB, nI);
+    return how;
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspace_size)(
@@ -3995,6 +3999,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_c_last, nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(d_n_prev_pair + nT % 2 * nB * (nK * nN), nK * nN), cg_in(args->d_n_last, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(d_m_prev_pair + nT % 2 * nB * nN, nN), cg_in(args->d_m_last, nN));
+    if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
     const int held = guarded ? CELLGEN_NOT_HELD : cellgen_choose_held<real>(&run, args->tier, nT, nB, nN, nD, nK, cellgen_larger(cellgen_larger(0, nD), nK), cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)));
     if (held == CELLGEN_HELD_SMALL) { /* a block keeps a head of a row in registers */
         CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);

@@ -51,10 +51,13 @@ TOY = replace(
     launch_stream="TOY_STREAM",
     launch_blocks="TOY_BLOCKS",
     launch_held="TOY_HELD",
+    launch_together="TOY_TOGETHER",
+    together="TOY_THREADS",
 )
 MACROS = """#include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
+#include "cellgen_persist_choice.cuh"
 #define kernel __global__ void
 #define threadgroup_barrier() __syncthreads()
 #define threadgroup_position_x blockIdx.x
@@ -81,9 +84,12 @@ MACROS = """#include "cellgen_cuda.cuh"
 #define TOY_STREAM CELLGEN_STREAM
 #define TOY_BLOCKS CELLGEN_IN_BLOCKS
 #define TOY_HELD CELLGEN_HELD
+#define TOY_TOGETHER CELLGEN_LAUNCH_TOGETHER
+#define TOY_THREADS CELLGEN_TOGETHER_BOUNDS
 """
 OF_CUDA = (
-    r"__\w+__|__syncthreads|blockIdx|threadIdx|blockDim|CELLGEN_(CUDA|EL|EN|EA|MY|ST\w+M|IN_B)"
+    r"__\w+__|__syncthreads|blockIdx|threadIdx|blockDim|"
+    r"CELLGEN_(CUDA|EL|EN|EA|MY|ST\w+M|IN_B|LAUNCH|TOGETHER)"
 )
 
 
@@ -101,7 +107,7 @@ def test_a_dialect_spells_a_plan_in_its_own_words_alone(cell: type[Cell]) -> Non
     assert "TOY_ELEMENTS(&run, " in text
     files = CudaTarget().render(planned(cell))
     assert isinstance(files, dict)
-    assert text.count("\n") == files[".cu"].count("\n") - 2  # one header in the place of three
+    assert text.count("\n") == files[".cu"].count("\n") - 3  # one header in the place of four
 
 
 @with_cxx

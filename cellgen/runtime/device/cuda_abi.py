@@ -85,6 +85,7 @@ int cellgen_cuda_read(void *host, const void *address, int64_t bytes, void *stre
 int cellgen_cuda_free(void *address, void *stream);
 int cellgen_cuda_blas_open(const char *path, void **blas);
 void cellgen_cuda_blas_close(void *blas);
+int cellgen_cuda_refused(int device);
 int cellgen_cuda_graph_begin(void *stream);
 int cellgen_cuda_graph_end(void *stream, void **graph, int64_t *nodes);
 int cellgen_cuda_graph_launch(void *graph, void *stream);
@@ -105,6 +106,8 @@ void cellgen_emulation_stream(void *stream, int device);
 void cellgen_emulation_fail(const char *call, int error);
 void cellgen_emulation_dry(int dry);
 int64_t cellgen_emulation_told(double *figures, int64_t most);
+int64_t cellgen_emulation_told_together(double *figures, int64_t most);
+void cellgen_emulation_room(int at_once, int clusters);
 int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""

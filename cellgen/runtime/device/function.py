@@ -40,7 +40,13 @@ from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, pl
 from cellgen.runtime.device.plan import DevicePlan, KeptPlans
 from cellgen.runtime.device.recognise import GivenCall, Recognition, SeenCall
 from cellgen.runtime.device.runs import DeviceRuns
-from cellgen.runtime.device.settings import TIERS, DeviceOptions, check_tables, take_options
+from cellgen.runtime.device.settings import (
+    TIERS,
+    DeviceOptions,
+    check_tables,
+    meant_tier,
+    take_options,
+)
 from cellgen.runtime.options import FORWARD
 from cellgen.runtime.results import Results, result_class
 
@@ -88,8 +94,11 @@ class CudaFunction:
 
         ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
         ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
-        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"auto"`` as the cost model
-        of ``cellgen_cuda_tiers.cuh`` chooses.
+        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"device"`` and ``"cluster"``
+        in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
+        model of ``cellgen_cuda_tiers.cuh`` chooses between the first four, ``"together"`` as that
+        of ``cellgen_persist_choice.cuh`` between all; with CELLGEN_PERSISTENT=1 in the environment
+        that is what ``"auto"`` means. No device has run kernels of the last two yet.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that
@@ -100,7 +109,7 @@ class CudaFunction:
         that devices have them. Their arrays lie on the device, ``lengths`` of int64; a length
         outside 0 to T counts as the nearer of the two.
         """
-        asked = GivenCall(out, save, saved, stream, tier, graph, arguments)
+        asked = GivenCall(out, save, saved, stream, meant_tier(tier), graph, arguments)
         call = self._recognition.see(asked)
         plan = None if call is None else self._plans.find(call.kind)
         if call is None or plan is None or call.bits % plan.itemsize:

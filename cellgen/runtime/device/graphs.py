@@ -55,7 +55,10 @@ def stream_text(stream: int) -> str:
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of a function: ``run(stream, workspace)`` launches its kernels, returns a code."""
+    """One call of a function: ``run(stream, workspace)`` launches its kernels, returns a code.
+
+    ``may_be_refused``: blocks may have to be on the device together, which not every device does.
+    """
 
     where: str
     key: bytes
@@ -63,6 +66,7 @@ class Launch:
     stream: int
     size: int
     run: Callable[[int, int], int]
+    may_be_refused: bool = False
 
     def fault(self, what: str) -> DeviceError:
         """Say what went wrong, and where."""

@@ -134,15 +134,16 @@ def _lay_out(struct: ArgumentStruct, values: Words, function: Function, call: De
 
 def launch(library: DeviceLibrary, graphs: Graphs, call: Launch, graph: bool | None) -> None:
     """Launch a call, or replay it."""
-    if graph is not False and graphs.launch(library, call, graph):
-        return
-    workspace = _workspace(library, graphs, call)
-    try:
-        code = call.run(call.stream, workspace)
-        if code:
-            raise call.fault(library.error(code))
-    finally:
-        library.free(workspace, call.stream)
+    if graph is False or not graphs.launch(library, call, graph):
+        workspace = _workspace(library, graphs, call)
+        try:
+            code = call.run(call.stream, workspace)
+            if code:
+                raise call.fault(library.error(code))
+        finally:
+            library.free(workspace, call.stream)
+    if call.may_be_refused:
+        library.warn_of_refusal(call.device)
 
 
 def _workspace(library: DeviceLibrary, graphs: Graphs, call: Launch) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from cellgen.runtime.abi import ERROR_CODES, Interface
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.device.graphs import stream_text
+from cellgen.runtime.device.settings import PERSISTENT
 from cellgen.runtime.imports import whole_imports
 
 CUDA_ERROR, CUBLAS_STATUS, DOES_NOT_FIT, NO_CUBLAS = 1000, 2000, 2998, 2999
@@ -25,6 +27,9 @@ HINTS = {
     101: "no device has that number: nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some",
     209: f"the code is for other devices: {nvcc.ARCHITECTURE_VARIABLE} names another target",
     400: "the stream is of another device or was destroyed: pass one of the arrays' device",
+    720: "not all blocks of the launch run at once: use tier='auto' or 'steps'",
+    800: "the device, or how it is shared, does not permit it",
+    801: "the device or its driver does not support it",
     719: "a kernel failed on the device: the context is lost, restart the process",
     900: "the stream cannot be captured in a graph",
     700: "a kernel read or wrote outside an array: the context is lost, restart the process",
@@ -49,6 +54,7 @@ class DeviceLibrary:
         self._free = self._by_number("cellgen_cuda_free", "{0}, {0}")
         self._device_of = self._by_number("cellgen_cuda_device_of", "{0}, int *")
         self._capturing = self._by_number("cellgen_cuda_capturing", "{0}, int *")
+        self._warned: set[int] = set()
         self._address, self._number = self.ffi.typeof("uintptr_t *"), self.ffi.typeof("int *")
 
     def _by_number(self, name: str, parameters: str) -> Callable[..., int]:
@@ -65,8 +71,11 @@ class DeviceLibrary:
             return "cuBLAS cannot be opened"
         if code == DOES_NOT_FIT:
             return (
-                "the recurrent weights do not fit a block's shared memory, or the memory of a "
-                "head its registers; use tier='steps'"
+                "the tier does not run this cell at this shape on this device: its weights do not "
+                "fit a block's shared memory, or the memory of a head its registers, or not all "
+                "blocks run at once, or the cell has no such kernel (`cellgen explain CELL "
+                "--target cuda`), or the toolkit is older than CUDA 12.3; "
+                "use tier='auto' or 'steps'"
             )
         if code >= CUBLAS_STATUS:
             return f"cuBLAS status {code - CUBLAS_STATUS}"
@@ -78,6 +87,19 @@ class DeviceLibrary:
         """Raise DeviceError for a code that is none of success."""
         if code:
             raise DeviceError(f"{where}: {self.error(code)}")
+
+    def warn_of_refusal(self, device: int) -> None:
+        """Say once if a device refused blocks that wait for each other: steps are launched then."""
+        code = self.lib.cellgen_cuda_refused(device)
+        if code and device not in self._warned:
+            self._warned.add(device)
+            warnings.warn(
+                f"{self.name}: device {device} refused a launch whose blocks wait for each other: "
+                f"{self.error(code)}; such calls go launch by launch, with the same results but "
+                f"for rounding; tier='auto' without {PERSISTENT}=1 does not ask for them",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Take memory of a device, in the order of a stream. Raises MemoryError, DeviceError."""

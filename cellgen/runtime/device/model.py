@@ -2,8 +2,8 @@
 
 Input: a kernel compiled for the emulation, lengths, an element type, a device's figures. Output:
 ``Choice`` records. The choice is made by the text that a device's host runs, told of the device
-(``cellgen_choose_blocks`` in ``cellgen_cuda_tiers.cuh``); nothing is launched, and no arithmetic is
-here.
+(``cellgen_choose_blocks`` in ``cellgen_cuda_tiers.cuh``, ``cellgen_choose_together`` in
+``cellgen_persist_choice.cuh``); nothing is launched, and no arithmetic is here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Device:
     shared: int
     registers: int
     source: str
+    capability: int = 90
 
     def __str__(self) -> str:
         return (
@@ -40,17 +41,19 @@ class Device:
 
 GUIDE = "compute capability {} in NVIDIA's CUDA programming guide"
 DEVICES = {
-    "a100": Device("A100", 108, 163 << 10, 65536, GUIDE.format("8.0")),
+    "a100": Device("A100", 108, 163 << 10, 65536, GUIDE.format("8.0"), 80),
     "h100": Device("H100", 132, 227 << 10, 65536, GUIDE.format("9.0")),
     "h200": Device("H200", 132, 227 << 10, 65536, GUIDE.format("9.0")),
 }
 REGISTERS = 128
 """What kernels over all steps take of them at most, for a thread; tests ask the compiler."""
+TOGETHER = ("", "blocks stay on the device together", "blocks stay together in clusters")
+"""How blocks that wait for each other are there, by the numbers of ``cellgen_persist_choice``."""
 WAYS = ("launch by launch", "in blocks", "in blocks with matrix units")
 """How all steps run, by the numbers of ``cellgen_cuda_tiers.cuh``."""
 LAUNCHED = 0
 """The count of launches, of ``cellgen_emulation_count``."""
-EMULATED = (4, 99 << 10)
+EMULATED, EMULATED_CAPABILITY = (4, 99 << 10), 80
 """What an emulated device is when nobody says otherwise."""
 
 
@@ -76,20 +79,43 @@ class Weighed:
 
 
 @dataclass(frozen=True)
+class Together:
+    """What the host weighed of blocks that stay on the device.
+
+    The way (0: not taken), blocks of a layer, heads, sets of blocks, threads and bytes of shared
+    memory of a block; nanoseconds of a step over the device and in clusters (0: they do not fit),
+    launch by launch.
+    """
+
+    way: float
+    blocks: float
+    heads: float
+    sets: float
+    threads: float
+    shared: float
+    by_device: float
+    by_cluster: float
+    by_steps: float
+
+
+@dataclass(frozen=True)
 class Choice:
     """How one function runs: launches as chosen and step by step.
 
-    ``weighed`` None for a function that has one way only.
+    ``weighed`` None for a function that has one way only, ``together`` where blocks never stay.
     """
 
     function: str
     launches: int
     stepwise: int
     weighed: Weighed | None
+    together: Together | None = None
 
     @property
     def taken(self) -> str:
         """The way that is taken."""
+        if self.together is not None and self.together.way:
+            return TOGETHER[int(self.together.way)]
         if self.weighed is not None:
             return WAYS[int(self.weighed.way)]
         return WAYS[0] if self.launches == self.stepwise else "all steps in one launch"
@@ -112,6 +138,8 @@ def describe(device: Device, found: tuple[Choice, ...]) -> list[str]:
         lines.append(f"  {choice.function}: {choice.taken}; {choice.launches:,} launches{less}")
         if choice.weighed is not None:
             lines += [f"    {line}" for line in _reasons(device, choice.weighed)]
+        if choice.together is not None:
+            lines += [f"    {line}" for line in _together(choice.together)]
     return lines
 
 
@@ -138,6 +166,19 @@ def _reasons(device: Device, w: Weighed) -> Iterator[str]:
         )
 
 
+def _together(t: Together) -> Iterator[str]:
+    named = ((TOGETHER[1], t.by_device), (TOGETHER[2], t.by_cluster))
+    for way, time in named:
+        said = f"{time / 1e3:.2f} us a step" if time else "do not fit, or not all of them at once"
+        yield f"{way}: {said}"
+    yield f"against that, launch by launch: {t.by_steps / 1e3:.2f} us a step"
+    if t.way:
+        yield (
+            f"{t.blocks:.0f} blocks for a layer, {t.heads:.0f} heads, {t.sets:.0f} sets of rows, "
+            f"{t.threads:.0f} threads and {t.shared / 1024:,.0f} KiB of shared memory a block"
+        )
+
+
 def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dtype: str) -> Choice:
     library, lengths = kernel.library(), dict(sizes)
     given: dict[str, Any] = {
@@ -145,7 +186,8 @@ def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dt
         for a in function.arguments
         if not a.is_scalar
     }
-    launches = []
+    launches, staying = [], library.ffi.new("double[]", len(fields(Together)))
+    weighs_staying = 0
     figures = library.ffi.new("double[]", len(fields(Weighed)))
     told = 0
     for tier in ("steps", "auto"):
@@ -153,8 +195,10 @@ def _choice(kernel: CudaKernel, function: Function, sizes: Mapping[str, int], dt
         kernel.functions[function.name](**given, graph=False, tier=tier)
         launches.append(int(library.lib.cellgen_emulation_count(LAUNCHED)) - before)
         told = int(library.lib.cellgen_emulation_told(figures, len(figures)))
+        weighs_staying = int(library.lib.cellgen_emulation_told_together(staying, len(staying)))
     weighed = Weighed(*figures) if told == len(figures) else None
-    return Choice(function.name, launches[1], launches[0], weighed)
+    together = Together(*staying) if weighs_staying == len(staying) else None
+    return Choice(function.name, launches[1], launches[0], weighed, together)
 
 
 @contextmanager
@@ -162,9 +206,11 @@ def _told_of(kernel: CudaKernel, device: Device) -> Iterator[None]:
     """Make the emulation pass for a device on which nothing runs."""
     lib = kernel.library().lib
     lib.cellgen_emulation_device(device.processors, device.shared)
+    lib.cellgen_emulation_machine(1, 0, device.capability)
     lib.cellgen_emulation_dry(1)
     try:
         yield
     finally:
         lib.cellgen_emulation_dry(0)
+        lib.cellgen_emulation_machine(1, 0, EMULATED_CAPABILITY)
         lib.cellgen_emulation_device(*EMULATED)

@@ -18,7 +18,7 @@ from cellgen.runtime.device.arrays import SUFFIXES
 from cellgen.runtime.device.cuda_abi import cuda_symbols, over_time
 from cellgen.runtime.device.graphs import Launch
 from cellgen.runtime.device.library import DeviceLibrary
-from cellgen.runtime.device.settings import TABLES
+from cellgen.runtime.device.settings import TABLES, TIERS
 
 Words: TypeAlias = list[int | float]
 """What a struct holds, in the order in which it is packed: addresses and numbers."""
@@ -83,7 +83,8 @@ class ArgumentStruct:
             words[places[0]], words[places[1]] = workspace, on
             return int(call(*lengths, args))
 
-        return Launch(where, key, device, stream, size, run)
+        waits = self.how is not None and values[self.starts["tier"]] == TIERS["together"]
+        return Launch(where, key, device, stream, size, run, waits)
 
 
 def argument_struct(

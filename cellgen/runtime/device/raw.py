@@ -16,7 +16,7 @@ from cellgen.runtime.call.arguments import has_elements
 from cellgen.runtime.device.graphs import Graphs, Launch
 from cellgen.runtime.device.launching import DeviceOwner
 from cellgen.runtime.device.packing import ArgumentStruct, argument_struct, strides_of
-from cellgen.runtime.device.settings import TABLES
+from cellgen.runtime.device.settings import TABLES, TIERS, meant_tier
 from cellgen.runtime.names import c_member
 from cellgen.runtime.numbers import c_numbers
 from cellgen.runtime.options import Options, device_members
@@ -91,6 +91,7 @@ class RawDeviceFunction:
         lengths = tuple(dims[name] for name in names)
         for name, number in _numbers(options):
             values[struct.starts[name]] = number
+        values[struct.starts["tier"]] = TIERS[meant_tier("auto")]
         for name, place in entry.places:
             values[place] = words.get(name, 0)
         for name, place in entry.scalars:
@@ -102,8 +103,13 @@ class RawDeviceFunction:
         return struct.launch(self._library, at, lengths, values, blas, prefix)
 
     def _launch(self, ready: Launch, workspace: Callable[[int], int]) -> None:
-        if self._graphs.launch(self._library, ready, None):
-            return
+        if not self._graphs.launch(self._library, ready, None):
+            self._launch_in(ready, workspace)
+        if ready.may_be_refused:
+            self._library.warn_of_refusal(ready.device)
+
+    def _launch_in(self, ready: Launch, workspace: Callable[[int], int]) -> None:
+        """Launch in memory of the caller's."""
         try:
             address = workspace(ready.size)
         except Exception:  # of the caller's allocator

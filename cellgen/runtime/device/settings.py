@@ -6,6 +6,7 @@ option. Contents of arrays on a device are not looked at: that would wait for it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,17 @@ from cellgen.runtime.options import (
     device_members,
 )
 
-TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
+TIERS = {
+    "auto": 0,
+    "steps": 1,
+    "whole": 2,
+    "fragments": 3,
+    "device": 4,
+    "cluster": 5,
+    "together": 6,
+}
+PERSISTENT = "CELLGEN_PERSISTENT"
+"""Set to 1, ``auto`` means ``together``: kernels whose blocks stay on a device may be taken."""
 TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}
 """Options over time that are arrays."""
 
@@ -72,6 +83,12 @@ def take_options(
     on_device = {member.name for member in device_members()}
     settings = {name: n for name, n in c_numbers(options).items() if name in on_device}
     return DeviceOptions(tables, {**settings, "tier": TIERS[tier]}, options, stated)
+
+
+def meant_tier(tier: str) -> str:
+    """The tier that is meant by the one of a call."""
+    is_open = isinstance(tier, str) and tier == "auto"
+    return "together" if is_open and os.environ.get(PERSISTENT) == "1" else tier
 
 
 def _refuse_others(where: str, arguments: dict[str, object]) -> None:

@@ -18,6 +18,7 @@ from cellgen.schedule.device.begun import begin_sums
 from cellgen.schedule.device.deferred import DeferredPlanner
 from cellgen.schedule.device.function import FunctionPlanner
 from cellgen.schedule.device.loops import operands_of, place_in_step, plan_function
+from cellgen.schedule.device.persistent import PersistentChoice
 from cellgen.schedule.device.places import DeviceWorkspace, Moment
 from cellgen.schedule.device.plan import DeviceState, DeviceStepPlan, DeviceTimePlan
 from cellgen.schedule.device.stacked import Neighbours
@@ -68,14 +69,18 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan
     places = StepPlaces(host, "forward", schedule.forward, states, None)
     part = StepsPlanner(host, "forward", schedule.forward, places, Neighbours())
     part.plan()
-    choice = part.choice()
+    choice = part.choice(), part.persistent()
     on_device = []
     for link in links:
         left = part.left_by_step(link)
         last = saved_or(host, link.next, states[link.next], Moment.LAST)
         host.names |= last.names
         on_device.append(DeviceState(link, left, last))
-    return replace(_plan(host, part, choice), prologue=prologue, states=tuple(on_device))
+    return replace(
+        _plan(host, part, choice),
+        prologue=prologue,
+        states=tuple(on_device),
+    )
 
 
 def _backward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePlan:
@@ -88,7 +93,7 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePla
     places = StepPlaces(host, "reverse", reverse, states, kept)
     part = StepsPlanner(host, "reverse", reverse, places, kept.neighbours(reverse), begun)
     part.plan()
-    choice = part.choice()
+    choice = part.choice(), part.persistent()
     deferred = DeferredPlanner(host, schedule.deferred, kept).plan()
     epilogue = host.once(schedule.epilogue)
     return replace(
@@ -101,7 +106,9 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> DeviceTimePla
     )
 
 
-def _plan(host: FunctionPlanner, part: StepsPlanner, choice: TierChoice) -> DeviceTimePlan:
+def _plan(
+    host: FunctionPlanner, part: StepsPlanner, choice: tuple[TierChoice, PersistentChoice]
+) -> DeviceTimePlan:
     """The plan of a function once all of its parts have been planned."""
     arrays = host.options.fixed.arrays
     whole = tuple(array.name for array in arrays if array.name in host.options.whole)
@@ -117,6 +124,7 @@ def _plan(host: FunctionPlanner, part: StepsPlanner, choice: TierChoice) -> Devi
         ahead=tuple(part.ahead),
         steps=tuple(part.stages),
         states=(),
-        tier=choice,
+        tier=choice[0],
+        persistent=choice[1],
         sums=tuple(host.sums),
     )

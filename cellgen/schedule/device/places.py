@@ -36,6 +36,7 @@ class NeededWhen(Enum):
     ALWAYS = "always"
     GUARDED = "some steps may be masked"
     MOVED = "an array of the caller does not lie row after row"
+    TOGETHER = "blocks are on the device together"
 
 
 @dataclass(frozen=True)

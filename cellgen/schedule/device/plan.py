@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.held import HeldTier
 from cellgen.schedule.device.over_time import ArraysOverTime
+from cellgen.schedule.device.persistent import PersistentChoice
 from cellgen.schedule.device.places import DeviceMemory, IfGiven, Moment, RowsOfArray
 from cellgen.schedule.device.stages import (
     DeferredStage,
@@ -58,7 +59,8 @@ class DeviceTimePlan:
     ``strides`` are the strides of arrays over time that steps read. ``prologue`` and ``packed``
     run once, ``ahead`` serves every step at once, ``steps`` run in each; of a backward pass,
     ``deferred`` follows over the rows of all steps, then ``epilogue``. ``tier`` is the kernel over
-    all steps, or why there is none. ``sums`` are those of products.
+    all steps, or why there is none, ``persistent`` the one whose blocks are on the device together.
+    ``sums`` are those of products.
     """
 
     cell: str
@@ -72,6 +74,7 @@ class DeviceTimePlan:
     steps: tuple[StepStage, ...]
     states: tuple[DeviceState, ...]
     tier: TierChoice
+    persistent: PersistentChoice
     kept: KeptOverTime | None = None
     deferred: tuple[DeferredStage, ...] = ()
     epilogue: tuple[OnceStage, ...] = ()
@@ -95,6 +98,7 @@ class DeviceTimePlan:
         yield from self._stages("in every step", self.steps)
         yield from self._stages("after all steps", self.deferred)
         yield from self._tier()
+        yield from self._persistent()
 
     def _stages(
         self, when: str, stages: tuple[StepStage, ...] | tuple[DeferredStage, ...]
@@ -133,11 +137,27 @@ class DeviceTimePlan:
         for stage in tier.stages:
             yield f"    {'barrier; ' if stage.barrier else ''}{stage}"
 
+    def _persistent(self) -> Iterator[str]:
+        own = self.persistent.persistent
+        if own is None:
+            yield f"  no blocks that stay on the device: {self.persistent.reason}"
+            return
+        values = ", ".join(map(str, own.channels))
+        yield f"  blocks that stay on the device: {own.levels} levels, between them {values}"
+
+    @property
+    def strides_of_persistent(self) -> tuple[str, ...]:
+        """The strides that the kernel reads whose blocks are on the device together."""
+        own = self.persistent.persistent
+        return self._strides_among(own.names if own else frozenset())
+
     @property
     def strides_of_tier(self) -> tuple[str, ...]:
         """The strides that the kernel over all steps reads."""
         tier = self.tier.tier or self.tier.held
-        names = tier.names if tier else frozenset[str]()
+        return self._strides_among(tier.names if tier else frozenset())
+
+    def _strides_among(self, names: frozenset[str]) -> tuple[str, ...]:
         strides = (name for array in self.options.arrays for name in array.strides)
         return tuple(name for name in strides if name in names)
 

@@ -13,6 +13,7 @@ from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.function import FunctionPlanner
 from cellgen.schedule.device.hold import has_memory, hold
 from cellgen.schedule.device.loops import named_loops, plan_loop, plan_routine
+from cellgen.schedule.device.persistent import PersistentChoice, choose_persistent
 from cellgen.schedule.device.places import (
     IfGiven,
     Moment,
@@ -87,6 +88,17 @@ class StepsPlanner:
             return chosen
         held = hold(self.stages, places, links, carried)
         return TierChoice(None, held) if isinstance(held, str) else TierChoice(None, "", held)
+
+    def persistent(self) -> PersistentChoice:
+        """The kernel whose blocks are on the device together, if there is one."""
+        links = self.host.schedule.programs.links
+        return choose_persistent(
+            self.stages,
+            self.places.place,
+            links,
+            [self._passed(link) for link in links if link.passed in self.places.carries],
+            self.host.memory.add,
+        )
 
     def _carried(self, link: StateLink) -> Carried:
         if self.name == "forward":

@@ -216,7 +216,7 @@ def choose(
     passed: Sequence[Passed],
 ) -> TierChoice:
     """Choose the best tier that a part allows."""
-    if reason := _refusal(stages):
+    if reason := refusal(stages):
         return TierChoice(None, reason)
     loops = [stage for stage in stages if isinstance(stage, DeviceLoop)]
     if len(stages) == len(loops) == 1 and _all_formed(loops[0].loop, carried):
@@ -268,7 +268,7 @@ def _same_thread(stage: StepStage, following: StepStage | None) -> bool:
     return bool(stage.group) and stage.group == following.group
 
 
-def _refusal(stages: Sequence[StepStage]) -> str:  # noqa: PLR0911 - one case a return
+def refusal(stages: Sequence[StepStage]) -> str:  # noqa: PLR0911 - one case a return
     """Say why a part cannot run in one launch, or nothing."""
     products = [stage for stage in stages if isinstance(stage, DeviceProduct)]
     by_head = {product.heads for product in products}

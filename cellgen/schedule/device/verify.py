@@ -10,7 +10,8 @@ Four rules hold:
 - every result is written whole: at all steps, in all columns;
 - in a kernel over all steps, a barrier stands between a write and what another thread reads or
   writes there, and between a read and what another thread writes there; of one that keeps memories
-  in registers, ``verify_held`` says so.
+  in registers, ``verify_held`` says so; where blocks stay on the device together, no thread touches
+  what another one writes, but through a channel that a stage before has published.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from cellgen.schedule.device.accesses import (
     rows_of,
 )
 from cellgen.schedule.device.panels import panel_faults
+from cellgen.schedule.device.persistent import Channel, Persistent
 from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
-from cellgen.schedule.device.stages import WeightGradients
-from cellgen.schedule.device.tiers import Tier, TierKind
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, WeightGradients
+from cellgen.schedule.device.tiers import Tier, TierKind, TierLoop
 from cellgen.schedule.device.verify_held import held_faults
 from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
 
@@ -72,6 +74,9 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     _verify_blocks(plan)
     if plan.tier.tier is not None:
         _verify_barriers(plan, plan.tier.tier, memory)
+    if plan.persistent.persistent is not None:
+        _verify_channels(plan, plan.persistent.persistent)
+        _verify_own(plan, plan.persistent.persistent, memory)
 
 
 def _verify_results(plan: DeviceTimePlan, memory: _PlanMemory) -> None:
@@ -294,6 +299,90 @@ def _verify_barriers(plan: DeviceTimePlan, tier: Tier, memory: _PlanMemory) -> N
             since += touched
             if stage.barrier and tier.kind is TierKind.BLOCK:
                 since = []
+
+
+def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
+    """Check that what products receive is published before, and is all that they read."""
+    published: list[Channel] = []
+    for stage in own.stages:
+        for held in stage.products:
+            for channel in held.channels:
+                if channel.initial is None and channel not in published:
+                    raise _fault(
+                        plan,
+                        f"{_name(held.product)} waits for {channel.value}, "
+                        "which no stage before it publishes",
+                    )
+            received = [channel.value for channel in held.channels]
+            needed = list(_operands(plan, held.product))
+            if held.channels and received != needed:
+                names = [", ".join(str(value) for value in values) for values in (received, needed)]
+                raise _fault(plan, f"{_name(held.product)} receives {names[0]}, not {names[1]}")
+            read = Add(*(channel.units for channel in held.channels))
+            if expand(read - held.product.inner) != 0:
+                raise _fault(
+                    plan, f"{_name(held.product)} receives {read} of {held.product.inner} factors"
+                )
+        published += stage.publishes
+    for channel in own.channels:
+        if published.count(channel) != 1:
+            raise _fault(
+                plan,
+                f"{channel.value} is published {published.count(channel)} times "
+                "in a step, not once",
+            )
+
+
+def _operands(plan: DeviceTimePlan, product: DeviceProduct) -> Iterator[Value]:
+    """The values that lie in a product's operands, side by side."""
+    after = {link.previous: link.next for link in plan.options.programs.links}
+    formed: dict[tuple[Buffer, Expr], tuple[View, Value]] = {}
+    for stage in plan.steps:
+        own: list[tuple[View, Value]] = []
+        if isinstance(stage, DeviceProduct):
+            own = [(view, view.buffer.value) for view in stage.targets]
+        elif isinstance(stage, DeviceLoop):
+            own = [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
+        formed |= {(view.buffer, expand(view.start[-1])): (view, value) for view, value in own}
+    for view in (term.operand for term, _ in product.terms):
+        if view.buffer.value in after:
+            yield after[view.buffer.value]
+            continue
+        at, end = expand(view.start[-1]), expand(view.start[-1] + view.shape[-1])
+        while at != end and (view.buffer, at) in formed:
+            part, value = formed[view.buffer, at]
+            yield value
+            at = expand(at + part.shape[-1])
+
+
+def _verify_own(plan: DeviceTimePlan, own: Persistent, memory: _PlanMemory) -> None:
+    """Check that no thread touches what a thread of another row or unit writes."""
+    since: list[tuple[StepOfArray, MemoryAccess]] = []
+    for step in _steps(plan):
+        for stage in own.stages:
+            works: list[DeviceProduct | TierLoop] = [held.product for held in stage.products]
+            works = works if stage.loop is None else [stage.loop]
+            for access in (access for work in works for access in accesses_in_tier(work)):
+                if isinstance(works[0], DeviceProduct) and access.product is None:
+                    continue  # operands come through channels, weights are held
+                if access.later and access.rows.at is Moment.BEFORE and step == 0:
+                    continue
+                for cell in memory.cells(access, step):
+                    if any(cell == other and _of_others(before, access) for other, before in since):
+                        raise _fault(
+                            plan,
+                            f"where blocks stay on the device {_name(works[0])} touches "
+                            f"{access.value} in {cell[0]}, which another thread writes",
+                        )
+                    since.append((cell, access))
+
+
+def _of_others(before: MemoryAccess, after: MemoryAccess) -> bool:
+    """Whether threads of different rows or units may touch the same, and one of them writes."""
+    if not (before.writes or after.writes) or not meet(before, after):
+        return False
+    place = (before.start, before.width)
+    return not (before.by_unit and after.by_unit and place == (after.start, after.width))
 
 
 def _races(before: MemoryAccess, after: MemoryAccess) -> bool:

@@ -22,7 +22,8 @@ class DeviceDialect:
     ``block`` and ``thread`` are places along two axes of a launch, ``threads`` how many a block has
     along the first, ``my`` the row and the unit of a thread, ``my_entry`` the entry that a thread
     adds up with others. ``shared`` declares a block's memory. ``launch`` are the macros that run a
-    kernel, ``named`` and ``api`` those around names and functions of the library.
+    kernel, ``together`` the threads that one has whose blocks stay, ``named`` and ``api`` those
+    around names and functions of the library.
     """
 
     name: str
@@ -46,6 +47,8 @@ class DeviceDialect:
     launch_stream: str
     launch_blocks: str
     launch_held: str
+    launch_together: str
+    together: str
     by_thread: str
     by_fragment: str
 
@@ -57,7 +60,12 @@ class DeviceDialect:
 CUDA = DeviceDialect(
     name="cuda",
     suffix=".cu",
-    headers=("cellgen_cuda.cuh", "cellgen_cuda_options.cuh", "cellgen_cuda_held.cuh"),
+    headers=(
+        "cellgen_cuda.cuh",
+        "cellgen_cuda_options.cuh",
+        "cellgen_cuda_held.cuh",
+        "cellgen_persist_choice.cuh",
+    ),
     header_of_type="cellgen_cuda_real.cuh",
     kernel="__global__ void",
     barrier="__syncthreads();",
@@ -86,6 +94,8 @@ CUDA = DeviceDialect(
     launch_stream="CELLGEN_STREAM",
     launch_blocks="CELLGEN_IN_BLOCKS",
     launch_held="CELLGEN_HELD",
+    launch_together="CELLGEN_LAUNCH_TOGETHER",
+    together="CELLGEN_TOGETHER_BOUNDS",
     by_thread="cellgen_by_thread",
     by_fragment="cellgen_matrix_units<store>::way",
 )

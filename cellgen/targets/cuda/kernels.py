@@ -6,10 +6,11 @@ of host code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cellgen.language.names import Names
-from cellgen.language.value import Dim
+from cellgen.language.value import Dim, Value
 from cellgen.runtime.names import LOCALS
 from cellgen.schedule.device.loops import suffix
 from cellgen.schedule.device.places import BeforeSteps, DevicePlace, Matrix, Over
@@ -114,6 +115,9 @@ class ElementLines:
     others: list[str]
 
 
+NO_SUMS: Mapping[Value, str] = {}
+
+
 def spell_loop(stage: DeviceLoop, words: DeviceDialect, validity: str) -> SpelledStages:
     """Spell the kernels of a loop; ``validity`` is the C text of the table of valid rows."""
     spelled = SpelledStages()
@@ -123,10 +127,16 @@ def spell_loop(stage: DeviceLoop, words: DeviceDialect, validity: str) -> Spelle
     return spelled
 
 
-def elements_of(item: TierLoop, words: DeviceDialect) -> ElementLines:
-    """Spell a loop without sums, inside a kernel over all steps."""
+def elements_of(
+    item: TierLoop, words: DeviceDialect, sums: Mapping[Value, str] = NO_SUMS, *, onto: bool = False
+) -> ElementLines:
+    """Spell a loop without sums, inside a kernel over all steps.
+
+    ``sums`` are C texts of values that products have formed for it; ``onto``: memory has a part.
+    """
     part = LoopKernel(LaunchedOver.ELEMENTS, item.loop.lines)
     writer = KernelWriter(item.stage, part, words, "", item)
+    writer.take_sums(sums, onto=onto)
     kernel = writer.context()
     declared = [(p, f"const {p.declared} = {p.argument};") for p in writer.taken if not p.is_length]
     at = {p.rows: line for p, line in declared if p.rows}
@@ -177,13 +187,34 @@ class KernelWriter:
         self.reads: list[AheadLoad] = []
         self.stores: list[str] = []
         self.written = part.written if tier is None else tier.written
+        self.begun: list[str] = []
+
+    def take_sums(self, sums: Mapping[Value, str], *, onto: bool) -> None:
+        """Declare values that are sums in registers; what they begin with is read before them."""
+        for load in self.loop.loads:
+            if load.value not in sums:
+                continue
+            name, place, text = (
+                str(load.value.name),
+                self.places[load.view.buffer],
+                sums[load.value],
+            )
+            if onto:
+                begun, rows = self.names.fresh(f"{name}_begun"), self.rows[load.value]
+                self._take_rows(rows, place, moved(load.view, place), const=True)
+                self.begun.append(f"const real {begun} = cg_load({rows}, row, unit);")
+                text = f"{begun} + {text}"
+            if place.kept is not None:
+                text = f"cg_as_stored<store>({text})"
+                self._keep(load, place.kept)
+            self.stores.insert(0, f"const real {name} = {text};")
 
     def context(self) -> KernelContext:
         """Spell the kernel; also gathers the arguments of its launch."""
         dims = {d for line in self.part.lines for d in line.statement.expression.atoms(Dim)}
         read = self.part.loads(self.loop)
         loaded = read if self.tier is None else self.tier.loads
-        loads = [text for load in loaded for text in self._load(load)]
+        loads = [*self.begun, *(text for load in loaded for text in self._load(load))]
         over = {self.places[load.view.buffer].over for load in read}
         lengths = {c_axis(dim) for dim in dims} | ({"nB"} if over - {Over.ROWS} else set())
         lengths |= {c_axis(d) for length in read_lengths(self.loop) for d in length.atoms(Dim)}

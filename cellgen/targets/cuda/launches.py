@@ -6,12 +6,74 @@ from collections.abc import Iterable, Sequence
 
 from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.held import HeldContext
+from cellgen.targets.cuda.persist import PersistentContext
 from cellgen.targets.cuda.tiers import TierContext, steps_of
 
 
 def indented(lines: Iterable[str]) -> list[str]:
     """Indent lines by one level."""
     return ["    " + line.replace("\n", "\n    ") for line in lines]
+
+
+def sizes_in_blocks(tier: TierContext) -> str:
+    """What the model of kernels in blocks asks of a layer, as C arguments."""
+    widest = "0"
+    for units in tier.widest:
+        widest = f"cellgen_larger({widest}, {units})"
+    heads = tier.heads or "1"
+    return f"nT, nB, {heads}, {widest}, {tier.shared}, {tier.fragments}, {len(tier.items)}"
+
+
+def ns_apart(tier: TierContext | None) -> str:
+    """C text: nanoseconds of a step where blocks meet nobody."""
+    if tier is None or tier.kind != "block":
+        return "CELLGEN_NS_NEVER"
+    return f"cellgen_ns_apart<store>({sizes_in_blocks(tier)})"
+
+
+def staying(
+    persistent: PersistentContext | None, otherwise: Sequence[str], words: DeviceDialect
+) -> list[str]:
+    """All steps in one launch whose blocks are there together, where the host chose so."""
+    refused = (
+        "if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) "
+        "run.error = CELLGEN_TIER_DOES_NOT_FIT;"
+    )
+    if persistent is None:
+        return [refused, *otherwise]
+    name = words.of_type(persistent.name)
+    heads = persistent.heads or "1"
+    emptied = [
+        f"    cg_empty_channel(&run, nT + 1, nB, {heads}, {c.units}, {c.memory});"
+        for c in persistent.channels
+    ]
+    launched = [
+        f"        {words.launch_together}(&run, ({name}<{way}>), together, {persistent.call});"
+        for way in ("true", "false")
+    ]
+    return [
+        "bool stays = (how & CELLGEN_STAYS) != 0;",
+        "#if CELLGEN_STORE != 64",
+        "cellgen_together together = {};",
+        f"stays = stays && {words.of_type(persistent.name + '_stays')}"
+        f"({', '.join(persistent.dims)}, args->tier, &together);",
+        "if (stays) { /* blocks take rows through all steps together */",
+        *emptied,
+        "    if (together.cluster > 1)",
+        launched[0],
+        "    else",
+        launched[1],
+        *(f"    {line}" for line in persistent.after),
+        "    if (!cellgen_asks_to_stay(args->tier)) stays = !cellgen_was_refused(&run);",
+        "}",
+        "#else",
+        f"(void){', (void)'.join(c.memory for c in persistent.channels)};",
+        "#endif",
+        "if (!stays) {",
+        f"    {refused}",
+        *indented(otherwise),
+        "}",
+    ]
 
 
 def loop_over_steps(
@@ -32,11 +94,7 @@ def loop_over_steps(
         chosen = "!guarded && args->tier != CELLGEN_TIER_STEPS"
         head = [f"if ({chosen}) {{ /* {_WHOLE[tier.kind]} */", f"    {launch}"]
         return [*head, "} else {", *indented(loop), "}"]
-    widest = "0"
-    for units in tier.widest:
-        widest = f"cellgen_larger({widest}, {units})"
-    heads = tier.heads or "1"
-    sizes = f"nT, nB, {heads}, {widest}, {tier.shared}, {tier.fragments}, {len(tier.items)}"
+    sizes = sizes_in_blocks(tier)
     by_fragment, by_thread = (
         f"    {words.launch_blocks}(&run, ({name}<{way}>), blocks, {tier.call});"
         for way in (words.by_fragment, words.by_thread)

@@ -160,16 +160,20 @@ class OptionLines:
     def masked_select_gradient(self, link: StateLink, passed: str, carry: str) -> str:
         """Put the gradient for the step before right where a step is masked."""
         width = _width(link.passed)
-        upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
-        if link.next in self.options.programs.upstream:
-            array = self.options.find(str(self.options.programs.upstream[link.next].name))
-            assert array is not None
-            upstream = self._series(array)
+        upstream = self.upstream(link) or f"cg_series((const store *)nullptr, nullptr, nB, {width})"
         return (
             f"cg_masked_select_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
             f"args->reverse ? nT - 1 - step : step, {self.validity} + step * nB, "
             f"{self.resets} + step * nB);"
         )
+
+    def upstream(self, link: StateLink) -> str:
+        """C text: the series of upstream gradients of a state; nothing where it is no output."""
+        if link.next not in self.options.programs.upstream:
+            return ""
+        array = self.options.find(str(self.options.programs.upstream[link.next].name))
+        assert array is not None
+        return self._series(array)
 
     def leave_out(self, kept: str, width: str) -> str:
         """Clear adjoints of masked steps."""

@@ -146,6 +146,8 @@ def extent(of: Extent) -> str:
     text = count(of.lengths)
     if of.need is NeededWhen.GUARDED:
         return f"CELLGEN_IF_GUARDED({text})"
+    if of.need is NeededWhen.TOGETHER:
+        return f"CELLGEN_IF_STAYS({text})"
     if of.need is NeededWhen.MOVED:
         units = " * ".join(c_mul(c_axis_text(axis)) for axis in of.axes)
         return f"CELLGEN_IF_MOVED({of.moved}, {text} * {factor(units)})"

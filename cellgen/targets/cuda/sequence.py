@@ -13,8 +13,9 @@ from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.targets.c_expressions import c_axis, c_factor
 from cellgen.targets.cuda.dialect import DeviceDialect
 from cellgen.targets.cuda.held import spell_held
-from cellgen.targets.cuda.launches import indented, loop_over_steps
+from cellgen.targets.cuda.launches import indented, loop_over_steps, ns_apart, staying
 from cellgen.targets.cuda.options import OptionLines
+from cellgen.targets.cuda.persist import spell_persistent
 from cellgen.targets.cuda.places import pointer_of, rows_at, stride_of
 from cellgen.targets.cuda.products import spell_ahead, spell_packed
 from cellgen.targets.cuda.step import (
@@ -38,6 +39,7 @@ def sequence_function(
     prologue, steps, deferred, epilogue = (part.launches for part in parts)
     tier = spell_tier(plan, signature, memory, words)
     held = spell_held(plan, signature, memory, words)
+    persistent = spell_persistent(plan, signature, memory, words, ns_apart(tier))
     body = [*steps, *_guarded(plan, options)]
     strides = options.strides()
     return HostFunctionContext(
@@ -52,7 +54,11 @@ def sequence_function(
             *map(spell_packed, plan.packed),
             *(_taken_in(state) for state in plan.states if plan.is_backward),
             *(line for stage in plan.ahead for line in spell_ahead(stage)),
-            *loop_over_steps(tier or held, plan.is_backward, body, words),
+            *staying(
+                persistent,
+                loop_over_steps(tier or held, plan.is_backward, body, words),
+                words,
+            ),
             *(_handed_out(state, options) for state in plan.states),
             *deferred,
             *epilogue,
@@ -60,6 +66,7 @@ def sequence_function(
         ],
         tiers=[tier] if tier else [],
         held=held,
+        persistent=persistent,
         over_time=True,
         arrays=len(plan.options.arrays),
         moves=options.moves(),

@@ -12,6 +12,7 @@ from cellgen.errors import DerivationError
 from cellgen.runtime.device.cuda_abi import cuda_struct_lines
 from cellgen.schedule.device.lower import lower_for_device, lower_step_for_device
 from cellgen.targets.cuda.dialect import CUDA, DeviceDialect
+from cellgen.targets.cuda.persist import staying_explained
 from cellgen.targets.cuda.sequence import sequence_function
 from cellgen.targets.cuda.step import HostFunctionContext, step_function
 from cellgen.targets.cuda.tiers import explanation
@@ -58,7 +59,8 @@ class CudaTarget:
         if cell.sequence is None:
             return ["its step alone is rendered: the time loop is not planned"]
         try:
-            return explanation(lower_for_device(cell.sequence, cell.over_time))
+            plans = lower_for_device(cell.sequence, cell.over_time)
+            return [*explanation(plans), *staying_explained(plans)]
         except DerivationError as error:
             return [f"not rendered for CUDA: {_not_yet(error).reason}"]
 

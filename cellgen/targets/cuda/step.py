@@ -34,6 +34,7 @@ from cellgen.targets.cuda.products import spell_product, weight_gradients, whole
 
 if TYPE_CHECKING:
     from cellgen.targets.cuda.held import HeldContext
+    from cellgen.targets.cuda.persist import PersistentContext
     from cellgen.targets.cuda.tiers import TierContext
 
 
@@ -64,6 +65,7 @@ class HostFunctionContext:
     lines: list[str]
     tiers: list[TierContext]
     held: HeldContext | None = None
+    persistent: PersistentContext | None = None
     over_time: bool = False
     arrays: int = 0
     moves: list[str] = field(default_factory=list)

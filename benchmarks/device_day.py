@@ -1,0 +1,278 @@
+"""Everything that a GPU should be asked, in order of worth: one command.
+
+    python benchmarks/device_day.py --save day.jsonl
+
+Each part is a process of its own, of at most four minutes; what it prints is written to the file
+line by line, as it comes, so that a part that is ended, or a machine that is taken away, loses
+nothing of before. ``--ahead`` compiles all kernels and asks nothing: run it where ``nvcc`` is, and
+take the cache (CELLGEN_CACHE_DIR) to the device. ``--seconds`` is what there is in all: a part
+that may need more than what is left is not begun. ``--list`` says the parts.
+
+Without a device the parts that have an emulated form run in that, on the CPU, and each of the
+others is said. Ends with 1 where a part fails or is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import cellgen
+from cellgen.api import shipped_names
+from cellgen.errors import CellgenError
+from cellgen.runtime.device import nvcc
+
+HERE = Path(__file__).parent
+LONGEST = 240
+"""Seconds that a part may take."""
+CLUSTERS = "sm_90"
+"""Code for clusters, where nothing else is named: what the kernels are compiled for."""
+CHUNKS = 4
+"""Parts that all cells are in."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part: what it answers, a script with its arguments, seconds at most, what it needs.
+
+    ``emulated`` are the arguments on the CPU, None for a part that a device alone answers.
+    """
+
+    name: str
+    answers: str
+    command: tuple[str, ...]
+    emulated: tuple[str, ...] | None = None
+    seconds: int = LONGEST
+    needs_torch: bool = False
+
+
+def _bench(cell: str) -> Part:
+    return Part(
+        f"bench {cell}",
+        f"{cell} beside cuDNN, FlashRNN or a copy, as multiples of stated limits",
+        ("device.py", "--only", "bench", "--cells", cell, "--rounds", "10"),
+        needs_torch=True,
+    )
+
+
+PARTS = (
+    Part(
+        "stay: right",
+        "do kernels whose blocks wait for each other run, and are they right",
+        ("device_stay.py", "prove", "--cells", "elman,lstm,gru,slstm_heads,gru_reset_before"),
+        ("device_stay.py", "prove", "--cells", "elman", "--emulated"),
+    ),
+    Part(
+        "stay: fast",
+        "their times at the shapes of lab note 14, beside cuDNN's and step by step",
+        ("device_stay.py", "time", "--cells", "lstm,gru"),
+        needs_torch=True,
+    ),
+    Part(
+        "quick check",
+        "are other tiers right: some cells, all element types",
+        ("device.py", "--only", "check", "--quick", "--cells", "lstm,gru,min_gru,gla,mlstm"),
+        ("device.py", "--emulated", "--quick", "--seeds", "1", "--cells", "elman"),
+    ),
+    Part(
+        "forms",
+        "forms in time: errors, and times beside kernels by hand",
+        ("device_forms.py", "--save", "forms.json"),
+        needs_torch=True,
+    ),
+    _bench("lstm"),
+    _bench("gru"),
+    _bench("slstm_heads"),
+    _bench("min_gru"),
+    *(
+        Part(
+            f"stay: all cells, {n} of {CHUNKS}",
+            "are these kernels right for every cell that has them",
+            ("device_stay.py", "prove", "--part", f"{n}/{CHUNKS}"),
+        )
+        for n in range(1, CHUNKS + 1)
+    ),
+    Part(
+        "tiers",
+        "what the cost model takes beside every tier",
+        ("device.py", "--only", "tiers"),
+        needs_torch=True,
+    ),
+    Part(
+        "streams",
+        "tensors of PyTorch on a stream of the caller's",
+        ("device.py", "--only", "streams"),
+        needs_torch=True,
+    ),
+    *(
+        Part(
+            f"check {n} of {CHUNKS}",
+            "every cell, element type and tier against the C kernels",
+            ("device.py", "--only", "check", "--jobs", "8", "--seeds", "1", "--cells", names),
+        )
+        for n, names in enumerate(
+            (",".join(list(shipped_names())[at::CHUNKS]) for at in range(CHUNKS)), start=1
+        )
+    ),
+    Part(
+        "sanitize",
+        "a part of the check under memcheck and racecheck",
+        ("device.py", "--only", "sanitize", "--jobs", "8", "--may-miss", "compute-sanitizer"),
+    ),
+)
+
+
+# --- one part ------------------------------------------------------------------------------------
+
+
+def run_part(command: Sequence[str], seconds: float, write: Callable[[str], None]) -> int | None:
+    """Run a command, each line of it written as it comes; its status, None where it was ended."""
+    process = subprocess.Popen(
+        command,
+        cwd=HERE.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    reader = threading.Thread(target=_copy, args=(process.stdout, write), daemon=True)
+    reader.start()
+    try:
+        status: int | None = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        status = None
+    finally:
+        _end(process)
+        reader.join(10)
+        if not reader.is_alive():  # else a process of a session of its own has the other end
+            process.stdout.close()
+    return status
+
+
+def _copy(lines: IO[str], write: Callable[[str], None]) -> None:
+    for line in lines:
+        write(line.rstrip("\n"))
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and those that it started, which would hold the device."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+# --- the day -------------------------------------------------------------------------------------
+
+
+class Day:
+    """Runs parts one after the other within a time, and writes what comes."""
+
+    def __init__(self, save: Path | None, seconds: float) -> None:
+        self.save, self.end = save, time.monotonic() + seconds
+        self.failed: list[str] = []
+
+    def note(self, part: str, **values: object) -> None:
+        """Write a record, and say it; the file is whole after each."""
+        line = json.dumps({"part": part, **values})
+        print(line, flush=True)
+        if self.save is not None:
+            with self.save.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
+    def run(self, part: Part, arguments: Sequence[str]) -> None:
+        """Run a part, unless what is left may not do."""
+        left = self.end - time.monotonic()
+        if left < part.seconds:
+            self.note(part.name, not_run=f"{left:.0f} s are left, it may need {part.seconds}")
+            return
+        command = [sys.executable, str(HERE / arguments[0]), *arguments[1:]]
+        self.note(part.name, answers=part.answers, command=" ".join(arguments))
+        begun = time.monotonic()
+        status = run_part(command, part.seconds, lambda line: self.note(part.name, line=line))
+        took = round(time.monotonic() - begun, 1)
+        if status is None:
+            self.note(part.name, ended_after=part.seconds)
+        else:
+            self.note(part.name, status=status, seconds=took)
+        if status != 0:
+            self.failed.append(part.name)
+
+
+def is_device() -> bool:
+    """Whether the driver has a CUDA device; nothing is compiled to ask it."""
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return (
+        not driver.cuInit(0)
+        and not driver.cuDeviceGetCount(ctypes.byref(count))
+        and count.value > 0
+    )
+
+
+def compile_ahead(day: Day, names: Sequence[str]) -> None:
+    """Compile the kernels of cells, so that the device does not wait for a compiler."""
+    for name in names:
+        begun = time.monotonic()
+        try:
+            cellgen.load_cuda(name).build()
+        except CellgenError as error:
+            day.note("ahead", cell=name, failed=str(error))
+            day.failed.append(f"ahead {name}")
+            continue
+        day.note("ahead", cell=name, seconds=round(time.monotonic() - begun, 1))
+
+
+def main(parts: Sequence[Part] = PARTS) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--save", type=Path, help="lines of JSON are added to this file")
+    parser.add_argument("--seconds", type=float, default=3600, help="what there is in all")
+    parser.add_argument("--only", default="", help="parts, comma-separated")
+    parser.add_argument("--ahead", action="store_true", help="compile, ask nothing")
+    parser.add_argument("--cells", default="", help="with --ahead: these, comma-separated")
+    parser.add_argument("--list", action="store_true", help="say the parts")
+    options = parser.parse_args()
+    os.environ.setdefault(nvcc.ARCHITECTURE_VARIABLE, CLUSTERS)
+    wanted = options.only.split(",") if options.only else [part.name for part in parts]
+    unknown = [name for name in wanted if name not in {part.name for part in parts}]
+    if unknown:
+        parser.error(f"--only {unknown[0]!r}: expected one of {', '.join(p.name for p in parts)}")
+    if options.list:
+        for part in parts:
+            print(f"{part.name:24s} {part.seconds:4d} s  {part.answers}")
+        return 0
+    day = Day(options.save, options.seconds)
+    if options.ahead:
+        compile_ahead(day, options.cells.split(",") if options.cells else list(shipped_names()))
+        return 1 if day.failed else 0
+    on_device, has_torch = is_device(), importlib.util.find_spec("torch") is not None
+    for part in (part for part in parts if part.name in wanted):
+        if not on_device and part.emulated is None:
+            day.note(part.name, not_run="there is no device", answers=part.answers)
+        elif on_device and part.needs_torch and not has_torch:
+            day.note(part.name, not_run="PyTorch is not installed", answers=part.answers)
+        else:
+            day.run(part, part.command if on_device else (part.emulated or ()))
+    return 1 if day.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

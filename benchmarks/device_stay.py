@@ -1,0 +1,158 @@
+"""Kernels whose blocks stay on a device together: proven, then timed beside cuDNN.
+
+    python benchmarks/device_stay.py prove --cells lstm,gru
+    python benchmarks/device_stay.py time --cells lstm
+
+``prove`` compares each cell that has such kernels with its C kernels in float64: over the device
+and in clusters, of float32 and bfloat16, forward and back, launched and as a graph with equal bits.
+``time`` takes the tiers of a cell at the shapes of lab note 14 in turns, and cuDNN's layer of
+PyTorch in each element type beside them. A line of JSON for each record, as it comes; ends with 1
+where one is not ok. ``--emulated`` proves on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from itertools import product
+
+from device_proof import BARS, Record, _compare
+
+import cellgen
+from cellgen.cells import SHIPPED
+from cellgen.errors import DeviceError
+from cellgen.pipeline import planned
+from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
+from cellgen.schedule.device.lower import lower_for_device
+
+FIRST = ("lstm", "gru", "gru_reset_before", "slstm_heads", "lstm_projection", "elman")
+"""One level of products, two, heads, a product of an element's result: these come first."""
+TIERS = ("device", "cluster")
+PROVEN = ((3, 4, 5, 12), (6, 33, 9, 40))
+"""Steps, rows, inputs, units: two octets and a part of a group; five octets and three groups."""
+TIMED = ((512, 16, 1024), (100, 32, 256), (100, 64, 512), (1000, 1, 256))
+"""Steps, rows, units: those of lab note 14, and one row."""
+
+
+def staying() -> list[str]:
+    """Cells that have such kernels in both directions, those that say most first."""
+    names = [cell.definition.name for cell in SHIPPED if _stays(cell)]
+    return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
+
+
+def _stays(cell: type) -> bool:
+    spelled = planned(cell).in_c
+    if spelled.sequence is None:
+        return False
+    plans = lower_for_device(spelled.sequence, spelled.over_time)
+    return all(plan.persistent.persistent is not None for plan in plans)
+
+
+# --- prove ---------------------------------------------------------------------------------------
+
+
+def prove(names: list[str], *, emulated: bool) -> Iterator[Record]:
+    """Errors of each cell, tier and element type; what a device does not take is said."""
+    shapes = PROVEN[:1] if emulated else PROVEN
+    for name in names:
+        kernel, exact = cellgen.load_cuda(name, emulated=emulated), cellgen.load(name)
+        with _machine(kernel, emulated=emulated):
+            for dtype, tier, shape in product(("float32", "bfloat16"), TIERS, shapes):
+                record: Record = {"cell": name, "dtype": dtype, "tier": tier, "shape": shape}
+                try:
+                    error = _compare(kernel, exact, dtype, shape, 0, tier, {})
+                except DeviceError as refused:
+                    taken = "tier does not run" not in str(refused)
+                    yield {**record, "refused": str(refused), **({"ok": False} if taken else {})}
+                    continue
+                yield {**record, "error": error, "ok": error <= BARS[dtype]}
+
+
+@contextlib.contextmanager
+def _machine(kernel: CudaKernel, *, emulated: bool) -> Iterator[None]:
+    """Make the emulation a device that has clusters; nothing is done to one that is there."""
+    if not emulated:
+        yield
+        return
+    lib = kernel.library().lib
+    lib.cellgen_emulation_device(EMULATED[0], 227 << 10)
+    lib.cellgen_emulation_machine(1, 0, 90)
+    try:
+        yield
+    finally:
+        lib.cellgen_emulation_device(*EMULATED)
+        lib.cellgen_emulation_machine(1, 0, EMULATED_CAPABILITY)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def times(names: list[str]) -> Iterator[Record]:
+    """Milliseconds of every tier, forward and with backward, as replays of a graph."""
+    speed = importlib.import_module("device_speed")  # needs PyTorch
+    device = importlib.import_module("device")._device(False)
+    for name, shape in product(names, TIMED):
+        for dtype in ("bfloat16", "float32"):
+            for tier in ("auto", *TIERS):
+                yield _timed(speed, cellgen.load_cuda(name), shape, dtype, tier)
+        if name in ("lstm", "gru"):
+            for dtype in ("float16", "bfloat16", "float32"):
+                yield speed._cudnn(name.upper(), shape, dtype, False, device)
+
+
+def _timed(
+    speed: object, kernel: CudaKernel, shape: tuple[int, ...], dtype: str, tier: str
+) -> Record:
+    torch = importlib.import_module("torch")
+    sizes, forward, backward = (
+        speed.sizes_of(shape),  # type: ignore[attr-defined]
+        kernel.sequence_forward,
+        kernel.sequence_backward,
+    )
+    record: Record = {"who": "cellgen", "cell": kernel.name, "shape": shape, "dtype": dtype}
+    names = {a.name for a in forward.function.arguments if not a.is_scalar}
+    kind = getattr(torch, dtype)
+    given = speed.drawn(forward.function, sizes, kind, names)  # type: ignore[attr-defined]
+    above = speed.drawn(backward.function, sizes, kind, {"d_h"})  # type: ignore[attr-defined]
+    taken = {a.name for a in backward.function.arguments}
+
+    def both() -> object:
+        y = forward(**given, save=True, tier=tier)
+        outputs = {n: getattr(y, n) for n in y._fields if n in taken}
+        return backward(**given, **outputs, **above, saved=y.saved, tier=tier)
+
+    record["tier"] = tier
+    try:
+        for mode, call in (("f", lambda: forward(**given, tier=tier)), ("fb", both)):
+            record[f"{mode}_graph_ms"] = speed.median_ms(speed.captured(call))  # type: ignore[attr-defined]
+    except DeviceError as refused:
+        record["refused"] = str(refused)
+    return record
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("prove", "time"))
+    parser.add_argument("--cells", default="", help="comma-separated; all that stay when left out")
+    parser.add_argument("--part", default="1/1", help="of the cells, for example 2/4")
+    parser.add_argument("--emulated", action="store_true", help="prove on the CPU")
+    options = parser.parse_args()
+    number, count = map(int, options.part.split("/"))
+    names = (options.cells.split(",") if options.cells else staying())[number - 1 :: count]
+    is_proof = options.what == "prove"
+    records = prove(names, emulated=options.emulated) if is_proof else times(names)
+    wrong = ran = 0
+    for record in records:
+        print(json.dumps(record), flush=True)
+        wrong += record.get("ok") is False
+        ran += "refused" not in record
+    return 1 if wrong or not ran else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""Decide whether a part's layer can stay on a device, and what its blocks tell each other.
+
+Input: what a part does in every step (products, loops), as values. Output: ``PersistentChoice``.
+Blocks of one launch share the units of a layer and take rows through all steps together. What a
+loop reads is of its own row and unit, so it stays with the thread that has them; what a product
+reads of all units goes through a ``Channel``, and every product that reads one is a level. A state
+goes through its channel one step ahead, the initial one before the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sympy import Expr, expand
+
+from cellgen.language.value import B, T, Value
+from cellgen.program.over_time import StateLink
+from cellgen.schedule.device.places import (
+    AddMemory,
+    BeforeStep,
+    Element,
+    Extent,
+    NeededWhen,
+    Places,
+    RowsOfArray,
+    placed,
+    row_width,
+)
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
+from cellgen.schedule.device.tiers import Passed, TierLoop, refusal
+from cellgen.schedule.schedule import Access, Buffer, View, views
+
+GROUP_LESS_ONE, FACTORS_LESS_ONE = 15, 31
+"""By how many rows and units at most a channel is longer, to be whole groups and blocks."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A value that blocks tell each other in every step, of so many ``units`` of a head.
+
+    ``memory`` is the array of the workspace where it lies. Of a state, ``initial`` is where the
+    first one lies; then a step publishes what the next one reads.
+    """
+
+    value: Value
+    units: Expr
+    memory: str
+    initial: RowsOfArray | None = None
+
+    def __str__(self) -> str:
+        ahead = ", a step ahead" if self.initial is not None else ""
+        return f"{self.value}{ahead}"
+
+
+@dataclass(frozen=True)
+class HeldProduct:
+    """A product whose weights blocks hold, and the channels of its factors, in their order."""
+
+    product: DeviceProduct
+    channels: tuple[Channel, ...]
+
+
+@dataclass(frozen=True)
+class PersistentStage:
+    """Products of the same sums, the loop that reads them, and what is published then.
+
+    ``sums`` are the values of the loop that are sums, by slot. Without a loop the sums go to
+    memory. ``units`` are those that a thread has one of.
+    """
+
+    products: tuple[HeldProduct, ...]
+    loop: TierLoop | None
+    sums: Mapping[Value, int]
+    publishes: tuple[Channel, ...]
+    units: Expr
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Arrays of the workspace and strides that it names."""
+        names = [held.product.names_in_tier for held in self.products]
+        if self.loop is not None:
+            names.append(self.loop.names)
+        return frozenset[str]().union(*names)
+
+    @property
+    def formed(self) -> frozenset[Value]:
+        """What its products and its loop form."""
+        sums = {view.buffer.value for held in self.products for view in held.product.targets}
+        lines = self.loop.loop.lines if self.loop is not None else ()
+        return frozenset(sums | {line.statement.target for line in lines})
+
+
+@dataclass(frozen=True)
+class Persistent:
+    """A kernel whose blocks are on the device together; ``passed`` as in ``Tier``."""
+
+    stages: tuple[PersistentStage, ...]
+    channels: tuple[Channel, ...]
+    passed: tuple[Passed, ...] = ()
+    heads: Expr | None = None
+    head_units: Expr | None = None
+
+    @property
+    def levels(self) -> int:
+        """How often blocks wait for each other in a step."""
+        return sum(bool(stage.products) for stage in self.stages)
+
+    @property
+    def widths(self) -> tuple[Expr, ...]:
+        """Units of each stage and of what it publishes, each once."""
+        return tuple({expand(stage.units): stage.units for stage in self.stages}.values())
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Arrays of the workspace and strides that it reads and writes."""
+        names = [stage.names for stage in self.stages]
+        names += [frozenset({channel.memory}) for channel in self.channels]
+        names += [one.rows.names for one in self.passed]
+        return frozenset[str]().union(*names)
+
+
+@dataclass(frozen=True)
+class PersistentChoice:
+    """The kernel whose blocks stay on the device, or why there is none."""
+
+    persistent: Persistent | None
+    reason: str = ""
+
+
+def choose_persistent(
+    stages: Sequence[StepStage],
+    places: Places,
+    links: Sequence[StateLink],
+    passed: Sequence[Passed],
+    add_memory: AddMemory,
+) -> PersistentChoice:
+    """Plan the kernel whose blocks stay on the device, or say why a part has none."""
+    products = [stage for stage in stages if isinstance(stage, DeviceProduct)]
+    if not products:
+        return PersistentChoice(None, "no product reads what the step before it formed")
+    if reason := refusal(stages):
+        return PersistentChoice(None, reason)
+    first = products[0]
+    heads = first.heads
+    units = first.units if heads is not None else None
+    planner = _PersistentPlanner(places, links, add_memory, heads, units)
+    try:
+        planned = planner.stages(stages)
+    except _NotPlannedError as error:
+        return PersistentChoice(None, str(error))
+    cuts = tuple(Passed(p.rows, p.units if units is None else units) for p in passed)
+    channels = tuple(planner.channels.values())
+    return PersistentChoice(Persistent(planned, channels, cuts, heads, units))
+
+
+class _NotPlannedError(Exception):
+    """Why a part has no such kernel."""
+
+
+@dataclass
+class _PersistentPlanner:
+    """Plans stages one after the other; ``channels`` by the value that they carry."""
+
+    places: Places
+    links: Sequence[StateLink]
+    add_memory: AddMemory
+    heads: Expr | None
+    head_units: Expr | None
+
+    def __post_init__(self) -> None:
+        self.channels: dict[Value, Channel] = {}
+        self.written: list[tuple[View, Value]] = []
+
+    def stages(self, stages: Sequence[StepStage]) -> tuple[PersistentStage, ...]:
+        """Plan the stages, then what each of them publishes."""
+        planned: list[PersistentStage] = []
+        for number, stage in enumerate(stages):
+            if isinstance(stage, DeviceProduct):
+                self._product(planned, stage)
+            elif isinstance(stage, DeviceLoop):
+                self._loop(planned, stage, stages[:number], stages[number + 1 :])
+        published = {channel.value: channel for channel in self.channels.values()}
+        formed = [value for stage in planned for value in stage.formed]
+        for value in published:
+            if formed.count(value) != 1:
+                raise _NotPlannedError(f"{value}, which products read, is not formed by one stage")
+        return tuple(self._publishing(stage) for stage in planned)
+
+    def _publishing(self, stage: PersistentStage) -> PersistentStage:
+        own = tuple(c for c in self.channels.values() if c.value in stage.formed)
+        for channel in own:
+            if expand(channel.units - stage.units) != 0:
+                raise _NotPlannedError(f"{channel.value} is formed over other units than are read")
+        return replace(stage, publishes=own)
+
+    def _product(self, planned: list[PersistentStage], product: DeviceProduct) -> None:
+        views = [term.operand for term, _ in product.terms]
+        held = HeldProduct(product, tuple(c for view in views for c in self._channels_of(view)))
+        before = planned[-1] if planned else None
+        self.written += [(view, view.buffer.value) for view in product.targets]
+        if before is not None and before.loop is None and _adds_to(before.products[-1], product):
+            planned[-1] = replace(before, products=(*before.products, held))
+            return
+        planned.append(PersistentStage((held,), None, {}, (), product.units))
+
+    def _loop(
+        self,
+        planned: list[PersistentStage],
+        stage: DeviceLoop,
+        before: Sequence[StepStage],
+        after: Sequence[StepStage],
+    ) -> None:
+        units = self.head_units or stage.loop.space[-1]
+        self._require_own(stage)
+        loop = TierLoop(stage, placed((v.buffer for v in views(stage.loop)), self.places), units)
+        self.written += [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
+        sums = self._sums(planned[-1], loop, (*before, *after)) if planned else None
+        if sums is None:
+            planned.append(PersistentStage((), loop, {}, (), units))
+            return
+        planned[-1] = replace(
+            planned[-1], loop=replace(loop, in_registers=frozenset(sums)), sums=sums
+        )
+
+    def _require_own(self, stage: DeviceLoop) -> None:
+        """Check that what a step has formed is read by the thread of its row and unit alone."""
+        formed = {view.buffer for view, _ in self.written}
+        there = {view for view, _ in self.written}
+        carried = {k.previous for k in self.links} | {k.carry for k in self.links}
+        for load in stage.loop.loads:
+            view, is_own = load.view, load.access is Access.ELEMENT
+            if view.buffer in formed and not (is_own and view in there):
+                raise _NotPlannedError(f"{load.value} is read by threads of other units or rows")
+            if view.buffer.value in carried and not (is_own and view.shape == view.buffer.shape):
+                raise _NotPlannedError(f"{load.value} is read by threads of other units or rows")
+
+    def _sums(
+        self, stage: PersistentStage, loop: TierLoop, others: Sequence[StepStage]
+    ) -> Mapping[Value, int] | None:
+        """The sums that a loop takes from the products before it; None: through memory."""
+        if stage.loop is not None or not stage.products:
+            return None
+        if expand(stage.units - loop.units) != 0:
+            return None
+        slots = {view: n for n, view in enumerate(stage.products[0].product.targets)}
+        buffers = {view.buffer for view in slots}
+        sums = {}
+        for load in loop.loop.loads:
+            if load.view.buffer not in buffers:
+                continue
+            if load.view not in slots or load.access is not Access.ELEMENT:
+                return None
+            sums[load.value] = slots[load.view]
+        read = {v.buffer for s in others if isinstance(s, DeviceLoop) for v in _read(s)}
+        read |= {
+            t.operand.buffer for s in others if isinstance(s, DeviceProduct) for t, _ in s.terms
+        }
+        kept_whole = buffers & read or any(not self._is_scratch(b) for b in buffers)
+        if kept_whole or set(sums.values()) != set(slots.values()):
+            return None
+        return sums
+
+    def _is_scratch(self, buffer: Buffer) -> bool:
+        """Whether nobody reads a buffer after the step."""
+        source = self.places(buffer).source
+        return isinstance(source, RowsOfArray) and not source.of_caller and not source.by_turns
+
+    def _channels_of(self, operand: View) -> Iterator[Channel]:
+        """The channels of an operand, those of its first columns first."""
+        source = self.places(operand.buffer).source
+        if isinstance(source, BeforeStep):
+            link = next(k for k in self.links if k.previous == operand.buffer.value)
+            if operand.start[-1] != 0 or expand(operand.shape[-1] - operand.buffer.shape[-1]) != 0:
+                raise _NotPlannedError(f"a product reads a part of {link.previous}")
+            first = RowsOfArray(str(link.previous.name), row_width(link.previous), of_caller=True)
+            yield self._channel(link.next, self.head_units or operand.shape[-1], first)
+            return
+        start, end = operand.start[-1], operand.start[-1] + operand.shape[-1]
+        there = {
+            expand(view.start[-1]): (view, value)
+            for view, value in self.written
+            if view.buffer == operand.buffer
+        }
+        while expand(end - start) != 0:
+            if expand(start) not in there:
+                raise _NotPlannedError(
+                    f"a product reads {operand}, which no loop of the step forms"
+                )
+            view, value = there[expand(start)]
+            yield self._channel(value, self.head_units or view.shape[-1], None)
+            start = start + view.shape[-1]
+
+    def _channel(self, value: Value, units: Expr, initial: RowsOfArray | None) -> Channel:
+        if value not in self.channels:
+            rows, heads = B + GROUP_LESS_ONE, self.heads or 1
+            lengths = (T + 1, rows, heads * (units + FACTORS_LESS_ONE))
+            extent = Extent(lengths, NeededWhen.TOGETHER)
+            memory = self.add_memory(f"{value.name}_told", Element.STORE, extent)
+            self.channels[value] = Channel(value, units, memory, initial)
+        channel = self.channels[value]
+        if channel.initial != initial:
+            raise _NotPlannedError(f"{value} is read in its own step and in the next one")
+        return channel
+
+
+def _read(stage: DeviceLoop) -> Iterator[View]:
+    return (load.view for load in stage.loop.loads)
+
+
+def _adds_to(held: HeldProduct, product: DeviceProduct) -> bool:
+    """Whether a product adds to the sums of the one before it, and to nothing else."""
+    return (
+        product.onto
+        and held.product.sums == product.sums
+        and (held.product.targets == product.targets)
+    )

@@ -1,0 +1,392 @@
+/* Layers that stay on a device: kernels whose blocks share the units of a layer and take rows through
+ * all steps together, the recurrent weights in shared memory.
+ *
+ * A block has octets of units (8) with all slots of them, a thread one unit of one row out of 16, a
+ * group. What a unit's equations read of that unit is the thread's own; what products read of all units
+ * goes through a channel: each octet of a row is published as pieces of 16 bytes and received by every
+ * block. Blocks of several sets have groups of rows of their own.
+ *     over the device    pieces lie in memory, one place for each step, and say themselves that they are
+ *                        there (cellgen_persist_device.cuh)
+ *     in a cluster       pieces go into the shared memory of each block, in two buffers by turns: who
+ *                        sends for step n + 2 has received step n + 1 of every warp, which published that
+ *                        after a barrier behind its reading of step n
+ * Products of 2-byte elements run on matrix units (m16n8k16, sums in float): factors come in blocks of 32,
+ * ordered so that lane (g, t) has 8 neighbours of row g, 16 bytes as they lie in a row; the order of
+ * factors in a sum is fixed, whatever arrives first. Products of float are fused multiply-adds in
+ * ascending order. */
+#ifndef CELLGEN_PERSIST_CUH
+#define CELLGEN_PERSIST_CUH
+
+#include "cellgen_cuda_blocks.cuh"
+#include "cellgen_persist_device.cuh"
+
+enum { CELLGEN_GROUP = 16, CELLGEN_OCTET = 8, CELLGEN_FACTORS = 32, CELLGEN_OCTET_THREADS = 128 };
+enum { CELLGEN_MOST_OCTETS = 4 }; /* of a block: threads then have 128 registers each */
+#define CELLGEN_TOGETHER_BOUNDS __launch_bounds__(CELLGEN_MOST_OCTETS * CELLGEN_OCTET_THREADS, 1)
+
+/* How a kernel is there: blocks of a layer, heads, sets of blocks that have rows of their own, threads,
+ * bytes of shared memory, blocks of a cluster (1: over the device). */
+struct cellgen_together {
+    int blocks, heads, sets, threads, shared, cluster;
+};
+
+inline __host__ __device__ int cellgen_octets(int64_t units)
+{
+    return (int)((units + CELLGEN_OCTET - 1) / CELLGEN_OCTET);
+}
+
+/* Octets of units that a block has. */
+inline __host__ __device__ int cellgen_octets_each(int64_t units, int blocks)
+{
+    return (cellgen_octets(units) + blocks - 1) / blocks;
+}
+
+/* Whether every block has octets of a width. In a cluster all must: one that publishes nothing would not
+ * hold back the others, which could be steps ahead of it. */
+inline __host__ __device__ bool cellgen_all_have(int64_t units, int blocks)
+{
+    return (blocks - 1) * cellgen_octets_each(units, blocks) < cellgen_octets(units);
+}
+
+/* Factors of an operand, in whole blocks of products. */
+inline __host__ __device__ int cellgen_factors(int64_t units)
+{
+    return (int)cellgen_whole(units, CELLGEN_FACTORS);
+}
+
+/* The rows of a group in shared memory, in pieces of 16 bytes: by element type. */
+template <typename E> struct cellgen_staged { /* in the order of fragments, without bank conflicts */
+    enum { of_octet = 1 };                    /* pieces */
+    static inline __host__ __device__ int pieces(int factors) { return factors * 2; }
+    static inline __device__ int at(int row, int piece, int)
+    {
+        const int block = piece >> 2;
+        return (block * 2 + (row >> 3)) * 32 + (((row & 7) ^ (block & 1)) << 2) + (piece & 3);
+    }
+};
+template <> struct cellgen_staged<float> { /* row after row, 16 bytes apart for the banks */
+    enum { of_octet = 2 };
+    static inline __host__ __device__ int pieces(int factors) { return CELLGEN_GROUP * (factors / 4 + 1); }
+    static inline __device__ int at(int row, int piece, int factors)
+    {
+        return row * (factors / 4 + 1) + piece;
+    }
+};
+
+/* Bytes of shared memory: of a channel's buffer, of the weights of a product of one channel, of its
+ * partial sums; of what waits to be published. */
+template <typename E> inline __host__ __device__ int64_t cellgen_channel_bytes(int64_t units)
+{
+    return (int64_t)cellgen_staged<E>::pieces(cellgen_factors(units)) * 16;
+}
+template <typename E>
+inline __host__ __device__ int64_t cellgen_weight_bytes(int slots, int64_t units, int blocks, int64_t inner)
+{
+    return (int64_t)cellgen_octets_each(units, blocks) * CELLGEN_OCTET * slots * cellgen_factors(inner)
+        * (int64_t)sizeof(E);
+}
+inline __host__ __device__ int64_t cellgen_partial_bytes(int slots, int64_t threads)
+{
+    return threads / 32 * CELLGEN_OCTET_THREADS * slots * 4;
+}
+inline __host__ __device__ int64_t cellgen_in_lines(int64_t bytes) { return (bytes + 127) / 128 * 128; }
+template <typename E> inline __host__ __device__ int64_t cellgen_layer_bytes(int slots, int64_t threads)
+{
+    return cellgen_in_lines(cellgen_partial_bytes(slots, threads))
+        + cellgen_in_lines(threads * (int64_t)sizeof(E)) + 128; /* and to begin a line */
+}
+
+/* The unit and the row of a group that a thread has of a width. */
+struct cellgen_tile {
+    int each, here;     /* octets of every block, of this one */
+    int octet, row;     /* of the layer, of a group */
+    int64_t unit, last; /* beyond the last unit: the last one, which may be read */
+    bool is_there, owns;
+};
+
+/* What goes from each block to all of them, step by step. */
+template <typename E> struct cellgen_channel {
+    E *sent;            /* [step][head][group][16][factors] */
+    uint4 *buffer;
+    uint32_t barriers;
+    int octets, factors, received, published;
+};
+
+template <typename E, bool in_cluster> struct cellgen_layer {
+    typedef cellgen_staged<E> staged;
+    int blocks, rank, heads, head, set, groups, warp, lane;
+    unsigned char *free;
+    float *partial;
+    E *waiting;
+
+    /* Takes shared memory; `slots` is the largest number of sums that a product has. */
+    inline __device__ cellgen_layer(const cellgen_together &how, int64_t rows, int slots, unsigned char *shared)
+        : blocks(how.blocks), rank((int)blockIdx.x), heads(how.heads), head((int)blockIdx.y),
+          set((int)blockIdx.z), groups((int)((rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP)), warp((int)threadIdx.x / 32),
+          lane((int)threadIdx.x % 32), free(shared)
+    {
+        free += -(uintptr_t)free % 128;
+        partial = (float *)(void *)take(cellgen_partial_bytes(slots, how.threads));
+        waiting = (E *)(void *)take((int64_t)how.threads * (int64_t)sizeof(E));
+    }
+
+    inline __device__ unsigned char *take(int64_t bytes)
+    {
+        unsigned char *const own = free;
+        free += cellgen_in_lines(bytes);
+        return own;
+    }
+
+    inline __device__ cellgen_tile tile(int64_t units) const
+    {
+        cellgen_tile own;
+        const int octets = cellgen_octets(units), at = (int)threadIdx.x / CELLGEN_OCTET_THREADS;
+        own.each = cellgen_octets_each(units, blocks);
+        const int first = rank * own.each, rest = octets - first;
+        own.here = rest < 0 ? 0 : rest < own.each ? rest : own.each;
+        own.is_there = at < own.here;
+        own.octet = first + at;
+        own.row = (int)threadIdx.x % CELLGEN_OCTET_THREADS / CELLGEN_OCTET;
+        own.unit = (int64_t)own.octet * CELLGEN_OCTET + threadIdx.x % CELLGEN_OCTET;
+        own.owns = own.is_there && own.unit < units;
+        own.last = own.unit < units ? own.unit : units - 1;
+        return own;
+    }
+
+    inline __device__ cellgen_channel<E> channel(E *sent, int64_t units)
+    {
+        cellgen_channel<E> own;
+        own.sent = sent;
+        own.octets = cellgen_octets(units), own.factors = cellgen_factors(units);
+        own.received = own.published = 0;
+        const int pieces = staged::pieces(own.factors) * (in_cluster ? 2 : 1);
+        own.buffer = (uint4 *)(void *)take((int64_t)pieces * 16);
+        for (int at = (int)threadIdx.x; at < pieces; at += (int)blockDim.x) own.buffer[at] = uint4{0, 0, 0, 0};
+        own.barriers = 0;
+        if (in_cluster) {
+            own.barriers = cellgen_shared_address(take(16));
+            if (threadIdx.x == 0) {
+                cellgen_make_mbarrier(own.barriers), cellgen_make_mbarrier(own.barriers + 8);
+                cellgen_arm(own.barriers, bytes(own)), cellgen_arm(own.barriers + 8, bytes(own));
+            }
+        }
+        return own;
+    }
+
+    /* All that comes through a channel in a step. */
+    static inline __device__ uint32_t bytes(const cellgen_channel<E> &from)
+    {
+        return (uint32_t)from.octets * CELLGEN_OCTET * CELLGEN_GROUP * (uint32_t)sizeof(E);
+    }
+
+    /* Put weights of a product into shared memory, those of the factors of one channel: of 2-byte
+     * elements [octet][32 factors][slot][lane][8], of float [octet][factor][unit][slot]. */
+    inline __device__ E *hold(
+        cellgen_panel<E> panel, int slots, int64_t units, int64_t first, int64_t inner)
+    {
+        const cellgen_tile own = tile(units);
+        const int factors = cellgen_factors(inner);
+        E *const held = (E *)(void *)take(cellgen_weight_bytes<E>(slots, units, blocks, inner));
+        const int64_t all = (int64_t)own.each * CELLGEN_OCTET * slots * factors;
+        for (int64_t at = threadIdx.x; at < all; at += blockDim.x) {
+            int64_t k, slot, unit;
+            if (sizeof(E) == 2) {
+                const int64_t of = at / 256, block = of / slots;
+                k = block % (factors / CELLGEN_FACTORS) * CELLGEN_FACTORS + at % 32 / 8 * 8 + at % 8;
+                slot = of % slots;
+                unit = block / (factors / CELLGEN_FACTORS) * CELLGEN_OCTET + at % 256 / 32;
+            } else {
+                slot = at % slots, unit = at / slots % CELLGEN_OCTET;
+                k = at / slots / CELLGEN_OCTET % factors;
+                unit += at / slots / CELLGEN_OCTET / factors * CELLGEN_OCTET;
+            }
+            unit += (int64_t)rank * own.each * CELLGEN_OCTET;
+            if (k < inner && unit < units)
+                held[at] = panel.at[(first + k) * panel.by_k + slot * panel.by_slot + unit * panel.by_unit];
+            else
+                cellgen_put(held + at, 0.0f);
+        }
+        return held;
+    }
+
+    /* Where a group of a step lies in a channel. */
+    inline __device__ E *place(const cellgen_channel<E> &from, int64_t step, int group) const
+    {
+        return from.sent + ((step * heads + head) * groups + group) * CELLGEN_GROUP * from.factors;
+    }
+
+    /* Bring what all blocks have published of a group into shared memory. */
+    inline __device__ void receive(cellgen_channel<E> &from, int64_t step, int group)
+    {
+        if (in_cluster) {
+            const uint32_t barrier = from.barriers + (from.received & 1) * 8;
+            cellgen_wait_for(barrier, from.received >> 1 & 1);
+            if (threadIdx.x == 0) cellgen_arm(barrier, bytes(from));
+            ++from.received;
+            return;
+        }
+        enum { at_once = 4 };
+        const int pieces = from.octets * staged::of_octet, warps = (int)blockDim.x / 32;
+        const uint4 *const base = (const uint4 *)(const void *)place(from, step, group);
+        const int apart = from.factors * (int)sizeof(E) / 16;
+        for (int row = warp, piece = lane; row < CELLGEN_GROUP;) {
+            int at[at_once], to[at_once];
+            uint4 own[at_once];
+            CELLGEN_UNROLL
+            for (int i = 0; i < at_once; ++i) {
+                at[i] = row < CELLGEN_GROUP && piece < pieces ? row * apart + piece : -1;
+                to[i] = staged::at(row, piece, from.factors);
+                piece += 32;
+                if (piece >= pieces) piece = lane, row += warps;
+            }
+            cellgen_await<at_once>(own, base, at);
+            CELLGEN_UNROLL
+            for (int i = 0; i < at_once; ++i)
+                if (at[i] >= 0) from.buffer[to[i]] = own[i];
+        }
+    }
+
+    /* The rows of a channel that were received last. */
+    inline __device__ const uint4 *rows(const cellgen_channel<E> &from) const
+    {
+        const int turn = in_cluster ? (from.received - 1) & 1 : 0;
+        return from.buffer + turn * staged::pieces(from.factors);
+    }
+
+    /* Publish a number of each thread of a tile, of every row of a group, there or not. */
+    template <typename R>
+    inline __device__ void publish(
+        cellgen_channel<E> &to, int64_t step, int group, const cellgen_tile &own, R x)
+    {
+        const int turn = to.published & 1;
+        ++to.published;
+        if (!own.is_there) return;
+        enum { of_warp = 32 * sizeof(E) / 16, of_octet = staged::of_octet };
+        cellgen_put(waiting + threadIdx.x, cellgen_sent(x));
+        __syncwarp();
+        const int mine = lane % of_warp, row = own.row / 4 * 4 + mine / of_octet;
+        const int piece = own.octet * of_octet + mine % of_octet;
+        const uint4 value = ((const uint4 *)(const void *)(waiting + warp * 32))[mine];
+        if (in_cluster) {
+            const uint4 *const at = to.buffer + turn * staged::pieces(to.factors)
+                + staged::at(row, piece, to.factors);
+            for (int block = lane / of_warp; block < blocks; block += 32 / of_warp)
+                cellgen_send_to((unsigned)block, cellgen_shared_address(at), to.barriers + turn * 8, value);
+        } else if (lane < of_warp) {
+            E *const at = place(to, step, group) + row * to.factors;
+            cellgen_send_piece((uint4 *)(void *)at + piece, value);
+        }
+        __syncwarp();
+    }
+
+    /* Everything is ready, in this block and in all of its cluster. */
+    inline __device__ void meet() const
+    {
+        if (in_cluster) cellgen_cluster_barrier();
+        else __syncthreads();
+    }
+};
+
+/* Sums of a product for a unit of a row: of 2-byte elements those that a lane has of a warp's share. */
+template <typename E, int slots> struct cellgen_sums {
+    float own[slots][4];
+
+    inline __device__ cellgen_sums()
+    {
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot)
+            for (int at = 0; at < 4; ++at) own[slot][at] = 0;
+    }
+
+    /* Add the factors of one channel: a warp has an octet and a share of the factors. */
+    template <typename layer>
+    inline __device__ void add(const layer &my, const cellgen_channel<E> &from, const E *held, const cellgen_tile &tile)
+    {
+        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
+        const int octet = my.warp % tile.each, share = my.warp / tile.each;
+        if (octet >= tile.here || share >= shares) return;
+        const int blocks = from.factors / CELLGEN_FACTORS, end = blocks * (share + 1) / shares;
+        const uint4 *const rows = my.rows(from);
+        for (int block = blocks * share / shares; block < end; ++block) {
+            const int at = block * 64 + (((my.lane >> 2) ^ (block & 1)) << 2) + (my.lane & 3);
+            const uint4 low = rows[at], high = rows[at + 32];
+            const uint4 *const weights =
+                (const uint4 *)(const void *)held + (octet * blocks + block) * slots * 32 + my.lane;
+            const uint32_t first[4] = {low.x, high.x, low.y, high.y};
+            const uint32_t second[4] = {low.z, high.z, low.w, high.w};
+            CELLGEN_UNROLL
+            for (int slot = 0; slot < slots; ++slot) {
+                const uint4 w = weights[slot * 32];
+                const uint32_t ahead[2] = {w.x, w.y}, behind[2] = {w.z, w.w};
+                cellgen_mma(own[slot], first, ahead);
+                cellgen_mma(own[slot], second, behind);
+            }
+        }
+    }
+
+    /* The sums of a thread's unit and row, shares added up in their order. */
+    template <typename layer>
+    inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
+    {
+        const int shares = (int)blockDim.x / 32 / tile.each;
+        const int share = my.warp / tile.each, g = my.lane >> 2, t = my.lane & 3;
+        if (share < shares)
+            CELLGEN_UNROLL
+            for (int slot = 0; slot < slots; ++slot)
+                CELLGEN_UNROLL
+                for (int at = 0; at < 4; ++at)
+                    my.partial[(my.warp * slots + slot) * CELLGEN_OCTET_THREADS + (g + at / 2 * 8) * CELLGEN_OCTET
+                               + 2 * t + at % 2] = own[slot][at];
+        __syncthreads();
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot) sums[slot] = 0;
+        if (!tile.is_there) return;
+        const int octet = (int)threadIdx.x / CELLGEN_OCTET_THREADS, at = (int)threadIdx.x % CELLGEN_OCTET_THREADS;
+        for (int one = 0; one < shares; ++one)
+            CELLGEN_UNROLL
+            for (int slot = 0; slot < slots; ++slot)
+                sums[slot] += my.partial[((one * tile.each + octet) * slots + slot) * CELLGEN_OCTET_THREADS + at];
+    }
+};
+
+/* Of float, a thread forms its own. */
+template <int slots> struct cellgen_sums<float, slots> {
+    float own[slots];
+
+    inline __device__ cellgen_sums()
+    {
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot) own[slot] = 0;
+    }
+
+    template <typename layer>
+    inline __device__ void add(
+        const layer &my, const cellgen_channel<float> &from, const float *held, const cellgen_tile &tile)
+    {
+        if (!tile.is_there) return;
+        const int octet = (int)threadIdx.x / CELLGEN_OCTET_THREADS;
+        const uint4 *const rows = my.rows(from) + cellgen_staged<float>::at(tile.row, 0, from.factors);
+        const float *weights = held
+            + ((int64_t)octet * from.factors * CELLGEN_OCTET + threadIdx.x % CELLGEN_OCTET) * slots;
+        CELLGEN_UNROLL_4
+        for (int piece = 0; piece < from.factors / 4; ++piece) {
+            const uint4 bits = rows[piece];
+            float x[4];
+            memcpy(x, &bits, sizeof x);
+            CELLGEN_UNROLL
+            for (int at = 0; at < 4; ++at, weights += CELLGEN_OCTET * slots)
+                CELLGEN_UNROLL
+                for (int slot = 0; slot < slots; ++slot) own[slot] = fmaf(x[at], weights[slot], own[slot]);
+        }
+    }
+
+    template <typename layer>
+    inline __device__ void total(const layer &, const cellgen_tile &, float (&sums)[slots]) const
+    {
+        __syncthreads(); /* all have read: the next group may come */
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot) sums[slot] = own[slot];
+    }
+};
+
+#endif /* CELLGEN_PERSIST_CUH */

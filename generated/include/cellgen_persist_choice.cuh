@@ -1,0 +1,224 @@
+/* Layers that stay on a device: when the host chooses them, and their launch.
+ *
+ * The model compares nanoseconds of a step; its constants are those of a prototype on an H200
+ * (docs/explanation/persistent.md), which had its weights in registers. None of these kernels has been
+ * timed on a device. A step of a group of 16 rows takes
+ *     over the device    levels * 1030 + (bytes of operands) * 580 / 32 KB + (bytes of weights) / 100
+ *     in a cluster       levels * 180 + (bytes of weights) / 42
+ *     of float           (bytes of weights) / 56 in the place of the last terms: fused multiply-adds
+ * with the weights that a block has, and groups that share blocks take turns. Launch by launch it is
+ *     launches * 2000 + (bytes of weights) / 4000 + rows * products / 200000 (30000 of float)
+ * and since nobody has timed these kernels, they are taken where they are 1.3 times as fast by the model,
+ * and only where a call says that they may be: no other has CELLGEN_TIER_TOGETHER.
+ * A level is a product of what other blocks have formed in the step or the one before it.
+ *
+ * All blocks that wait for each other have to be there at once: the device is asked how many fit, and
+ * the launch is cooperative, or of clusters, which the device starts as a whole. A device that refuses
+ * such a launch nevertheless (a part of one, one that is shared) has the steps launched one by one, and is
+ * not asked again: cellgen_cuda_refused. */
+#ifndef CELLGEN_PERSIST_CHOICE_CUH
+#define CELLGEN_PERSIST_CHOICE_CUH
+
+#include "cellgen_cuda_tiers.cuh"
+#include "cellgen_persist_launch.cuh"
+
+enum { CELLGEN_TIER_DEVICE = 4, CELLGEN_TIER_CLUSTER = 5, CELLGEN_TIER_TOGETHER = 6 };
+/* Whether a call asks for blocks that stay, and nothing else. */
+inline bool cellgen_asks_to_stay(int tier)
+{
+    return tier == CELLGEN_TIER_DEVICE || tier == CELLGEN_TIER_CLUSTER;
+}
+#define CELLGEN_STAYS ((int64_t)1 << 62) /* of what the options of a call need */
+#define CELLGEN_IF_STAYS(count) (how & CELLGEN_STAYS ? (int64_t)(count) : 0)
+
+#define CELLGEN_NS_NEVER 1e300
+#define CELLGEN_TOO_MANY_BYTES ((int64_t)1 << 62)
+#define CELLGEN_STAYING_GAINS 1.3
+#define CELLGEN_NS_DEVICE_EXCHANGE 1030.0
+#define CELLGEN_NS_CLUSTER_EXCHANGE 180.0
+#define CELLGEN_NS_OPERAND_BYTE (580.0 / 32768)
+#define CELLGEN_DEVICE_WEIGHT_BYTES_PER_NS 100.0
+#define CELLGEN_CLUSTER_WEIGHT_BYTES_PER_NS 42.0
+#define CELLGEN_FLOAT_WEIGHT_BYTES_PER_NS 56.0
+#define CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS 4000.0
+#define CELLGEN_LAUNCHED_PRODUCTS_PER_NS 200000.0
+#define CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS 30000.0
+enum { CELLGEN_LARGEST_CLUSTER = 8, CELLGEN_FEWEST_STEPS = 8 };
+
+/* What the model asks of a layer; `operands`: bytes that a block receives in a step of a group,
+ * `products`: weights of all heads. */
+struct cellgen_layer_size {
+    int64_t steps, rows, heads;
+    int octets, levels, stages;
+    int64_t operands, products;
+};
+
+/* What it asks of a device. */
+struct cellgen_device_size {
+    int number = 0, processors = 0, shared = 0, capability = 0, cooperative = 0;
+    cudaError_t error = cudaSuccess;
+
+    cellgen_device_size()
+    {
+        int minor = 0;
+        error = cudaGetDevice(&number);
+        const struct {
+            int *value;
+            cudaDeviceAttr attribute;
+        } wanted[] = {{&processors, cudaDevAttrMultiProcessorCount},
+                      {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+                      {&capability, cudaDevAttrComputeCapabilityMajor},
+                      {&minor, cudaDevAttrComputeCapabilityMinor},
+                      {&cooperative, cudaDevAttrCooperativeLaunch}};
+        for (const auto &one : wanted)
+            if (error == cudaSuccess) error = cudaDeviceGetAttribute(one.value, one.attribute, number);
+        capability = capability * 10 + minor;
+        if (error != cudaSuccess) (void)cudaGetLastError(); /* who uses the device says what is wrong */
+    }
+};
+
+/* Nanoseconds of a step, launch by launch. */
+template <typename E> inline double cellgen_ns_launched(const cellgen_layer_size &layer)
+{
+    const double products = (double)layer.products, rows = (double)layer.rows;
+    const double rate = sizeof(E) == 2 ? CELLGEN_LAUNCHED_PRODUCTS_PER_NS
+                                       : CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS;
+    return layer.stages * CELLGEN_NS_LAUNCH
+        + products * (double)sizeof(E) / CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS + rows * products / rate;
+}
+
+/* Nanoseconds of a step in the best way of kernels in blocks, which meet nobody. */
+template <typename E>
+inline double cellgen_ns_apart(
+    int64_t steps, int64_t rows, int64_t heads, int64_t widest, int64_t products, int64_t fragments,
+    int64_t stages)
+{
+    cellgen_run asking = {};
+    cellgen_blocks blocks = {};
+    (void)cellgen_choose_blocks<E>(
+        &asking, CELLGEN_TIER_CHOOSE, steps, rows, heads, widest, products, fragments, stages, &blocks);
+    return blocks.ns > 0 ? blocks.ns : CELLGEN_NS_NEVER;
+}
+
+/* Nanoseconds of a step of all groups. */
+template <typename E>
+inline double cellgen_ns_together(const cellgen_layer_size &layer, const cellgen_together &how, int64_t weights)
+{
+    const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
+    const bool in_cluster = how.cluster > 1;
+    double rate = in_cluster ? CELLGEN_CLUSTER_WEIGHT_BYTES_PER_NS : CELLGEN_DEVICE_WEIGHT_BYTES_PER_NS;
+    if (sizeof(E) == 4) rate = CELLGEN_FLOAT_WEIGHT_BYTES_PER_NS;
+    double one = (double)weights / rate;
+    if (in_cluster) one += layer.levels * CELLGEN_NS_CLUSTER_EXCHANGE;
+    else one += layer.levels * CELLGEN_NS_DEVICE_EXCHANGE + (double)layer.operands * CELLGEN_NS_OPERAND_BYTE;
+    return one * (double)((groups + how.sets - 1) / how.sets);
+}
+
+/* Whether a kernel's code is there, and so many of its blocks run at once. */
+template <typename K>
+inline bool cellgen_all_run_at_once(K kernel, const cellgen_together &how, const cellgen_device_size &device)
+{
+    int at_once = 0;
+    cudaFuncAttributes code = {};
+    cudaError_t error = cudaFuncGetAttributes(&code, kernel);
+    const bool is_code = how.cluster == 1 || (code.binaryVersion >= 90 && code.ptxVersion >= 90);
+    if (error == cudaSuccess && is_code)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared);
+    if (error == cudaSuccess && is_code)
+        error = cellgen_occupancy(&at_once, kernel, how);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    const int64_t all = (int64_t)how.blocks * how.heads * how.sets;
+    if (how.cluster > 1) return at_once > 0;
+    return (int64_t)at_once * device.processors >= all;
+}
+
+/* How a layer can be there in the fastest way of one kind, by the model; nanoseconds, 0: in none.
+ * `shared` and `weights` are bytes of a block, by blocks, threads and buffers. */
+template <typename E, typename S, typename W>
+inline double cellgen_best_together(
+    const cellgen_layer_size &layer, const cellgen_device_size &device, bool in_cluster, const S &shared,
+    const W &weights, cellgen_together *best)
+{
+    const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
+    double least = 0;
+    for (int each = 1; each <= CELLGEN_MOST_OCTETS; ++each) {
+        cellgen_together how = {};
+        how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads;
+        how.threads = each * CELLGEN_OCTET_THREADS;
+        if (in_cluster) {
+            int size = 2;
+            while (size < how.blocks) size *= 2;
+            how.blocks = how.cluster = size;
+            how.sets = (int)(groups < 65535 ? groups : 0); /* one group each: buffers are by turns of it */
+            if (size > CELLGEN_LARGEST_CLUSTER) continue;
+        } else {
+            const int64_t fit = device.processors / ((int64_t)how.blocks * layer.heads);
+            how.cluster = 1, how.sets = (int)(fit < groups ? fit : groups);
+        }
+        const int64_t bytes = shared(how.blocks, how.threads, in_cluster ? 2 : 1);
+        if (how.sets < 1 || layer.heads > 65535 || bytes > device.shared) continue;
+        how.shared = (int)bytes;
+        const double ns = cellgen_ns_together<E>(layer, how, weights(how.blocks));
+        if (least == 0 || ns < least) least = ns, *best = how;
+    }
+    return least;
+}
+
+/* Whether all steps run in one launch whose blocks are there together. `tier` may ask for it; `others`
+ * are the nanoseconds of what runs otherwise. */
+template <typename E, typename S, typename W, typename K>
+inline bool cellgen_choose_together(
+    int tier, const cellgen_layer_size &layer, double others, const S &shared, const W &weights,
+    K on_device, K in_cluster, cellgen_together *chosen)
+{
+    const bool asked = cellgen_asks_to_stay(tier);
+    if (!CELLGEN_HAS_PIECES || (!asked && tier != CELLGEN_TIER_TOGETHER)) return false;
+    if (layer.steps < (asked ? 1 : CELLGEN_FEWEST_STEPS) || layer.rows == 0 || layer.heads == 0
+        || layer.octets == 0)
+        return false;
+    const cellgen_device_size device;
+    if (device.error != cudaSuccess || (!asked && cellgen_refusal_of(device.number))) return false;
+    cellgen_together by_device = {}, by_cluster = {};
+    double device_ns = 0, cluster_ns = 0;
+    if (device.cooperative)
+        device_ns = cellgen_best_together<E>(layer, device, false, shared, weights, &by_device);
+    if (device.capability >= 90)
+        cluster_ns = cellgen_best_together<E>(layer, device, true, shared, weights, &by_cluster);
+    const double launched = cellgen_ns_launched<E>(layer), otherwise = others < launched ? others : launched;
+    const bool is_measured = device.capability >= 90; /* the constants are of such a device */
+    const auto pays = [=](double ns) { return is_measured && ns * CELLGEN_STAYING_GAINS < otherwise; };
+    if (device_ns > 0 && (tier == CELLGEN_TIER_DEVICE || (!asked && pays(device_ns)))
+        && !cellgen_all_run_at_once(on_device, by_device, device))
+        device_ns = 0;
+    if (cluster_ns > 0 && (tier == CELLGEN_TIER_CLUSTER || (!asked && pays(cluster_ns)))
+        && !cellgen_all_run_at_once(in_cluster, by_cluster, device))
+        cluster_ns = 0;
+    bool takes_cluster = cluster_ns > 0 && (device_ns == 0 || cluster_ns < device_ns);
+    if (asked) takes_cluster = tier == CELLGEN_TIER_CLUSTER;
+    const double ns = takes_cluster ? cluster_ns : device_ns;
+    *chosen = takes_cluster ? by_cluster : by_device;
+    const bool stays = ns > 0 && (asked || pays(ns));
+    CELLGEN_TELL_TOGETHER(stays ? (takes_cluster ? 2.0 : 1.0) : 0.0,
+                          (double)chosen->blocks, (double)chosen->heads, (double)chosen->sets,
+                          (double)chosen->threads, (double)chosen->shared, device_ns, cluster_ns, launched);
+    return stays;
+}
+
+/* Fill the places of a channel with what says that nothing is there yet. */
+template <typename piece> __global__ void cellgen_empty_pieces(int64_t rows, int64_t units, piece *pieces)
+{
+    const int64_t unit = CELLGEN_MY_UNIT;
+    if (CELLGEN_MY_ROW >= rows || unit >= units) return;
+    pieces[CELLGEN_MY_ROW * units + unit] =
+        piece{CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE};
+}
+
+template <typename E>
+inline void cg_empty_channel(cellgen_run *run, int64_t steps, int64_t rows, int64_t heads, int64_t units, E *sent)
+{
+    const int64_t row = heads * cellgen_factors(units) * (int64_t)sizeof(E) / 16;
+    CELLGEN_ELEMENTS(run, cellgen_empty_pieces<uint4>, steps * cellgen_whole(rows, CELLGEN_GROUP), row,
+                     (uint4 *)(void *)sent);
+}
+
+#endif /* CELLGEN_PERSIST_CHOICE_CUH */

@@ -1,0 +1,551 @@
+"""Kernels whose blocks stay on the device together: run by the emulation against the equations.
+
+Blocks, warps and what they tell each other get on in an order that a seed draws; stores for others
+arrive late. The last tests plant faults into the headers: each must be noticed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sympy import expand
+
+from cellgen import Cell, H, I, Input, State, Weight, tanh
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    SHIPPED,
+    Elman,
+    GRUResetBefore,
+    LSTMProjection,
+    MinGRU,
+    SLSTMHeads,
+)
+from cellgen.errors import ArgumentError, BuildError, DerivationError, DeviceError
+from cellgen.pipeline import planned
+from cellgen.proof.machine.assembled import tool
+from cellgen.proof.over_time import shared_keywords
+from cellgen.runtime.abi import axis_length
+from cellgen.runtime.device import nvcc
+from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.device.model import DEVICES, EMULATED, choices
+from cellgen.schedule.device.lower import lower_for_device
+from cellgen.schedule.device.persistent import Persistent, PersistentChoice
+from cellgen.schedule.device.plan import DeviceTimePlan
+from cellgen.schedule.device.verify import verify_for_device
+from cellgen.targets.cuda.persist import staying_explained
+from tests.conftest import relative
+from tests.targets.test_cuda import (
+    OnHost,
+    drawn_options,
+    emulated,
+    inputs,
+    names,
+    padded,
+    run,
+    sizes_of,
+    upstream,
+    with_cxx,
+    with_nvcc,
+)
+
+SMALL, GROUPS, CLUSTER = (3, 4, 5, 7), (2, 20, 3, 33), (3, 4, 5, 12)
+"""One octet of units and a part of a group of rows; several octets and two groups; two octets."""
+ERRORS = {"float32": 1e-5, "bfloat16": 0.06}
+"""Sums of tens of terms over few steps; 2^-9 for each of some tens of roundings in a row."""
+
+
+class OwnCell(Cell):
+    """A cell of one's own: two products, one after the other, and a state of its own."""
+
+    x = Input(I)
+    h_prev = State(H)
+    c_prev = State(H)
+    w = Weight(I, H)
+    u = Weight(H, H)
+    v = Weight(H, H)
+    a = tanh(x @ w + h_prev @ u)
+    c = 0.5 * c_prev + a
+    h = tanh(c + a @ v)
+    outputs = h, c
+
+
+def qualifying() -> list[type[Cell]]:
+    """Cells that ship with a product of what the step before formed."""
+    return [cell for cell in SHIPPED if plans_of(cell)[0].persistent.persistent is not None]
+
+
+def plans_of(cell: type[Cell]) -> tuple[DeviceTimePlan, DeviceTimePlan]:
+    spelled = planned(cell).in_c
+    assert spelled.sequence is not None
+    return lower_for_device(spelled.sequence, spelled.over_time)
+
+
+@contextmanager
+def machine(
+    kernel: CudaKernel, processors: int = 4, kilobytes: int = 227, capability: int = 90
+) -> Iterator[None]:
+    """An emulated device of that size."""
+    lib = kernel.library().lib
+    lib.cellgen_emulation_device(processors, kilobytes << 10)
+    lib.cellgen_emulation_machine(1, 0, capability)
+    try:
+        yield
+    finally:
+        lib.cellgen_emulation_device(*EMULATED)
+        lib.cellgen_emulation_machine(1, 0, 80)
+
+
+def agree(
+    cell: type[Cell], shape: tuple[int, ...], dtypes: Sequence[str], tiers: Sequence[str]
+) -> None:
+    """Outputs and gradients against float64 step by step, with the same bits at every seed."""
+    kernel = emulated(cell)
+    exact = run(cell, kernel, shape, "float64", "steps")
+    with machine(kernel):
+        for dtype in dtypes:
+            steps = run(cell, kernel, shape, dtype, "steps")
+            for tier in tiers:
+                found = []
+                for seed in (1, 2, 3):
+                    kernel.library().lib.cellgen_emulation_seed(seed)
+                    found.append(run(cell, kernel, shape, dtype, tier))
+                for name, right in exact.items():
+                    allowed = max(ERRORS[dtype], 2 * relative(steps[name], right))
+                    assert relative(found[0][name], right) <= allowed, (dtype, tier, name)
+                    for other in found[1:]:
+                        assert np.array_equal(other[name], found[0][name]), (dtype, tier, name)
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *names(
+            tuple(cell for cell in SHIPPED if cell.definition.name not in ("lru", "rwkv4", "s5")),
+            (LSTM, GRUResetBefore, SLSTMHeads, LSTMProjection),
+        ),
+        pytest.param(OwnCell, id="own_cell"),
+    ],
+)
+def test_blocks_that_stay_agree_with_the_equations(cell: type[Cell]) -> None:
+    """Every cell that qualifies, of both element types, over the device and in clusters."""
+    if plans_of(cell)[0].persistent.persistent is None:
+        pytest.skip("no product reads what the step before it formed")
+    if plans_of(cell)[1].persistent.persistent is None:
+        pytest.skip("its backward pass goes step by step")
+    agree(cell, SMALL, ("float32", "bfloat16"), ("device",))
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, pytest.param(OwnCell, id="own_cell")])
+def test_clusters_agree_with_the_equations(cell: type[Cell]) -> None:
+    agree(cell, CLUSTER, ("float32", "bfloat16"), ("cluster",))
+
+
+@with_cxx
+def test_a_cluster_has_no_block_without_units() -> None:
+    """It would publish nothing, so the others could be steps ahead, and it would wait for ever."""
+    kernel = emulated(Elman)
+    given = inputs(kernel, SMALL)
+    with machine(kernel), pytest.raises(DeviceError, match="tier does not run"):
+        OnHost(kernel, "float32").sequence_forward(**given, tier="cluster")
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [Elman, pytest.param(GRU, marks=pytest.mark.slow)])
+def test_several_groups_of_rows_and_octets_of_units_agree(cell: type[Cell]) -> None:
+    agree(cell, GROUPS, ("float32", "bfloat16"), ("device",))
+
+
+@with_cxx
+def test_a_nan_of_all_ones_is_told_as_another_nan() -> None:
+    """A NaN in a state would otherwise look like data that is not there, and hang the device."""
+    kernel = emulated(Elman)
+    device = OnHost(kernel, "float32")
+    given = inputs(kernel, SMALL)
+    given["h_prev"] = np.full(given["h_prev"].shape, np.uint32(0xFFFFFFFF).view(np.float32))
+    with machine(kernel):
+        result = device.sequence_forward(**given, tier="device")
+    assert np.isnan(result.h).all()
+
+
+@with_cxx
+@pytest.mark.parametrize("tier", ["device", "cluster"])
+def test_a_replayed_graph_tells_again(tier: str) -> None:
+    """The places of the exchange are emptied in the graph, too."""
+    kernel = emulated(Elman)
+    device, given = OnHost(kernel, "float32"), inputs(kernel, CLUSTER)
+    with machine(kernel):
+        right = device.sequence_forward(**given, tier=tier, graph=False)
+        for _ in range(4):
+            again = device.sequence_forward(**given, tier=tier, graph=True)
+            assert np.array_equal(right.h, again.h)
+
+
+def run_with(
+    cell: type[Cell], kernel: CudaKernel, shape: tuple[int, ...], seed: int, dtype: str, tier: str
+) -> dict[str, np.ndarray]:
+    """Both functions under options over time; inputs are NaN where a step is masked."""
+    device, options = OnHost(kernel, dtype), drawn_options(shape, seed)
+    chosen = shared_keywords(options)
+    given = padded(inputs(kernel, shape), cell, options, shape)
+    result = device.sequence_forward(**given, **chosen, save=True, tier=tier)
+    outputs = {str(v.name): getattr(result, str(v.name)) for v in cell.definition.outputs}
+    call = {**given, **outputs, **upstream(kernel, shape), **chosen}
+    gradients = device.sequence_backward(**call, saved=result.saved, tier=tier)
+    found = {name: getattr(result, name) for name in result._fields if name != "saved"}
+    return {**found, **gradients._asdict()}
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("cell", "shape", "tiers"),
+    [
+        pytest.param(LSTM, (4, 3, 5, 12), ("device", "cluster"), id="lstm"),
+        pytest.param(GRUResetBefore, (4, 17, 3, 9), ("device",), id="gru_reset_before"),
+        pytest.param(SLSTMHeads, (4, 3, 5, 7), ("device",), id="slstm_heads"),
+        pytest.param(OwnCell, (4, 3, 5, 12), ("device", "cluster"), id="own_cell"),
+    ],
+)
+def test_steps_that_are_masked_and_states_that_begin_anew_agree(
+    cell: type[Cell], shape: tuple[int, ...], tiers: tuple[str, ...]
+) -> None:
+    """Lengths, masks and resets, each alone and all, against float64 step by step."""
+    kernel = emulated(cell)
+    for seed in (1, 2, 3, 4, 5):
+        exact = run_with(cell, kernel, shape, seed, "float64", "steps")
+        with machine(kernel):
+            for dtype, tier in product(("float32", "bfloat16"), tiers):
+                if dtype == "bfloat16" and seed < 4:
+                    continue
+                kernel.library().lib.cellgen_emulation_seed(seed)
+                steps = run_with(cell, kernel, shape, seed, dtype, "steps")
+                found = run_with(cell, kernel, shape, seed, dtype, tier)
+                for name, right in exact.items():
+                    allowed = max(ERRORS[dtype], 2 * relative(steps[name], right))
+                    assert relative(found[name], right) <= allowed, (seed, dtype, tier, name)
+
+
+# --- where it does not run -----------------------------------------------------------------------
+
+
+@with_cxx
+def test_what_cannot_stay_is_refused_where_it_is_asked_for() -> None:
+    kernel = emulated(Elman)
+    device, given = OnHost(kernel, "float32"), inputs(kernel, SMALL)
+    forward = device.sequence_forward
+    with machine(kernel, capability=80), pytest.raises(DeviceError, match="tier does not run"):
+        forward(**given, tier="cluster")
+    with machine(kernel, kilobytes=1), pytest.raises(DeviceError, match="tier does not run"):
+        forward(**given, tier="device")
+    kernel.library().lib.cellgen_emulation_room(0, 0)
+    try:
+        for tier in ("device", "cluster"):
+            with machine(kernel), pytest.raises(DeviceError, match="not all blocks run at once"):
+                forward(**given, tier=tier)
+    finally:
+        kernel.library().lib.cellgen_emulation_room(1, 16)
+    with pytest.raises(ArgumentError, match="tier is 'whole'"):
+        forward(**given, tier="whole", lengths=np.array([3, 2, 1, 3]))
+    with machine(kernel), pytest.raises(DeviceError, match="tier does not run"):
+        OnHost(kernel, "float64").sequence_forward(**given, tier="device")
+    other = emulated(MinGRU)
+    with machine(other), pytest.raises(DeviceError, match="the cell has no such kernel"):
+        OnHost(other, "float32").sequence_forward(**inputs(other, SMALL), tier="device")
+
+
+OPEN = (9, 4, 5, 12)
+"""Steps enough, and two octets of units: the model takes a cluster."""
+
+
+@with_cxx
+def test_a_device_that_refuses_such_launches_has_the_steps_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The caller is told once, by whichever error; a call that asks for the tier gets the error."""
+    for error, why in ((720, "not all blocks of the launch run at once"), (801, "not support it")):
+        kernel = planted(Elman, (("seconds: any step", f"seconds, {error}: any step"),))
+        device, given = OnHost(kernel, "float32"), inputs(kernel, OPEN)
+        lib = kernel.library().lib
+        with machine(kernel):
+            steps = device.sequence_forward(**given, tier="auto").h
+            lib.cellgen_emulation_fail(b"together", error)
+            with pytest.raises(DeviceError, match=why):
+                device.sequence_forward(**given, tier="cluster", graph=False)
+            lib.cellgen_emulation_fail(b"together", error)
+            monkeypatch.setenv("CELLGEN_PERSISTENT", "1")
+            with pytest.warns(RuntimeWarning, match=f"refused a launch .*{why}.*launch by launch"):
+                first = device.sequence_forward(**given)
+            again = device.sequence_forward(**given)  # a warning would be an error
+            monkeypatch.delenv("CELLGEN_PERSISTENT")
+        assert np.array_equal(steps, first.h)
+        assert np.array_equal(steps, again.h)
+
+
+@with_cxx
+def test_another_error_of_such_a_launch_is_no_refusal() -> None:
+    kernel = emulated(Elman)
+    with machine(kernel):
+        kernel.library().lib.cellgen_emulation_fail(b"together", 719)
+        with pytest.raises(DeviceError, match="719"):
+            OnHost(kernel, "float32").sequence_forward(**inputs(kernel, OPEN), tier="together")
+
+
+@with_cxx
+def test_the_variable_is_read_at_each_call_and_graphs_know_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = emulated(Elman)
+    given = {n: kernel.array(a, dtype="float32") for n, a in inputs(kernel, OPEN).items()}
+    out = {
+        a.name: kernel.array(np.zeros([axis_length(x, sizes_of(OPEN)) for x in a.shape], "float32"))
+        for a in kernel.sequence_forward.function.results
+        if not a.saved
+    }
+    graphs, found = kernel.sequence_forward.graphs, []
+    graphs.clear()
+    with machine(kernel):
+        for number, said in enumerate((None, "0", "1", "1", None), start=1):
+            if said is None:
+                monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
+            else:
+                monkeypatch.setenv("CELLGEN_PERSISTENT", said)
+            kernel.sequence_forward(**given, out=out, graph=True)
+            found.append(out["h"].numpy())
+            assert len(graphs) == (1 if number < 3 else 2)
+    assert relative(found[2], found[0]) < 1e-6
+    graphs.clear()
+
+
+@with_cxx
+def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many steps of few rows; from 64 rows of 1024 units on, products step by step are as good."""
+    kernel, device = emulated(LSTM), DEVICES["h200"]
+
+    def ways(rows: int, units: int, steps: int = 100, on: str = "h200") -> list[float]:
+        sizes = {"T": steps, "B": rows, "I": 8, "H": units}
+        chosen = choices(kernel, sizes, "bfloat16", DEVICES[on])
+        return [choice.together.way for choice in chosen if choice.together is not None]
+
+    monkeypatch.delenv("CELLGEN_PERSISTENT", raising=False)
+    assert ways(16, 1024) == [], "nobody has run them on a device: who wants them says so"
+    monkeypatch.setenv("CELLGEN_PERSISTENT", "1")
+    assert ways(16, 1024) == [1, 1]
+    assert all(ways(32, 256))
+    assert ways(64, 1024) == [0, 0]
+    assert ways(16, 1024, steps=4) == [0, 0] or ways(16, 1024, steps=4) == []
+    assert ways(16, 1024, on="a100") == [0, 0], "the constants are not of such a device"
+    monkeypatch.setenv("CELLGEN_PERSISTENT", "0")
+    assert ways(16, 1024) == []
+    assert device.capability == 90
+
+
+def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
+    assert len(qualifying()) == 40
+    told = staying_explained(plans_of(LSTM))
+    assert "1 level of products" in told[0]
+    assert told[0].startswith(
+        "sequence_forward: where a call or CELLGEN_PERSISTENT=1 asks for it, since no device has "
+        "run them yet, blocks stay on the device together"
+    )
+    assert "because no product reads" in staying_explained(plans_of(MinGRU))[0]
+
+
+# --- plans ---------------------------------------------------------------------------------------
+
+
+def _without_publication(own: Persistent) -> Persistent:
+    return replace(own, stages=tuple(replace(stage, publishes=()) for stage in own.stages))
+
+
+def _in_another_order(own: Persistent) -> Persistent:
+    return replace(own, stages=(*own.stages[1:], own.stages[0]))
+
+
+def _with_fewer_factors(own: Persistent) -> Persistent:
+    first, *rest = own.stages
+    held = replace(first.products[0], channels=())
+    return replace(own, stages=(replace(first, products=(held,)), *rest))
+
+
+@pytest.mark.parametrize(
+    ("change", "which", "says"),
+    [
+        (_without_publication, 0, "published 0 times"),
+        (_without_publication, 1, "no stage before it publishes"),
+        (_in_another_order, 1, "no stage before it publishes"),
+        (_with_fewer_factors, 0, "factors"),
+    ],
+)
+def test_a_plan_that_tells_too_little_is_refused(
+    change: Callable[[Persistent], Persistent], which: int, says: str
+) -> None:
+    plan = plans_of(GRU)[which]
+    own = plan.persistent.persistent
+    assert own is not None
+    with pytest.raises(DerivationError, match=says):
+        verify_for_device(replace(plan, persistent=PersistentChoice(change(own))))
+
+
+def test_a_product_that_receives_another_value_of_as_many_units_is_refused() -> None:
+    """A state, and the state times its gate, have H units each: only values differ."""
+    plan = plans_of(GRUResetBefore)[0]
+    own = plan.persistent.persistent
+    assert own is not None
+    first, last = own.channels[0], own.channels[-1]
+    *before, stage = own.stages
+    held = [replace(h, channels=(first,)) for h in stage.products if last in h.channels]
+    stages = (*before, replace(stage, products=tuple(held)))
+    assert expand(first.units - last.units) == 0
+    with pytest.raises(DerivationError, match=f"receives {first.value}, not {last.value}"):
+        verify_for_device(replace(plan, persistent=PersistentChoice(replace(own, stages=stages))))
+
+
+# --- faults that must be noticed -----------------------------------------------------------------
+
+SINGLE = (
+    ("to.buffer + turn * staged::pieces", "to.buffer + 0 * staged::pieces"),
+    ("from.buffer + turn * staged::pieces", "from.buffer + 0 * staged::pieces"),
+)
+HALVES = (
+    (
+        "cellgen_emulator::one().send([=]() { memcpy(to, &piece, sizeof piece); });",
+        "cellgen_emulator::one().send([=]() { memcpy((char *)to + 8, (char *)&piece + 8, 8); });"
+        "cellgen_emulator::one().send([=]() { memcpy(to, &piece, 8); });",
+    ),
+)
+FULL = (
+    (
+        "piece{CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE}",
+        "piece{}",
+    ),
+)
+SUMS = (
+    (
+        "__syncthreads();\n        CELLGEN_UNROLL\n        for (int slot = 0; slot < slots; ++slot)"
+        " sums",
+        "for (int slot = 0; slot < slots; ++slot) sums",
+    ),
+)
+SILENT = (
+    (
+        "if (!own.is_there) return;\n        enum",
+        "if (!own.is_there || rank == 0) return;\n        enum",
+    ),
+)
+
+
+def planted(cell: type[Cell], changes: Sequence[tuple[str, str]]) -> CudaKernel:
+    """A cell's kernel with faults in its headers."""
+    good, files = emulated(cell), dict(emulated(cell).sources.files)
+    for right, wrong in changes:
+        places = [name for name, text in files.items() if right in text]
+        assert len(places) == 1, right
+        files[places[0]] = files[places[0]].replace(right, wrong)
+    sources = type(good.sources)(cell.definition.name, tuple(files.items()))
+    return CudaKernel(good.interface, sources, emulated=True)
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("changes", "tier"),
+    [
+        pytest.param(SINGLE, "cluster", id="a single buffer in the place of two"),
+        pytest.param(HALVES, "device", id="published before the data is there"),
+        pytest.param(FULL, "device", id="places that are not emptied"),
+        pytest.param(SUMS, "device", id="a barrier left out"),
+    ],
+)
+def test_a_fault_in_what_blocks_tell_is_noticed(
+    changes: Sequence[tuple[str, str]], tier: str
+) -> None:
+    good, bad = emulated(Elman), planted(Elman, changes)
+    shape = (6, 3, 2, 30)
+    with machine(good):
+        right = run(Elman, good, shape, "bfloat16", tier)
+        for seed in range(12):
+            bad.library().lib.cellgen_emulation_seed(seed)
+            found = run(Elman, bad, shape, "bfloat16", tier)
+            if any(not np.array_equal(right[name], found[name]) for name in right):
+                return
+    pytest.fail("nothing was noticed in 12 orders")
+
+
+HANGS = """
+from tests.targets.test_persistent import *
+kernel = planted(Elman, SILENT)
+with machine(kernel):
+    run(Elman, kernel, SMALL, "float32", "device")
+"""
+
+
+@with_cxx
+def test_a_wait_that_does_not_end_is_an_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode != 0
+    assert "a wait that does not end" in done.stderr
+
+
+# --- machine code --------------------------------------------------------------------------------
+
+
+def machine_code(folder: Path) -> str:
+    """Compile an LSTM for sm_90 to ``lstm.cubin`` of a folder; what the assembler says of it."""
+    kernel, found = emulated(LSTM), nvcc.compiler()
+    for name, text in kernel.sources.files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    flags = [f for f in found.command if f not in ("-shared", "-arch=sm_80")]
+    command = [*flags, "-arch=sm_90", "-cubin", "-Xptxas", "-v", "lstm.cu", "-Iinclude", "-I."]
+    command += ["-o", "lstm.cubin"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stderr
+
+
+@pytest.mark.slow
+@with_nvcc
+def test_nothing_spills(tmp_path: Path) -> None:
+    reports = re.findall(
+        r"entry function '\S*persistent\S*'.*?(\d+) bytes spill stores.*?Used (\d+) registers",
+        machine_code(tmp_path),
+        re.DOTALL,
+    )
+    assert len(reports) == 8  # two passes of two element types, over the device and in clusters
+    assert {int(spills) for spills, _ in reports} == {0}
+    assert max(int(registers) for _, registers in reports) <= 128
+
+
+@pytest.mark.slow
+@with_nvcc
+def test_no_fence_stands_in_the_loop(tmp_path: Path) -> None:
+    """A fence would wait for every store of the block under way; a block has 512 threads."""
+    try:
+        dump = tool("cuobjdump")
+    except BuildError as missing:
+        pytest.skip(str(missing))
+    machine_code(tmp_path)
+    listing = subprocess.run(
+        [dump, "-sass", "lstm.cubin"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    bodies = re.split(r"Function : ", listing)
+    own = [body for body in bodies if "persistent" in body.split("\n", 1)[0]]
+    assert len(own) == 8
+    for body in own:
+        assert "HMMA" in body or "FFMA" in body
+        if "ILb0E" in body.split("\n", 1)[0]:
+            assert not re.search(r"\bMEMBAR\b|\bERRBAR\b|\bCCTL\b", body)
