@@ -16,7 +16,7 @@ from functools import partial
 import cellgen
 from cellgen.errors import BuildError, CellgenError
 from cellgen.language.cell.packaged import cell_of
-from cellgen.runtime import paths
+from cellgen.runtime import paths, system
 from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
 from cellgen.runtime.build import cache
 from cellgen.runtime.call import door
@@ -60,8 +60,11 @@ def _guarded(name: str, look: Callable[[], str]) -> Finding:
 
 def _python() -> Finding:
     text = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
-    supported = sys.platform in ("linux", "darwin")
-    return Finding("python", supported, text, "" if supported else "use Linux or macOS")
+    known = system.SYSTEMS.get(sys.platform)
+    if known is None:
+        expected = ", ".join(system.SYSTEMS)
+        return Finding("python", False, f"{text}, on {sys.platform}", f"use one of {expected}")
+    return Finding("python", True, f"{text}; {known}" if known else text)
 
 
 def _installation() -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Make a page for every cell: equations, derivation, plan, picture, speed.
+"""Make a page for every cell: equations, picture, use, derivation, plan, speed, cells like it.
 
 Input: cells, and results of ``cellgen bench`` and of the zoo's benchmark where some were kept.
 Output: Markdown and SVG by file name, from the code of ``cellgen show``, ``explain`` and
@@ -9,6 +9,7 @@ same bytes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,28 @@ from cellgen.bench.claims import Figures
 from cellgen.bench.report import FORMAT, BenchReport, Case
 from cellgen.bench.zoo import Zoo, ZooRun, read_zoo
 from cellgen.cli.bench import read
+from cellgen.cli.gallery_use import use
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.files.tree import Difference, difference_of, read_text
 from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.pipeline import programs_of, recurrence
 from cellgen.program.chunks import form_over_time
+from cellgen.program.step import CellPrograms
 from cellgen.runtime.paths import PACKAGE, in_checkout
 from cellgen.views import chunks
 from cellgen.views.explain import explain
+from cellgen.views.families import FAMILIES
 from cellgen.views.graph import draw
-from cellgen.views.show import as_latex_forward, as_text_derived, summary
+from cellgen.views.show import (
+    INTENTIONS,
+    as_latex_forward,
+    as_text_derived,
+    section_latex,
+    sections,
+    summary,
+)
 
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 INDEX = "README.md"
 ABOUT = "`cellgen gallery` writes these pages"
 LOADED = '`cellgen.load("{}")`, declared in ['
@@ -106,17 +118,19 @@ def page(cell: type[Cell], results: KeptResults = NOT_MEASURED) -> dict[str, str
     name = definition.name
     blocks = [
         f"# {definition.class_name}",
-        " ".join(definition.doc.split()),
+        _with_papers(" ".join(definition.doc.split())),
         f"{LOADED.format(name)}{_module(definition)}]({_link(definition)}); [all cells]({INDEX}).",
         "## Equations",
         "```math\n" + as_latex_forward(programs) + "\n```",
         f"![One step of {name}]({name}.svg)",
+        use(definition),
         "## Derivation",
-        "```text\n" + as_text_derived(programs) + "\n```",
+        *_derivation(programs),
         "## Plan",
         "```text\n" + str(explain(cell)) + "\n```",
         *_chunks(definition),
         *_speed(name, results),
+        *_see_also(name),
     ]
     return {f"{name}.md": "\n\n".join(blocks) + "\n", f"{name}.svg": draw(definition)}
 
@@ -126,6 +140,38 @@ def _chunks(definition: Definition) -> list[str]:
     if form_over_time(definition).refusal is not None:
         return []
     return ["## In chunks", "```text\n" + chunks.as_text(definition) + "\n```"]
+
+
+def _with_papers(doc: str) -> str:
+    """What a cell says of itself, with links to its papers."""
+    return ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", doc)
+
+
+def _derivation(programs: CellPrograms) -> list[str]:
+    """Every derived function typeset, then all of them as text."""
+    blocks = []
+    for section in sections(programs)[1:]:
+        intention = INTENTIONS[section.name]
+        blocks.append(f"### {section.name}\n\n{intention[0].upper()}{intention[1:]}.")
+        if section.lines:
+            blocks.append("```math\n" + section_latex(section).partition("\n")[2] + "\n```")
+    blocks.append("### As text")
+    return [*blocks, "```text\n" + as_text_derived(programs) + "\n```"]
+
+
+def family_of(name: str) -> str:
+    """The family of a cell that ships; of any other nothing."""
+    return next((family for family, names in FAMILIES.items() if name in names.split()), "")
+
+
+def _see_also(name: str) -> list[str]:
+    """The other cells of the family."""
+    family = family_of(name)
+    others = [other for other in FAMILIES.get(family, "").split() if other != name]
+    if not others:
+        return []
+    links = ", ".join(f"[{other}]({other}.md)" for other in others)
+    return ["## See also", f"Other cells of the family {family}: {links}."]
 
 
 def _module(definition: Definition) -> str:

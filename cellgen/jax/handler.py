@@ -19,6 +19,7 @@ from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
 from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.paths import include_folder
+from cellgen.runtime.system import shared_suffix
 
 TARGET = "cellgen_call"
 """The target of every call in a program of XLA, which ``jax.export`` wants to be allowed."""
@@ -83,7 +84,7 @@ def build() -> Path:
     entry = f"{NAME}-{_key(sources, folder, found)}"
 
     def compiled(place: Path) -> str:
-        produced = f"{NAME}.so"
+        produced = f"{NAME}{shared_suffix()}"
         call = (*found.command, *found.flags, "-Iinclude", f"-I{folder}", *link_flags())
         command = (*call, SOURCE.name, "-o", produced, "-lpthread")
         step = Step(f"compiling {SOURCE.name}", command, produced)

@@ -9,14 +9,30 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 LOCKED_BYTE = 1 << 30
 """Where Windows locks a file: beyond its end, since a locked byte cannot be read by others."""
+WINDOWS = "win32"
+SYSTEMS = {
+    "linux": "",
+    "darwin": "nobody has run cellgen on macOS; programs are linked for it",
+    WINDOWS: "experimental: kernels have run under Wine, cellgen itself on no Windows",
+}
+"""Systems that cellgen is written for, and what is not known of each."""
+KILL_SECONDS = 10.0
+IN_USE_SECONDS, IN_USE_TRIALS = 0.05, 5
+"""How long a file of Windows may be open elsewhere, as by what looks for viruses."""
 
 
 def _module(name: str) -> ModuleType | None:
@@ -101,10 +117,78 @@ def is_running(process: int) -> bool | None:
     return True
 
 
+def is_windows() -> bool:
+    """Whether this is Windows."""
+    return sys.platform == WINDOWS
+
+
+def shared_suffix() -> str:
+    """How the name of a shared object ends."""
+    return ".dll" if is_windows() else ".so"
+
+
+def program_suffix() -> str:
+    """How the name of a program ends."""
+    return ".exe" if is_windows() else ""
+
+
+def empty_source() -> str:
+    """What a compiler reads as an empty text: on Windows its standard input, which is empty."""
+    return "-" if is_windows() else os.devnull
+
+
+def words_of(text: str) -> list[str]:
+    r"""Split a command as the system's shell does: on Windows \ is no more than a letter.
+
+    Raises:
+        ValueError: quotes that are not closed.
+    """
+    if not is_windows():
+        return shlex.split(text)
+    return [word.strip('"') for word in shlex.split(text, posix=False)]
+
+
+def own_group() -> int:
+    """Flags with which a process starts apart from Ctrl-C: on Windows, where sessions are none."""
+    return getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+
+
 def kill_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads a session, and all that it began; alone where there are none."""
+    """Kill a process that leads a session, and all that it began; alone where that cannot be."""
     end = getattr(os, "killpg", None)
-    if end is None:
-        process.kill()
+    if end is not None:
+        end(process.pid, signal.SIGKILL)
         return
-    end(process.pid, signal.SIGKILL)
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+        subprocess.run(command, capture_output=True, check=False, timeout=KILL_SECONDS)
+    process.kill()  # nothing where it has ended
+
+
+def space_left(place: Path) -> tuple[int, bool]:
+    """Return the free bytes of a disk, and whether it can hold one more file.
+
+    Raises:
+        OSError: there is no such place.
+    """
+    ask = getattr(os, "statvfs", None)
+    if ask is None:
+        return shutil.disk_usage(place).free, True
+    status = ask(place)
+    return status.f_bavail * status.f_frsize, not (status.f_files > 0 and status.f_favail == 0)
+
+
+def replace(source: Path, target: Path) -> None:
+    """Rename a file or folder; on Windows again where somebody has it open for a moment.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    for _ in range(IN_USE_TRIALS if is_windows() else 0):
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            time.sleep(IN_USE_SECONDS)
+        else:
+            return
+    os.replace(source, target)

@@ -2,7 +2,9 @@
 
 Input: a ``Definition``. Output: SVG text. Boxes are values under the author's names with their
 equations, coloured by role; round nodes are operators on whole vectors; parameters are tags on what
-reads them. The layout is ``layout``'s; the same cell always gives the same bytes.
+reads them. A cell with heads is drawn by its author's equations alone, from top to bottom: its
+operators are many, and most of them only lay out axes. The layout is ``graph_layout``'s; the same
+cell always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ SMALL = 6.7
 WRAP = 34
 TITLE_LINE, SMALL_LINE, TAG_LINE = 20.0, 15.0, 19.0
 PADDING = 11.0
+GAP = 12.0
+"""Between boxes of a row, from top to bottom."""
 FONTS = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
@@ -95,15 +99,75 @@ class _Node:
         rise = (self.height - self.body) / 2
         return Box(self.key, self.width, self.height, self.body_width / 2, rise, self.last)
 
+    @property
+    def box_from_top(self) -> Box:
+        """With width and height exchanged; edges meet it above, and below its tags."""
+        return Box(self.key, self.height, self.width + GAP, self.height / 2, 0.0, self.last)
+
 
 def draw(definition: Definition) -> str:
     """Return the picture of one step, forward, as an SVG document."""
+    if has_heads(definition):
+        nodes, edges = _equations(definition)
+        placed = _from_top(arrange([node.box_from_top for node in nodes], edges))
+        routes = [_curve_down(points, str(edge[1])) for edge, points in placed.routes.items()]
+        pieces = ['<g class="edges">', *routes, "</g>"]
+        for node in nodes:
+            pieces += _drawn(node, placed.centres[node.key])
+        return _document(definition, placed, nodes, pieces)
     nodes, edges = _graph(definition, forward(definition))
     placed = arrange([node.box for node in nodes], edges)
     pieces = _routes(placed, edges)
     for node in nodes:
         pieces += _drawn(node, placed.centres[node.key])
     return _document(definition, placed, nodes, pieces)
+
+
+def has_heads(definition: Definition) -> bool:
+    """Whether a value of a row is more than a vector."""
+    return any(len(equation.target.shape) > 2 for equation in definition.equations)
+
+
+# --- the author's equations ----------------------------------------------------------------------
+
+
+def _equations(definition: Definition) -> tuple[list[_Node], list[Edge]]:
+    """What flows into a step, and a box for each equation."""
+    read = {value for e in definition.equations for value in e.expression.atoms(Value)}
+    flowing = [v for v in definition.declared if v in read and not _is_tag(v)]
+    nodes = [_Node(str(v), v.role, str(v), (format_shape(v.shape),)) for v in flowing]
+    edges: list[Edge] = []
+    returned = {str(value.name) for value in definition.outputs}
+    for equation in definition.equations:
+        target = equation.target
+        operands = sorted(equation.expression.atoms(Value), key=lambda value: value.order)
+        tags = tuple(value for value in operands if _is_tag(value))
+        title = f"{target}  {format_shape(target.shape)}"
+        lines = _wrapped_equation(text(equation.expression))
+        key, is_returned = str(target.name), str(target.name) in returned
+        nodes.append(_Node(key, Role.LOCAL, title, lines, tags, is_returned))
+        edges += [(str(v.name), key) for v in operands if not _is_tag(v)]
+    for state in definition.states:
+        nodes.append(_next_state(definition, state))
+        edges.append((str(definition.next_state(state).name), nodes[-1].key))
+    return nodes, list(dict.fromkeys(edges))
+
+
+def _from_top(placed: Arrangement) -> Arrangement:
+    """An arrangement whose columns are rows."""
+    centres = {key: (y, x) for key, (x, y) in placed.centres.items()}
+    routes = {edge: tuple((y, x) for x, y in points) for edge, points in placed.routes.items()}
+    return Arrangement(centres, routes, placed.height, placed.width)
+
+
+def _curve_down(points: Sequence[Point], target: str) -> str:
+    """A smooth line that leaves and enters every point vertically."""
+    carried = ' class="carried"' if target.startswith("next ") else ""
+    pieces = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        half = (y1 - y0) / 2
+        pieces.append(f"C{x0:.1f},{y0 + half:.1f} {x1:.1f},{y1 - half:.1f} {x1:.1f},{y1:.1f}")
+    return f'<path{carried} d="{" ".join(pieces)}"/>'
 
 
 # --- the graph -----------------------------------------------------------------------------------
@@ -177,10 +241,14 @@ def _computed(
         return _Node(str(target), Role.TEMPORARY, prefix + _symbol(statement), (), tags)
     equations = {str(e.target.name): text(e.expression) for e in definition.equations}
     equation = equations.get(str(target.name), text(statement.expression))
-    lines = textwrap.wrap(f"= {equation}", WRAP, subsequent_indent="  ", break_on_hyphens=False)
+    lines = _wrapped_equation(equation)
     title = f"{target}  {format_shape(target.shape)}"
     returned = str(target.name) in {str(value.name) for value in definition.outputs}
-    return _Node(str(target), Role.LOCAL, title, tuple(lines), tags, returned)
+    return _Node(str(target), Role.LOCAL, title, lines, tags, returned)
+
+
+def _wrapped_equation(words: str) -> tuple[str, ...]:
+    return tuple(textwrap.wrap(f"= {words}", WRAP, subsequent_indent="  ", break_on_hyphens=False))
 
 
 def _symbol(statement: Statement) -> str:

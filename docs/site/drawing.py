@@ -169,7 +169,9 @@ def _home(thing: object) -> str | None:
 
 # --- the picture ---------------------------------------------------------------------------------
 
-ROW, TOP, LEFT, BOX = 40, 62, 110, 560
+ROW, TOP, LEFT, BOX = 52, 62, 110, 560
+LETTERS, LINES = 86, 2
+"""Of a line, and lines of a box."""
 WIDTH = 900
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 STYLE = (
@@ -181,13 +183,20 @@ STYLE = (
 )
 
 
-def sentence(folder: str) -> str:
-    """The first sentence of what a folder says of itself."""
+def sentence(folder: str) -> list[str]:
+    """The first sentence of what a folder says of itself, in whole words.
+
+    Raises:
+        ValueError: it does not fit its box.
+    """
     path = PACKAGE / folder
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     line = " ".join(said.split("\n\n")[0].split()).split(". ")[0].rstrip(".").replace("``", "")
-    return textwrap.shorten(line, 84, placeholder=" ...")
+    lines = textwrap.wrap(line, LETTERS)
+    if len(lines) > LINES:
+        raise ValueError(f"{folder}: its first sentence is longer than {LINES} lines: {line}")
+    return lines
 
 
 def draw() -> str:
@@ -223,11 +232,14 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str, fill: str) -> s
 
 def _box(folder: str, y: float) -> Iterator[str]:
     yield (
-        f'<rect x="{LEFT}" y="{y - 16:.0f}" width="{BOX}" height="32" rx="5" fill="#f8fafc" '
+        f'<rect x="{LEFT}" y="{y - 22:.0f}" width="{BOX}" height="44" rx="5" fill="#f8fafc" '
         'stroke="#cbd5e1"/>'
     )
-    yield _text("name", LEFT + 12, y - 1, folder, "start", "#0f172a")
-    yield _text("text", LEFT + 12, y + 12, sentence(folder), "start", "#475569")
+    lines = sentence(folder)
+    top = y - 8 if len(lines) > 1 else y - 2
+    yield _text("name", LEFT + 12, top, folder, "start", "#0f172a")
+    for number, line in enumerate(lines):
+        yield _text("text", LEFT + 12, top + 13 * (number + 1), line, "start", "#475569")
 
 
 def _left(start: float, end: float, span: int) -> str:

@@ -17,6 +17,8 @@ from sympy import Expr, Mul, sympify
 
 FOLDER = Path(__file__).parent / "gallery"
 PAGE = "gallery/README.md"
+TAGS = "gallery/tags.md"
+TAGS_TEXT = "# Cells by family\n\nFamilies, and kinds of recurrence.\n\n<!-- material/tags -->\n"
 META = {"title": "Gallery", "hide": ["navigation", "toc"]}
 SHAPE = "W2"
 YEAR = re.compile(r"\b(19|20)(\d\d)\b")
@@ -27,7 +29,7 @@ def files() -> dict[str, str]:
     """The pages, their pictures and what they read, by place in the site."""
     read = {f"gallery/{name}": _text(name) for name in ("explorer.css", "explorer.js")}
     data = json.dumps({"shape": _shape_text(), "cells": cells()}, ensure_ascii=False)
-    index = {PAGE: "# Gallery\n\n" + _text("explorer.html")}
+    index = {PAGE: "# Gallery\n\n" + _text("explorer.html"), TAGS: TAGS_TEXT}
     return pages() | read | {"gallery/cells.js": f"window.CELLGEN = {data};\n"} | index
 
 
@@ -44,7 +46,16 @@ def pages() -> dict[str, str]:
     texts, failures = gallery.files(SHIPPED, _kept())
     for failure in failures:
         raise failure.error
-    return {f"gallery/{name}": text for name, text in texts.items()}
+    return {f"gallery/{name}": _tagged(name, text) for name, text in texts.items()}
+
+
+def _tagged(name: str, text: str) -> str:
+    """The page of a cell under its tags, as MkDocs reads them."""
+    cell = next((cell for cell in cells() if f"{cell['name']}.md" == name), None)
+    if cell is None:
+        return text
+    lines = "\n".join(f"  - {tag}" for tag in cell["tags"])
+    return f"---\ntags:\n{lines}\n---\n\n{text}"
 
 
 def _text(name: str) -> str:
@@ -94,6 +105,7 @@ def cell_data(cell: Any) -> dict[str, Any]:
         "parameters": _values(definition.parameters),
         "recurrence": found.kind.value,
         "levels": found.levels,
+        "tags": tags(definition.name, found.kind.value),
         "heads": any(len(value.shape) > 2 for value in definition.parameters),
         "equations": as_latex_forward(programs_of(cell)),
         "products": {"forward": _figure(once, sizes), "both": _figure(once + sum(back), sizes)},
@@ -101,6 +113,13 @@ def cell_data(cell: Any) -> dict[str, Any]:
         "weights": _figure(weights, sizes),
         "speed": speed(definition.name),
     }
+
+
+def tags(name: str, recurrence: str) -> list[str]:
+    """What a cell is found by beside its own words: its name, its family, its recurrence."""
+    from cellgen.cli.gallery import family_of
+
+    return [word for word in (name, family_of(name), f"recurrence {recurrence}") if word]
 
 
 def per_row(amount: Expr) -> Expr:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from mkdocs.structure.files import File  # noqa: E402
 
-from docs.site import explorer, navigation, parts  # noqa: E402
+from docs.site import explorer, home, navigation, parts  # noqa: E402
 
 LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(#[^)\s]*)?(?=\))")
 SHOWN = {".py": "python", ".c": "c", ".h": "c", ".json": "json", ".toml": "toml", ".yml": "yaml"}
@@ -26,13 +26,13 @@ NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the gallery and the sources that pages link to, and put all pages in order.
+    """Add the gallery, what the first page leads to, the sources that pages link to; order all.
 
     Pages of a gallery that stand in the checkout are left out: the build makes them.
     """
     for file in [file for file in files if file.src_uri.startswith("gallery/")]:
         files.remove(file)
-    for name, text in explorer.files().items():
+    for name, text in (explorer.files() | home.files()).items():
         files.append(File.generated(config, name, content=text))
     for path in sorted(_linked(files)):
         name = f"{SOURCES}/{path.relative_to(ROOT).as_posix()}.md"
@@ -70,9 +70,10 @@ def _shown(path: Path) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Fill in what is generated, and lead links to sources to the pages that show them."""
-    markdown = parts.filled(markdown)
-    if page.is_homepage:
-        page.meta["hide"] = ["navigation"]
+    is_first = page.file.src_uri == navigation.INDEX
+    markdown = parts.filled(home.page() if is_first else markdown)
+    if is_first:
+        page.meta["hide"] = ["navigation", "toc"]
     if page.file.src_uri == explorer.PAGE:
         page.meta.update(explorer.META)
     if page.file.src_uri.startswith(SOURCES):

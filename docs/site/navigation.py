@@ -1,5 +1,7 @@
 """The order of the pages: that of the index, ``docs/README.md``; others follow by name.
 
+The home page is that of ``home``, the index a page behind it.
+
 Every page of a folder is in the navigation, written or made by the build.
 """
 
@@ -33,7 +35,8 @@ def tree(documents: Path, pages: Collection[str]) -> Tree:
         ordered = sorted(own, key=lambda page: (not page.endswith(INDEX), rank[page], page))
         if ordered:
             found.append({title: [_entry(folder, page) for page in ordered]})
-    return found
+    own = [page for page in pages if "/" not in page and page != INDEX]
+    return [*found, {"About": [*own]}] if own else found
 
 
 def _entry(folder: str, page: str) -> dict[str, str | Tree] | str:

@@ -134,6 +134,19 @@ CELLGEN_STATIC int64_t cellgen_team_clock(void)
     return cellgen_team_time(CLOCK_MONOTONIC);
 }
 
+/* Windows counts a thread's time in steps of 10 to 16 ms, in which a region is over: none is measured. */
+#if defined(_WIN32)
+#define CELLGEN_TEAM_MEASURES 0
+#if defined(__cplusplus)
+extern "C"
+#endif
+__declspec(dllimport) int __stdcall SwitchToThread(void);
+#define CELLGEN_TEAM_YIELD SwitchToThread /* sched_yield lets only threads of one's own priority run */
+#else
+#define CELLGEN_TEAM_MEASURES 1
+#define CELLGEN_TEAM_YIELD sched_yield
+#endif
+
 /* Add (sign 1) or take away the time that the calling thread has had a processor. */
 CELLGEN_STATIC void cellgen_team_spend(cellgen_team *team, int sign)
 {
@@ -163,7 +176,7 @@ static inline int cellgen_team_looks(cellgen_team *team, uint32_t *turns,
         return 0;
     if (*since == 0)
         *since = before;
-    sched_yield();
+    CELLGEN_TEAM_YIELD();
     const int64_t after = cellgen_team_clock();
     if (after - before > CELLGEN_TEAM_SLOW_YIELD_NS) {
         __atomic_store_n(&team->busy, after + CELLGEN_TEAM_BUSY_NS, __ATOMIC_RELAXED);
@@ -298,7 +311,7 @@ CELLGEN_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task task,
     const int woken = __atomic_load_n(&team->idle, __ATOMIC_SEQ_CST) != 0;
     const int is_fair = !woken || team->woken; /* the way back from a sleep is judged if it is usual */
     const uint32_t sleeps = cellgen_team_sleeps(team);
-    team->measured = !team->always && (sleeps != team->slept || team->alone != 0);
+    team->measured = CELLGEN_TEAM_MEASURES && !team->always && (sleeps != team->slept || team->alone != 0);
     team->slept = sleeps;
     const int64_t begin = team->measured ? cellgen_team_clock() : 0;
     team->spent = 0;

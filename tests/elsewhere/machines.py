@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,15 @@ C11 = ("-x", "c", "-std=c11")
 CPP17 = ("-x", "c++", "-std=c++17")
 ROOT_OF_ARM = "/usr/aarch64-linux-gnu"
 LIBRARIES = ("-lm", "-lpthread")
+WINE = ("wine64", "wine", "/usr/lib/wine/wine64")
+"""Where Debian's wine64 puts its loader, the last."""
+
+
+OF_WINE = {
+    "WINEDEBUG": "-all",
+    "WINEPREFIX": os.environ.get("WINEPREFIX", f"{tempfile.gettempdir()}/cellgen-wine"),
+}
+"""No messages of what Wine lacks; its folder, which it makes at first, in half a minute."""
 
 
 class ElsewhereError(Exception):
@@ -70,13 +80,13 @@ class Machine:
         ran([*self.compiler, *self.flags, *objects, "-o", str(target), *self.linked])
         return target
 
-    def run(self, program: Path, calls: bytes) -> bytes:
+    def run(self, program: Path, calls: bytes, *words: str) -> bytes:
         """Make calls there; return what ``main.c`` writes. Raises ElsewhereError."""
         given, found = program.with_suffix(".calls"), program.with_suffix(".results")
         given.write_bytes(calls)
         if self.runner is None:
             raise ElsewhereError(f"{self.name}: programs cannot run here")
-        ran([*self.runner, str(program), str(given), str(found)])
+        ran([*self.runner, str(program), str(given), str(found), *words])
         return found.read_bytes()
 
 
@@ -84,7 +94,13 @@ def ran(command: Sequence[str], *, timeout: float = 600) -> str:
     """Run a command; return what it says. Raises ElsewhereError."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=timeout, errors="replace"
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            errors="replace",
+            env={**os.environ, **OF_WINE},
         )
     except subprocess.TimeoutExpired:
         said = f"no end after {timeout:.0f} s: {shlex.join(command)[:1_000]}"
@@ -93,6 +109,11 @@ def ran(command: Sequence[str], *, timeout: float = 600) -> str:
         said = f"{done.stdout}{done.stderr}"[:3_000]
         raise ElsewhereError(f"exit {done.returncode}: {shlex.join(command)[:1_000]}\n{said}")
     return done.stderr
+
+
+def wine() -> str:
+    """The program that runs those of Windows; a name that is nowhere if there is none."""
+    return next(filter(None, map(shutil.which, WINE)), WINE[0])
 
 
 def zig() -> tuple[str, ...]:
@@ -127,7 +148,8 @@ def elsewhere() -> tuple[Machine, ...]:
         Machine("wasm", zig(), wasm, node, linked=(), suffix=".wasm", like=without_fma),
         Machine("macos-arm64", zig(), ("-target", "aarch64-macos"), None, linked=()),
         Machine(
-            *("windows-x86-64", zig(), ("-target", "x86_64-windows-gnu", "-mcpu=x86_64_v3"), None),
+            *("windows-x86-64", zig(), ("-target", "x86_64-windows-gnu", "-mcpu=x86_64_v3")),
+            runner=(wine(),),
             linked=("-lpthread",),
             suffix=".exe",
         ),

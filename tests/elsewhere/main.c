@@ -1,5 +1,6 @@
 /* Makes the calls that a file holds, of one cell that is linked in, and writes what they return:
  *     main calls results        compiled with -DCELL=<cell>_cellgen; C11 and C++17
+ *     main calls results DLL    the cell of a DLL instead, where it is compiled with -DFROM_DLL for Windows
  *
  * A call is numbers of eight bytes: function, precision, threads, then its dimensions, then for each
  * member the bytes of its array, -1 for NULL; the arrays of arguments follow, each in whole numbers of
@@ -12,9 +13,30 @@
 #include "cellgen.h"
 #include "cellgen_descriptor.h"
 
+#if defined(FROM_DLL)
+#include <windows.h>
+#define NAMED(name) #name
+#define NAME_OF(name) NAMED(name)
+typedef const cellgen_cell *cell_of_dll(void);
+
+static const cellgen_cell *find_cell(int count, char **names)
+{
+    const HMODULE library = count == 4 ? LoadLibraryA(names[3]) : NULL;
+    cell_of_dll *const find = library ? (cell_of_dll *)(void *)GetProcAddress(library, NAME_OF(CELL)) : NULL;
+    if (!find) exit(8);
+    return find();
+}
+#else
 CELLGEN_BEGIN_DECLS
 const cellgen_cell *CELL(void);
 CELLGEN_END_DECLS
+
+static const cellgen_cell *find_cell(int count, char **names)
+{
+    (void)names;
+    return count == 3 ? CELL() : NULL;
+}
+#endif
 
 enum { MEMBERS = 256, DIMS = 32 };
 
@@ -67,11 +89,11 @@ static void call(const cellgen_cell *cell, const int64_t *head, FILE *from, FILE
 
 int main(int count, char **names)
 {
-    const cellgen_cell *const cell = CELL();
-    FILE *const from = count == 3 ? fopen(names[1], "rb") : NULL;
-    FILE *const to = count == 3 ? fopen(names[2], "wb") : NULL;
+    const cellgen_cell *const cell = find_cell(count, names);
+    FILE *const from = count >= 3 ? fopen(names[1], "rb") : NULL;
+    FILE *const to = count >= 3 ? fopen(names[2], "wb") : NULL;
     int64_t head[3];
-    if (!from || !to) return 2;
+    if (!cell || !from || !to) return 2;
     if (cell->abi != CELLGEN_ABI_VERSION) return 3;
     while (read_exactly(head, sizeof head, from)) call(cell, head, from, to);
     return fclose(to) == 0 ? 0 : 7;

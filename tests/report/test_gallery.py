@@ -6,6 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -34,11 +35,12 @@ def page(cell: type[Cell]) -> str:
 def test_every_cell_has_a_page_whose_links_lead_somewhere(cell):
     name, text = cell.definition.name, page(cell)
     assert text.startswith(f"# {cell.definition.class_name}\n")
-    assert all(f"\n## {part}\n" in text for part in ("Equations", "Derivation", "Plan"))
+    assert all(f"\n## {part}\n" in text for part in ("Equations", "Use", "Derivation", "Plan"))
     pages = {gallery.INDEX, f"{name}.svg"}
+    others = {f"{other.definition.name}.md" for other in SHIPPED}
     links = {link for link in re.findall(r"\]\(([^)#:]+)\)", text) if "/" in link or "." in link}
     assert pages < links
-    assert all((FOLDER / link).resolve().is_file() for link in links - pages)
+    assert all((FOLDER / link).resolve().is_file() for link in links - pages - others)
 
 
 def test_the_index_lists_every_cell():
@@ -54,8 +56,12 @@ def test_pages_are_made_and_not_committed():
 def test_a_page_has_every_part():
     text = page(LSTM)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Equations", "## Derivation", "## Plan", "## Speed"]
+    assert headings == [
+        *("## Equations", "## Use", "## Derivation", "## Plan", "## Speed", "## See also")
+    ]
     assert r"\begin{align*}" in text
+    assert r"\partial" in text.partition("## Derivation")[2].partition("## Plan")[0]
+    assert "[cifg](cifg.md)" in text.partition("## See also")[2]
     assert "d_h_prev = " in text
     assert "recurrence\n  dense, 1 level a step" in text
     assert "| 100, 32, 128, 256 | 2 | forward |" in text
@@ -154,3 +160,19 @@ def test_progress_is_told_of_each_page_and_how_it_ended(monkeypatch: pytest.Monk
     told: list[tuple[str, str]] = []
     gallery.files((MinGRU, Elman), gallery.NOT_MEASURED, lambda *said: told.append(said))
     assert told == [("min_gru", "FAILED"), ("elman", "written")]
+
+
+@pytest.mark.parametrize("name", ["gru", "augru", "lmu"])
+def test_the_code_of_a_page_runs(name: str) -> None:
+    """NumPy's; the others in environments that have them (``tests/torch``, ``tests/jax``)."""
+    cell = next(cell for cell in SHIPPED if cell.definition.name == name)
+    code = re.findall(r"```python\n(.*?)```", page(cell), re.DOTALL)
+    assert len(code) == 3
+    names: dict[str, object] = {}
+    exec(code[0], names)
+    assert all(np.isfinite(array).all() for array in names["y"] if isinstance(array, np.ndarray))
+
+
+def test_a_paper_is_linked():
+    text = page(MinGRU)
+    assert re.search(r"\[arXiv:(\d{4}\.\d+)\]\(https://arxiv\.org/abs/\1\)", text)

@@ -1,69 +1,16 @@
-"""Systems that lack what POSIX has: everything is imported, built and locked without it.
-
-Windows is stood in for by this one with the modules and functions of POSIX hidden, and with the
-lock of Windows made of that of POSIX.
-"""
+"""Systems that lack what POSIX has: everything is imported, built and locked without it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from cellgen.cli import doctor
 from cellgen.runtime import system
-
-ROOT = Path(__file__).parents[2]
-
-HIDDEN = """
-    import os, signal, subprocess, sys, types
-    import numpy, sympy, cffi, jinja2, typer, platformdirs  # these see their own system
-    import fcntl as posix
-
-    WINDOWS = {windows}
-    if WINDOWS:
-        windows = types.ModuleType("msvcrt")
-        windows.LK_NBLCK, windows.LK_UNLCK = 2, 0
-
-        def locking(handle, mode, count):
-            assert os.lseek(handle, 0, os.SEEK_CUR) >= 1 << 30 and count == 1
-            how = posix.LOCK_EX | posix.LOCK_NB if mode == windows.LK_NBLCK else posix.LOCK_UN
-            try:
-                posix.flock(handle, how)
-            except BlockingIOError:
-                raise PermissionError(13, "Permission denied") from None
-
-        windows.locking = locking
-        sys.modules["msvcrt"] = windows
-    for name in ("fcntl", "resource", "pwd", "grp", "termios"):
-        sys.modules[name] = None
-    for name in ("register_at_fork", "fork", "getuid", "killpg", "pwrite", "sched_getaffinity"):
-        delattr(os, name)
-    asked = os.kill
-
-    def kill(process, number):
-        assert number != 0, "on Windows this ends the process"
-        asked(process, number)
-
-    os.kill = kill
-"""
-
-
-def without_posix(text: str, *arguments: object, windows: bool = True) -> str:
-    """Run a script where the modules and functions of POSIX are hidden; what it prints."""
-    script = textwrap.dedent(HIDDEN.format(windows=windows)) + textwrap.dedent(text)
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+from tests.without_posix import without_posix
 
 
 def test_the_compiler_and_the_runtime_are_imported() -> None:
@@ -124,3 +71,104 @@ def test_here_processes_and_locks_are_asked(tmp_path: Path) -> None:
         assert not system.lock(second.fileno())
         system.unlock(first.fileno())
         assert system.lock(second.fileno())
+
+
+def test_words_of_a_command_keep_the_folders_of_windows() -> None:
+    text = r"""
+        from cellgen.runtime import system
+
+        print(system.words_of(r'"C:\Program Files\zig.exe" cc -O3'))
+        print(system.shared_suffix(), system.empty_source(), system.program_suffix())
+    """
+    lines = without_posix(text).split("\n")
+    assert lines == [r"['C:\\Program Files\\zig.exe', 'cc', '-O3']", ".dll - .exe"]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "no C compiler: on Windows kernels are compiled by zig alone, which comes as a wheel"),
+        ("cl.exe", "CELLGEN_CC names the C compiler cl.exe, which is not `zig cc`; on Windows"),
+    ],
+)
+def test_another_compiler_than_zig_is_one_message(command: str, said: str, tmp_path: Path) -> None:
+    text = """
+        import importlib.util, shutil
+        from cellgen.errors import BuildError
+        from cellgen.runtime.build import compiler
+
+        importlib.util.find_spec = lambda name: None
+        shutil.which = lambda name: name
+        try:
+            compiler.compiler()
+        except BuildError as error:
+            print(error)
+    """
+    variables = {"CELLGEN_CACHE_DIR": str(tmp_path), "CELLGEN_CC": command, "CC": ""}
+    assert said in without_posix(text, **variables)
+
+
+def test_what_is_in_use_stays_when_the_cache_is_cleared(tmp_path: Path) -> None:
+    """Windows neither removes nor replaces a DLL that a process has loaded."""
+    text = """
+        import shutil
+        from pathlib import Path
+        from cellgen.runtime import system
+        from cellgen.runtime.build import cache
+
+        system.IN_USE_SECONDS = 0.0
+        entry = "cell-" + "a" * cache.KEY_DIGITS
+        with cache.workplace() as place:
+            (place / "object.dll").write_text("machine code")
+            there = cache.publish(place, entry, "object.dll")
+        replaced, removed = os.replace, shutil.rmtree
+
+        def refuse(path, *others, **more):
+            if Path(path).name == entry or entry in str(others):
+                raise PermissionError(13, "in use", str(path))
+            (replaced if others else removed)(path, *others, **more)
+
+        shutil.rmtree = os.replace = refuse
+        cache.clear()
+        print(there.exists())
+        with cache.workplace() as place:
+            (place / "object.dll").write_text("machine code")
+            print(cache.publish(place, entry, "object.dll") == there)
+    """
+    said = without_posix(text, CELLGEN_CACHE_DIR=str(tmp_path / "cache"))
+    assert said.split("\n") == ["True", "True"]
+
+
+def test_a_file_that_is_open_elsewhere_for_a_moment_is_put_in_place(tmp_path: Path) -> None:
+    text = """
+        from pathlib import Path
+        from cellgen.runtime import system
+
+        source, target = Path(sys.argv[1], "a"), Path(sys.argv[1], "b")
+        source.write_text("text")
+        replaced, refused = os.replace, []
+
+        def once(*paths):
+            if not refused:
+                refused.append(paths)
+                raise PermissionError(13, "in use")
+            replaced(*paths)
+
+        os.replace = once
+        system.replace(source, target)
+        print(target.read_text(), len(refused))
+    """
+    assert without_posix(text, tmp_path) == "text 1"
+
+
+def test_doctor_says_what_is_not_known_of_a_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, (ok, part) in {
+        "linux": (True, sys.executable),
+        "darwin": (True, "nobody has run cellgen on macOS"),
+        "win32": (True, "experimental"),
+        "aix": (False, "on aix"),
+    }.items():
+        monkeypatch.setattr(sys, "platform", name)
+        finding = doctor._python()
+        assert finding.ok == ok
+        assert part in finding.text

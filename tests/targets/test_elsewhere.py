@@ -35,9 +35,8 @@ def test_steps_and_training_steps_are_the_same_elsewhere(name, cell, tmp_path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["macos-arm64", "windows-x86-64"])
-def test_programs_for_machines_that_are_not_here_are_linked(name, tmp_path: Path) -> None:
-    assert present(name).build("gru", tmp_path).stat().st_size > 100_000
+def test_programs_for_a_machine_that_is_not_here_are_linked(tmp_path: Path) -> None:
+    assert present("macos-arm64").build("gru", tmp_path).stat().st_size > 100_000
 
 
 @pytest.mark.slow

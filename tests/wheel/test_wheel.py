@@ -311,22 +311,3 @@ def test_every_cell_has_the_bits_of_one_compiled_here(name: str, tmp_path: Path)
             environment["CELLGEN_CFLAGS"] = "-march=haswell"
         said = subprocess.run(call, capture_output=True, text=True, env=environment, check=False)
         assert said.returncode == 0, said.stdout + said.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not objects.has_zig(), reason="ziglang is not installed")
-def test_arm64_is_compiled_by_zig(tmp_path: Path) -> None:
-    make.make(
-        Naming("of_arm", "1.0"),
-        make.sources_of([Elman]),
-        make.plan(["aarch64"], ""),
-        tmp_path,
-        for_c=False,
-        say=lambda *_: None,
-    )
-    (path,) = tmp_path.iterdir()
-    assert path.name == "of_arm-1.0-py3-none-manylinux_2_17_aarch64.whl"
-    with zipfile.ZipFile(path) as archive:
-        data = archive.read("of_arm/aarch64-base/libof_arm.so")
-    assert data[:4] == b"\x7fELF"
-    assert int.from_bytes(data[18:20], "little") == 183  # EM_AARCH64

@@ -21,6 +21,9 @@ from cellgen.proof.check.report import Report
 from cellgen.runtime.progress import turn_off
 from cellgen.runtime.waiting import as_completed
 
+HAS_MASKS = hasattr(signal, "pthread_sigmask")
+MOST_PROCESSES = 61
+"""That Windows can wait for."""
 Found: TypeAlias = Report | Failure
 Done: TypeAlias = Callable[[str, str], None]
 """Told the name of a cell that is over, and how it ended."""
@@ -56,7 +59,9 @@ def _side_by_side(
     cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done, form: str
 ) -> dict[type[Cell], Found]:
     reports: dict[type[Cell], Found] = {}
-    pool = ProcessPoolExecutor(min(jobs, len(cells)), get_context("spawn"), _begin_worker)
+    pool = ProcessPoolExecutor(
+        min(jobs, len(cells), MOST_PROCESSES), get_context("spawn"), _begin_worker
+    )
     try:
         with interrupts_wait():
             waiting = {
@@ -86,6 +91,9 @@ def interrupts_wait() -> Iterator[None]:
 
     One that came while a worker imports would end it with a traceback.
     """
+    if not HAS_MASKS:  # Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -96,7 +104,8 @@ def interrupts_wait() -> Iterator[None]:
 def heed_interrupts() -> None:
     """Let an interrupt end a worker without a word; the first process says what there is to say."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if HAS_MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _begin_worker() -> None:

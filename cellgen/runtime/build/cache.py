@@ -217,7 +217,7 @@ def publish(place: Path, entry: str, produced: str) -> Path:
     with explained():
         ready = place / "entry"
         ready.mkdir(mode=0o700)
-        os.replace(place / produced, ready / produced)
+        system.replace(place / produced, ready / produced)
         manifest = json.dumps({"object": produced, **_measure(ready / produced)}, indent=1)
         (ready / MANIFEST).write_text(manifest, encoding="utf-8")
         for path in (ready / produced, ready / MANIFEST):
@@ -235,12 +235,13 @@ def _put(place: Path, entry: str, produced: str) -> Path:
             return present
         try:
             if target.exists():
-                os.replace(target, place / f"refused {attempt}")
-            os.replace(place / "entry", target)
+                system.replace(target, place / f"refused {attempt}")
+            system.replace(place / "entry", target)
             break
         except OSError as error:
+            is_there = system.is_windows() and error.errno == errno.EACCES
             others = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-            if error.errno not in others or attempt == ATTEMPTS - 1:
+            if not (is_there or error.errno in others) or attempt == ATTEMPTS - 1:
                 raise
     return target / produced
 
@@ -274,7 +275,7 @@ def keep_failed(place: Path, entry: str) -> Path:
     target = folder() / FAILED / entry
     with explained(), _publishing():
         shutil.rmtree(target, ignore_errors=True)
-        os.replace(place, target)
+        system.replace(place, target)
     return target
 
 
@@ -297,7 +298,7 @@ def remember(key: str, facts: dict[str, object]) -> None:
             path = place / "facts.json"
             path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
             path.chmod(0o600)
-            os.replace(path, folder() / COMPILERS / f"{key}.json")
+            system.replace(path, folder() / COMPILERS / f"{key}.json")
     except (BuildError, OSError) as error:
         log.debug("not remembered: %s", error)
 
@@ -314,15 +315,26 @@ def info() -> Info:
 def clear() -> Info:
     """Remove everything but builds in progress; return what was there. Raises BuildError.
 
-    Files that are not named as those of the cache are somebody else's: they stay.
+    Files that are not named as those of the cache are somebody else's: they stay. So does, on
+    Windows, what a process has loaded; the log names it.
     """
     before = info()
     with explained():
         for part in PARTS:
             for path in filter(_is_entry, _children(before.path / part)):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                _remove(path)
         sweep(older_than=0.0)
     return before
+
+
+def _remove(path: Path) -> None:
+    """Remove an entry, unless Windows has it loaded. Raises OSError."""
+    try:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    except PermissionError:
+        if not system.is_windows():
+            raise
+        log.warning("%s is in use by a process and stays", path)
 
 
 def sweep(older_than: float = A_DAY) -> None:

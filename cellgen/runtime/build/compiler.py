@@ -1,7 +1,7 @@
 """Find the C compiler of this machine, and the flags that it accepts.
 
 Input: environment variables and PATH. Output: ``CompilerInfo``, remembered in the cache.
-Not supported: Windows, cross compiling.
+On Windows that is zig's. Not supported: cross compiling.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ FIX_COMPILER = (
     "`xcode-select --install`, anywhere `pip install cellgen-compiler[zig]`; "
     "or name one: CELLGEN_CC=/path/to/cc"
 )
+FIX_WINDOWS = (
+    "on Windows kernels are compiled by zig alone, which comes as a wheel: "
+    "`pip install cellgen-compiler[zig]`"
+)
+ZIG_CC = "cc"
+"""How zig is told to be a C compiler."""
+PREDEFINED = ("-dM", "-E", "-x", "c")
 REQUIRED_FLAGS = ("-O3", "-fPIC", "-std=gnu11")
 OPTIONAL_FLAGS = (
     ("-march=native", "-mcpu=native"),
@@ -62,7 +69,6 @@ VECTOR_MACROS = (
 )
 LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
 LINK_FLAGS_ELSEWHERE = ("-shared",)
-SUFFIX = ".so"
 
 COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
 FLAGS_VARIABLE = "CELLGEN_CFLAGS"
@@ -181,6 +187,17 @@ def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
     return tuple(name for macro, name in VECTOR_MACROS if macro in defined)
 
 
+def joining(call: Sequence[str], objects: Sequence[str], name: str) -> tuple[tuple[str, ...], str]:
+    """The command that makes one file of several objects, and the file: ``<name>.o``.
+
+    Objects of Windows cannot be linked into one: there it is an archive, ``<name>.a``, by zig.
+    """
+    if system.is_windows():
+        product, place = f"{name}.a", list(call).index(ZIG_CC)
+        return (*call[:place], "ar", "rcs", product, *objects), product
+    return (*call, "-r", "-nostdlib", *objects, "-o", f"{name}.o"), f"{name}.o"
+
+
 def link_flags() -> tuple[str, ...]:
     """Flags that make a shared object on this system."""
     return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
@@ -189,6 +206,7 @@ def link_flags() -> tuple[str, ...]:
 @functools.lru_cache(maxsize=16)
 def _compiler(environment: tuple[tuple[str, str], ...]) -> CompilerInfo:
     command = _command()
+    _check_system(command)
     _check_arithmetic(command)
     files = _witnesses([shutil.which(part) or "" for part in command])
     key = cache.digest(
@@ -240,6 +258,8 @@ def _command() -> tuple[str, ...]:
             return words
     found = _found_command()
     if found is None:
+        if system.is_windows():
+            raise BuildError(f"no C compiler: {FIX_WINDOWS}. {STILL_WORKS}")
         raise BuildError(
             f"no C compiler: none of cc, gcc, clang is on PATH and the ziglang wheel is not "
             f"installed; {FIX_COMPILER}. {STILL_WORKS}"
@@ -249,11 +269,11 @@ def _command() -> tuple[str, ...]:
 
 def _found_command() -> tuple[str, ...] | None:
     """The command of a compiler that nobody named; None when there is none."""
-    for name in ("cc", "gcc", "clang"):
+    for name in () if system.is_windows() else ("cc", "gcc", "clang"):
         if shutil.which(name):
             return (name,)
     if importlib.util.find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "cc")
+        return (sys.executable, "-m", "ziglang", ZIG_CC)
     return None
 
 
@@ -261,7 +281,7 @@ def _words(variable: str) -> tuple[str, ...]:
     """Split an environment variable as a shell does. Raises BuildError."""
     text = os.environ.get(variable, "")
     try:
-        return tuple(shlex.split(text))
+        return tuple(system.words_of(text))
     except ValueError as error:
         raise BuildError(
             f"{variable} is {text!r}, which a shell could not split into words "
@@ -283,13 +303,23 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     macros = _macros(command, flags)
     version = _ask([*command, "--version"])
     if macros is None:
-        raise _useless(command, [*command, *flags, "-dM", "-E", "-x", "c", "/dev/null"])
+        raise _useless(command, [*command, *flags, *PREDEFINED, system.empty_source()])
     if version is None:
         raise _useless(command, [*command, "--version"])
     path = os.path.realpath(shutil.which(command[0]) or command[0])
     fingerprint = cache.digest([("macros", macros), ("path", path), *_named_files(command)])
     info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
     return info, _programs(command, flags)
+
+
+def _check_system(command: tuple[str, ...]) -> None:
+    """Refuse what is no zig on Windows. Raises BuildError."""
+    if system.is_windows() and not (ZIG_CC in command and any("zig" in word for word in command)):
+        named = next((name for name in COMPILER_VARIABLES if _words(name)), "")
+        raise BuildError(
+            f"{named} names the C compiler {shlex.join(command)}, which is not `zig cc`; "
+            f"{FIX_WINDOWS}, and unset {named}. {STILL_WORKS}"
+        )
 
 
 def _check_arithmetic(command: tuple[str, ...]) -> None:
@@ -354,12 +384,13 @@ def _accepted_flags(command: tuple[str, ...]) -> tuple[str, ...]:
 
 def _macros(command: tuple[str, ...], flags: Sequence[str]) -> str | None:
     """List the predefined macros under some flags; None when the compiler rejects them."""
-    return _ask([*command, *flags, "-dM", "-E", "-x", "c", "/dev/null"])
+    return _ask([*command, *flags, *PREDEFINED, system.empty_source()])
 
 
 def _programs(command: tuple[str, ...], flags: Sequence[str]) -> list[str]:
     """List the files that the compiler driver would run (cc1 behind gcc, gcc behind a script)."""
-    plan = _ask([*command, *flags, "-###", "-c", "-x", "c", "/dev/null"], errors=True) or ""
+    empty = ("-c", "-x", "c", system.empty_source())
+    plan = _ask([*command, *flags, "-###", *empty], errors=True) or ""
     words = [word.strip('"') for line in plan.splitlines() for word in line.split()[:1]]
     return [shutil.which(part) or "" for part in command] + [
         word for word in words if os.path.isabs(word) and os.path.isfile(word)
@@ -435,7 +466,7 @@ def _processor() -> list[str]:
                 break
             if line.split(":")[0].strip() in CPU_FIELDS:
                 lines.append(line)
-    return lines
+    return lines or [platform.processor()]
 
 
 CPU_FIELDS = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
-from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler
+from cellgen.runtime.build.compiler import TOOL, CompilerInfo, compiler, joining
 from cellgen.runtime.build.sources import DRIVER, DRIVER_SOURCES, SourceFiles
 from cellgen.runtime.build.steps import Step, Stoppable
 from cellgen.runtime.progress import progress
@@ -130,10 +130,10 @@ def joined(
     halves: Sequence[Step],
     stoppable: Stoppable | None = None,
 ) -> str:
-    """Run steps side by side, and join their objects to ``<name>.o``. Raises BuildError."""
+    """Run steps side by side, and join their objects to one file. Raises BuildError."""
     objects = [step.product for step in halves]
-    command = (*call, "-r", "-nostdlib", *objects, "-o", f"{name}.o")
-    one = Step(f"joining {' and '.join(objects)}", command, f"{name}.o")
+    command, product = joining(call, objects, name)
+    one = Step(f"joining {' and '.join(objects)}", command, product)
     is_alone = stoppable is None  # otherwise a bar shows what the caller does
     steps.run(place, name, entry, (halves, (one,)), TOOL, shown=is_alone, stoppable=stoppable)
     return one.product

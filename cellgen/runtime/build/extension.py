@@ -1,8 +1,8 @@
 """Compile a source of C for Python's own interface and NumPy's, once per machine, Python and NumPy.
 
 Input: the path of one file. Output: its shared object in the cache, or the module that it is.
-It needs the headers of Python and NumPy beside a C compiler. Not supported: Pythons other than
-CPython.
+It needs the headers of Python and NumPy beside a C compiler. Not supported: Windows, Pythons other
+than CPython.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 from cellgen.errors import BuildError
 from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.compiler import (
-    SUFFIX,
     TOOL,
     CompilerInfo,
     compiled_by,
@@ -28,6 +27,7 @@ from cellgen.runtime.build.compiler import (
 )
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.paths import include_folder
+from cellgen.runtime.system import is_windows, shared_suffix
 
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden")
 FIX_HEADERS = (
@@ -51,7 +51,7 @@ def build(source: Path) -> Path:
     Nothing is drawn meanwhile. Raises BuildError: no compiler, no headers, what the compiler says.
     """
     info, entry, files, call = _described(source)
-    name, produced = source.stem, f"{entry}{SUFFIX}"
+    name, produced = source.stem, f"{entry}{shared_suffix()}"
 
     def compiled(place: Path) -> str:
         step = steps.Step(f"compiling {source.name}", (*call, "-o", produced), produced)
@@ -98,6 +98,11 @@ def _described(source: Path) -> tuple[CompilerInfo, str, SourceFiles, tuple[str,
 
 def _headers() -> list[Path]:
     """The folders of Python's and NumPy's headers. Raises BuildError where there are none."""
+    if is_windows():
+        raise BuildError(
+            "extensions in C are not built on Windows, where they would need Python's import "
+            "library; unset CELLGEN_CALLS: Python makes all calls, with the same results"
+        )
     if sys.implementation.name != "cpython":
         raise BuildError(
             f"extensions in C are for CPython, found {sys.implementation.name}; use CPython"

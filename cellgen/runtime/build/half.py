@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cellgen.errors import BuildError
 from cellgen.runtime.build.compiler import CompilerInfo
+from cellgen.runtime.system import program_suffix
 
 VARIABLE = "CELLGEN_BF16"
 """Leaves out what a machine has: names one of ``WAYS``."""
@@ -66,7 +67,7 @@ def half_products(info: CompilerInfo, include: Path) -> HalfProducts:
     """
     require_known()
     with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder, "way.c"), Path(folder, "way")
+        source, program = Path(folder, "way.c"), Path(folder, f"way{program_suffix()}")
         source.write_text(QUESTION, encoding="utf-8")
         _said([*info.command, *info.flags, f"-I{include}", str(source), "-o", str(program)])
         number, _, why = _said([str(program)]).partition(" ")

@@ -139,9 +139,15 @@ def remove(path: Path) -> None:
     """Remove a lock file that nobody holds; who waits for it makes another."""
     with contextlib.suppress(OSError):
         handle = take(path)
-        if handle is not None:
-            path.unlink(missing_ok=True)
+        if handle is None:
+            return
+        try:
+            if not system.is_windows():
+                path.unlink(missing_ok=True)
+        finally:
             _release(handle)
+        if system.is_windows():  # where nobody can remove a file that somebody has open
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Input: ``SourceFiles`` (a cell's C, its header and the runtime headers they include) and its
 ``Interface``. Output: ``Built`` (a path in the cache), which ``library`` loads. There is nothing of
 Python in it: every Python of a machine shares it, and other programs load it too.
-Not supported: Windows, cross compiling.
+Not supported: cross compiling.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build import cache, driver, steps
 from cellgen.runtime.build.compiler import (
-    SUFFIX,
     TOOL,
     CompilerInfo,
     compiled_by,
@@ -26,6 +25,7 @@ from cellgen.runtime.build.compiler import (
 )
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step
+from cellgen.runtime.system import shared_suffix
 
 LIBRARIES = ("-lm", "-lpthread")
 
@@ -98,7 +98,7 @@ def _compile(
     compiled = [driver.compiling(call, name, suffix) for suffix in suffixes]
     steps.run(place, name, entry, (compiled,), TOOL)
     drivers = [str(driver.compiled(shared, found))] if shared else []
-    produced = f"{entry}{SUFFIX}"
+    produced = f"{entry}{shared_suffix()}"
     objects = (*(step.product for step in compiled), *drivers)
     command = (*call, *link_flags(), *objects, "-o", produced, *LIBRARIES)
     linked = Step(f"linking {produced}", command, produced)

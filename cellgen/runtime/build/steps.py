@@ -14,18 +14,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from cellgen.errors import BuildError
 from cellgen.runtime import system
 from cellgen.runtime.build import cache, locks
 from cellgen.runtime.progress import progress
+from cellgen.runtime.waiting import interrupts_held_back
 
 TIMEOUT_VARIABLE = "CELLGEN_BUILD_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
@@ -49,6 +48,10 @@ OBJECT_MAGIC = (
     b"\x7fELF",
     b"\xcf\xfa\xed\xfe",  # Mach-O, 64 bits
     b"\xca\xfe\xba\xbe",  # Mach-O of several processors
+    b"d\x86",  # COFF of x86-64
+    b"d\xaa",  # COFF of arm64
+    b"MZ",  # a DLL
+    b"!<arch>\n",
     b"BC\xc0\xde",  # LLVM's bitcode, with -flto
     b"\xde\xc0\x17\x0b",
 )
@@ -269,7 +272,7 @@ def _started(
     with cache.explained():
         log = _log(place)
     with log, contextlib.ExitStack() as stack:
-        with _interrupts_held_back():
+        with interrupts_held_back():  # within it a process would start unknown to us
             process = _open(place, step, tool, environment, log)
             _running.add(process)
             stack.callback(_end, process)
@@ -288,6 +291,7 @@ def _open(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            creationflags=system.own_group(),
         )
     except FileNotFoundError as error:
         raise BuildError(
@@ -299,23 +303,6 @@ def _open(
             f"cannot run {tool.name} {step.command[0]!r}: {error.strerror}; {tool.fix}. "
             f"{tool.still}"
         ) from error
-
-
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C wait until the body has ended: within it a process would start unknown to us."""
-    heed = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(heed):
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, heed)
-        if came:
-            heed(*came[0])
 
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -430,11 +417,10 @@ def _diagnostics(output: str) -> list[str]:
 
 def _is_full(place: Path) -> bool:
     try:
-        status = os.statvfs(place)
+        free, has_room_for_files = system.space_left(place)
     except OSError:
         return False
-    has_no_file_left = status.f_files > 0 and status.f_favail == 0
-    return status.f_bavail * status.f_frsize < FEW_BYTES or has_no_file_left
+    return free < FEW_BYTES or not has_room_for_files
 
 
 def _kept(place: Path, entry: str, failed: _Failed) -> Path | None:

@@ -18,6 +18,7 @@ from cellgen.runtime.build import compiler, driver, half, shared_object, survey
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.kernel import Kernel, load_folder
+from cellgen.runtime.system import shared_suffix
 
 TRIAL = "#include <math.h>\n#include <stdint.h>\ndouble trial(double x) { return tanh(x); }\n"
 TRIAL_SECONDS = 60.0
@@ -102,7 +103,7 @@ def _trial() -> str:
     """Compile and link three lines: a compiler without the C library's headers is common."""
     info = compiler.compiler()
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "trial.c"), Path(folder, "trial.so")
+        source, made = Path(folder, "trial.c"), Path(folder, f"trial{shared_suffix()}")
         source.write_text(TRIAL, encoding="utf-8")
         link = compiler.link_flags()
         command = [*info.command, *info.flags, *link, str(source), "-o", str(made), "-lm"]

@@ -9,7 +9,7 @@ third call is of some rows alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,6 +125,11 @@ class StreamedLayer:
         """Let the states of a row, or of rows, be as they begin."""
         for array, initial in zip(self.copies[copy], self.initial, strict=True):
             array[row] = initial
+
+    def put(self, copy: int, states: Sequence[Array]) -> None:
+        """Give the first rows other states."""
+        for array, state in zip(self.copies[copy], states, strict=True):
+            array[: len(state)] = state
 
     def move(self, copy: int, source: int, target: int) -> None:
         """Give a row the states of another one."""

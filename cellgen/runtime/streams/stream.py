@@ -8,7 +8,8 @@ lock; the interpreter's lock is free while C runs. Not supported: two directions
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -22,6 +23,7 @@ from cellgen.runtime.streams.frame import Inputs, StreamFrame
 from cellgen.runtime.streams.part import SOME, StreamedLayer
 from cellgen.runtime.streams.rows import Id, RowsById, StreamSizes, id_of
 from cellgen.runtime.streams.turn import StreamTurn
+from cellgen.runtime.waiting import interrupts_held_back
 
 
 class Stream:
@@ -30,8 +32,8 @@ class Stream:
     ``ids`` names the rows in their order, ``room`` is how many there may be, ``block`` the most
     steps of one ``run``. What ``step`` and ``run`` return is the stream's own array, which the next
     call writes over: copy what is to stay. One thread at a time may use a stream; several streams
-    run side by side. After an error, states are as they were before the call. It cannot be
-    pickled: ``save`` its states, and ``restore`` them into a stream of the same weights.
+    run side by side. After an error, states are as before the call; after Ctrl-C no row or layer is
+    ahead. It cannot be pickled: ``save`` its states, ``restore`` them where the weights are equal.
     """
 
     def __init__(
@@ -138,8 +140,9 @@ class Stream:
             for layer in self._layers:
                 layer.gather(self._copy, picked)
             frame.call(self._label, SOME)
-            for layer in self._layers:
-                layer.scatter(self._copy, picked)
+            with interrupts_held_back():
+                for layer in self._layers:
+                    layer.scatter(self._copy, picked)
         return frame.output
 
     def _frame_of(self, x: Inputs) -> StreamFrame:
@@ -169,43 +172,34 @@ class Stream:
 
         Raises ArgumentError: no id, one that is there, no room; CellgenError as ``step``.
         """
-        self._turn.take("join")
-        try:
+        with self._changing("join"):
             row = self._rows.add("join", name)
             for layer in self._layers:
                 layer.begin(self._copy, row)
             self._look()
             return row
-        finally:
-            self._turn.give()
 
     def leave(self, name: Id) -> None:
         """Give up the row of an id; the last row takes its place, as ``ids`` then shows.
 
         Raises ArgumentError for an id that has no row; CellgenError as ``step``.
         """
-        self._turn.take("leave")
-        try:
+        with self._changing("leave"):
             row = self._rows.place("leave", name)
             for layer in self._layers:
                 layer.move(self._copy, len(self) - 1, row)
             self._rows.remove(row)
             self._look()
-        finally:
-            self._turn.give()
 
     def reset(self, name: Id | None = None) -> None:
         """Let the states of a row be as they begin; of all rows where none is named.
 
         Raises as ``leave``.
         """
-        self._turn.take("reset")
-        try:
+        with self._changing("reset"):
             rows = slice(None) if name is None else self._rows.place("reset", name)
             for layer in self._layers:
                 layer.begin(self._copy, rows)
-        finally:
-            self._turn.give()
 
     def states(self, name: Id) -> tuple[dict[str, Array], ...]:
         """Copy the states of a row, by name for each layer. Raises as ``leave``."""
@@ -216,6 +210,16 @@ class Stream:
                 {state: array[row].copy() for state, array in own.items()}
                 for own in self._snapshot().states
             )
+        finally:
+            self._turn.give()
+
+    @contextmanager
+    def _changing(self, call: str) -> Iterator[None]:
+        """This thread's turn, with Ctrl-C at its end: rows and layers change together."""
+        self._turn.take(call)
+        try:
+            with interrupts_held_back():
+                yield
         finally:
             self._turn.give()
 
@@ -253,11 +257,11 @@ class Stream:
         try:
             snapshot = saved.read(label, source)
             saved.require_same(label, snapshot, self._snapshot(), self.room)
-            for layer, states in zip(self._layers, snapshot.states, strict=True):
-                for own, state in zip(layer.copies[self._copy], states.values(), strict=True):
-                    own[: len(snapshot.ids)] = state
-            self._rows = RowsById(self._label, self.room, snapshot.ids)
-            self._look()
+            with interrupts_held_back():
+                for layer, states in zip(self._layers, snapshot.states, strict=True):
+                    layer.put(self._copy, list(states.values()))
+                self._rows = RowsById(self._label, self.room, snapshot.ids)
+                self._look()
         finally:
             self._turn.give()
 
@@ -267,8 +271,7 @@ class Stream:
             {n: a[: len(self)] for n, a in zip(p.names, p.copies[self._copy], strict=True)}
             for p in self._layers
         )
-        first = self._layers[0]
-        return saved.Snapshot(first.cell, first.digest, self.ids, states)
+        return saved.Snapshot(self._layers[0].cell, self._layers[0].digest, self.ids, states)
 
     def close(self) -> None:
         """Let nothing use the stream any more; it may be closed twice."""

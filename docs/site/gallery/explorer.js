@@ -32,7 +32,7 @@
 
   function words(cell) {
     const names = [...cell.inputs, ...cell.states, ...cell.parameters].map((value) => value.name);
-    return [cell.name, cell.class, cell.text, cell.source, cell.recurrence, ...names].join(" ").toLowerCase();
+    return [cell.name, cell.class, cell.text, cell.source, cell.recurrence, ...cell.tags, ...names].join(" ").toLowerCase();
   }
 
   const haystack = new Map(cells.map((cell) => [cell.name, words(cell)]));

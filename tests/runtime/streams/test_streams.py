@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import cellgen
 from cellgen.errors import ArgumentError, CellgenError
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder, include_folder
+from cellgen.runtime.streams.part import StreamedLayer
 from cellgen.runtime.streams.stream import Stream
 from tests.conftest import SIZES
 from tests.runtime.call.test_parameters import FIXED, SHIPPED
@@ -437,3 +439,40 @@ def test_steps_of_c_allocate_and_lock_nothing(tmp_path: Path) -> None:
     compiled(tmp_path, *sources, *folders, str(built), run_path, "-ldl", "-o", "steps")
     done = subprocess.run([tmp_path / "steps"], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "code 0, equal 1, allocations 0, locks 0"
+
+
+INTERRUPTED = {
+    "step": ("scatter", lambda stream: stream.step(some(2, 3), rows=["c", "a"])),
+    "join": ("begin", lambda stream: stream.join("d")),
+    "leave": ("move", lambda stream: stream.leave("a")),
+    "reset": ("begin", lambda stream: stream.reset("b")),
+    "reset of all": ("begin", lambda stream: stream.reset()),
+}
+
+
+@pytest.mark.parametrize("call", INTERRUPTED)
+def test_after_ctrl_c_no_row_and_no_layer_is_ahead_of_the_others(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the first of two layers is done."""
+    kernel = cellgen.load("gru")
+    weights = [[kernel.init(rng(n), I=wide, H=4)] for n, wide in enumerate((3, 4))]
+    layers = cellgen.Layers(kernel, weights)
+    stream, twin = (layers.stream(rows=["a", "b", "c"], room=4) for _ in range(2))
+    part, run = INTERRUPTED[call]
+    for one in (stream, twin):
+        one.step(some(3, 3))
+    run(twin)
+    change = getattr(StreamedLayer, part)
+
+    def interrupted(layer: StreamedLayer, *words: object) -> None:
+        change(layer, *words)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(StreamedLayer, part, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(stream)
+    monkeypatch.undo()
+    assert (stream.ids, stream.to_bytes()) == (twin.ids, twin.to_bytes())
+    x = some(len(twin), 3)
+    np.testing.assert_array_equal(stream.step(x), twin.step(x))
