@@ -42,7 +42,7 @@ NEAR = 4
 
 
 class SegmentsRun(NamedTuple):
-    """Segmentation a call in segments went.
+    """How a call in segments went.
 
     ``segments`` and ``sweeps`` are those of the row that had the most, ``stepped`` counts steps,
     over all rows, that were run step by step because ``sweeps`` did not suffice.
