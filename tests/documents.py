@@ -142,7 +142,7 @@ def _python(block: Block, page: Page, where: str) -> str:
     page.names.setdefault("__name__", page.path.stem.replace("-", "_"))
     caught = io.StringIO()
     with contextlib.redirect_stdout(caught):
-        exec(compile(block.text, str(source), "exec"), page.names)
+        exec(compile(block.text, str(source), "exec", dont_inherit=True), page.names)
     return caught.getvalue()
 
 

@@ -1,7 +1,5 @@
 """A target and its backend in a few lines: the step of a cell as a Python module over NumPy."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
