@@ -27,7 +27,6 @@ from cellgen.runtime.imports import whole_imports as _whole_imports
 if TYPE_CHECKING:
     from cellgen.api import compile as compile
     from cellgen.api import compile_cuda as compile_cuda
-    from cellgen.api import load as load
     from cellgen.api import load_cuda as load_cuda
     from cellgen.errors import ArgumentError as ArgumentError
     from cellgen.errors import BuildError as BuildError
@@ -96,6 +95,7 @@ if TYPE_CHECKING:
     from cellgen.program.transforms.tangent import tangent as tangent
     from cellgen.runtime.kernel import Kernel as Kernel
     from cellgen.runtime.stacks import Layers as Layers
+    from cellgen.shipped import load as load
 
     abs = _absolute
 

@@ -211,7 +211,7 @@ def stale_files(folder: Path, sources: Iterable[Source]) -> list[Difference]:
         (source, path)
         for source in sources
         for path in sorted((folder / source.name).glob("*"))
-        if path.suffix in {*suffixes, ".py", ".json"} and path.name not in source.files
+        if path.suffix in {*suffixes, ".py", ".pyi", ".json"} and path.name not in source.files
     ]
     others = suffixes_of_packages() if suspects else ()
     return [

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections import namedtuple
 from functools import cache as cached
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 Array: TypeAlias = np.ndarray
+
+
+class HasDLPack(Protocol):
+    """An array of another library that NumPy can look into, as PyTorch's and JAX's are."""
+
+    @property
+    def __dlpack__(self) -> object:
+        """What hands its memory over."""
+
+
+AnyArray: TypeAlias = Array | HasDLPack
+"""What stubs of kernels take as an array."""
 
 
 class Results(tuple[Array, ...]):

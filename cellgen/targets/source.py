@@ -12,6 +12,8 @@ from typing import cast
 from cellgen.errors import BuildError
 from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import from_package
+from cellgen.runtime.call.stub import FILE as STUB
+from cellgen.runtime.call.stub import package_stub
 from cellgen.runtime.interface_file import FILE, interface_text
 from cellgen.targets.c.source import CTarget
 from cellgen.targets.cuda.source import CudaTarget
@@ -45,6 +47,8 @@ class Source:
     name: str
     interface: Interface
     init: str
+    stub: str
+    """Types of the package, for type checkers."""
     described: str
     """The text of ``interface.json``."""
     rendered: Mapping[str, Files | NotYet]
@@ -74,16 +78,17 @@ class Source:
         """Contents by file name, as they stand in ``generated/<cell>/``."""
         spelled = [name for name, texts in self.rendered.items() if not isinstance(texts, NotYet)]
         files = {name: text for target in spelled for name, text in self.of(target).items()}
-        return {**files, FILE: self.described, "__init__.py": self.init}
+        return {**files, FILE: self.described, "__init__.py": self.init, STUB: self.stub}
 
 
 def render(cell: PlannedCell, targets: Iterable[str] = ()) -> Source:
     """Render a cell for some targets, for all of cellgen's own where none is named."""
     functions = [function.name for function in cell.interface.functions]
     init = fill("c/init.py.j2", InitContext(cell.head, functions))
+    stub = package_stub(cell.interface, cell.head.title, cell.head.origin)
     described = interface_text(cell.interface, cell.head.origin)
     rendered = {name: target_of(name).render(cell) for name in tuple(targets) or TARGETS}
-    return Source(cell.definition.name, cell.interface, init, described, rendered)
+    return Source(cell.definition.name, cell.interface, init, stub, described, rendered)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from cellgen import accept
 from cellgen.errors import UsageError
 from cellgen.runtime.abi import ABI_VERSION, OPTIONS, Interface
 from cellgen.wheel.objects import Compiled
+from cellgen.wheel.stub import wheel_stub
 
 PACKED = Path(__file__).parent / "packed"
 COPIED = ("loader.py", "kernels.py", "torch.py", "jax.py")
@@ -118,6 +119,7 @@ def wheel(
     own = {
         "__init__.py": _init(naming, interfaces, said),
         "manifest.json": json.dumps(manifest, indent=1, sort_keys=True),
+        "__init__.pyi": wheel_stub(root, interfaces),
         "py.typed": "",
         **{file: _copied(file, root) for file in COPIED},
     }

@@ -181,7 +181,7 @@ def test_a_cell_that_a_target_cannot_spell_says_why_and_has_the_others(tmp_path:
     assert caught.value.code == "build.numpy"
     written = {path.name for path in api.write(Soft, tmp_path)}
     c = {"soft.c", "soft.h", "soft_plan.inc.h"}
-    assert written == {*c, "soft.cu", "interface.json", "__init__.py"}
+    assert written == {*c, "soft.cu", "interface.json", "__init__.py", "__init__.pyi"}
 
 
 @pytest.mark.usefixtures("numpy_target")
