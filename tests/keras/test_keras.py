@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("keras")
 for _backend in ("torch", "jax"):
     if importlib.util.find_spec(_backend):
         os.environ.setdefault("KERAS_BACKEND", _backend)
 if os.environ.get("KERAS_BACKEND") not in ("torch", "jax"):
     pytest.skip("Keras' torch or JAX backend is not installed", allow_module_level=True)
+pytest.importorskip("keras")
 
 import keras  # noqa: E402
 
