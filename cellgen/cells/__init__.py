@@ -5,7 +5,13 @@ from cellgen.cells.augru import AUGRU
 from cellgen.cells.brc import BRC
 from cellgen.cells.cfc import CfC
 from cellgen.cells.co_rnn import CoRNN
-from cellgen.cells.delta_net import DeltaNet, GatedDeltaNet
+from cellgen.cells.delta_net import (
+    DeltaNet,
+    DeltaProduct,
+    GatedDeltaNet,
+    GatedDeltaNet2,
+    KimiDeltaAttention,
+)
 from cellgen.cells.elman import Elman, ElmanRelu
 from cellgen.cells.fast_grnn import FastGRNN
 from cellgen.cells.gru import GRU
@@ -18,7 +24,7 @@ from cellgen.cells.layer_norm import LayerNormGRU, LayerNormLSTM
 from cellgen.cells.lem import LEM
 from cellgen.cells.li_gru import LiGRU
 from cellgen.cells.lif import LIF
-from cellgen.cells.linear_attention import GatedLinearAttention, RetNet
+from cellgen.cells.linear_attention import HGRN2, GatedLinearAttention, RetNet
 from cellgen.cells.lmu import LMU
 from cellgen.cells.lru import LRU
 from cellgen.cells.lstm import CIFG, LSTM, LSTMPeephole
@@ -33,7 +39,7 @@ from cellgen.cells.ltc import LTC
 from cellgen.cells.mamba import Mamba, Mamba2
 from cellgen.cells.mgu import MGU
 from cellgen.cells.minimal import MinGRU, MinGRULog, MinLSTM
-from cellgen.cells.mlstm import MLSTM
+from cellgen.cells.mlstm import MLSTM, MLSTMSigmoid
 from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
 from cellgen.cells.nested_lstm import NestedLSTM
 from cellgen.cells.on_lstm import ONLSTM
@@ -42,13 +48,13 @@ from cellgen.cells.phased_lstm import PhasedLSTM
 from cellgen.cells.qrnn import QRNN
 from cellgen.cells.ran import RAN
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
-from cellgen.cells.rg_lru import RGLRU
+from cellgen.cells.rg_lru import RGLRU, Hawk
 from cellgen.cells.rwkv import RWKV4, RWKV6, RWKV7
 from cellgen.cells.s5 import S5
 from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
 from cellgen.cells.spiking import ALIF, Izhikevich
 from cellgen.cells.sru import SRU, SRUProjection
-from cellgen.cells.ttt import TTTLinear
+from cellgen.cells.ttt import Titans, TTTLinear
 from cellgen.cells.ugrnn import UGRNN
 
 SHIPPED = (
@@ -119,6 +125,13 @@ SHIPPED = (
     Izhikevich,
     ParaGRU,
     ParaLSTM,
+    KimiDeltaAttention,
+    GatedDeltaNet2,
+    DeltaProduct,
+    HGRN2,
+    MLSTMSigmoid,
+    Titans,
+    Hawk,
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 

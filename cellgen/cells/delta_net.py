@@ -55,3 +55,62 @@ class GatedDeltaNet(Cell):
     h = s @ q
 
     outputs = h, s
+
+
+class KimiDeltaAttention(Cell, name="kda"):
+    """Delta rule on a memory that decays by a gate for each key (KDA), N heads (Kimi Team 2025,
+    arXiv:2510.26692, equation 1; the gate's weight w_a of full rank, where the paper's is a product
+    of two)."""
+
+    x, s_prev = Input(I), State(N, D, K)
+    w_q, w_k, w_a = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)
+    w_v, w_b = Weight(I, N, D), Weight(I, N, 1)
+    a_log, b_a = Weight(N, 1), Bias(N, K)
+
+    q, k = _feature(x @ w_q), _feature(x @ w_k)
+    v, beta = silu(x @ w_v), sigmoid(x @ w_b)
+    alpha = exp(-exp(a_log) * softplus(x @ w_a + b_a))
+    r = expand_dims(alpha, -2) * s_prev
+    s = r + outer(beta * (v - r @ k), k)
+    h = s @ q
+
+    outputs = h, s
+
+
+class GatedDeltaNet2(Cell, name="gated_delta_net_2"):
+    """Delta rule on a memory that decays by key, which erases by a gate for each key and writes by
+    a gate for each value, N heads (Hatamizadeh, Choi and Kautz 2026, arXiv:2605.22791, the
+    recurrence of section 3; the decay's weight w_a of full rank)."""
+
+    x, s_prev = Input(I), State(N, D, K)
+    w_q, w_k, w_a, w_b = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)
+    w_v, w_w = Weight(I, N, D), Weight(I, N, D)
+    a_log, b_a = Weight(N, 1), Bias(N, K)
+
+    q, k = _feature(x @ w_q), _feature(x @ w_k)
+    v, b, w = silu(x @ w_v), sigmoid(x @ w_b), sigmoid(x @ w_w)
+    alpha = exp(-exp(a_log) * softplus(x @ w_a + b_a))
+    r = expand_dims(alpha, -2) * s_prev
+    s = r + outer(w * v - r @ (b * k), k)
+    h = s @ q
+
+    outputs = h, s
+
+
+class DeltaProduct(Cell):
+    """Two steps of the delta rule for each input, N heads: beta reaches 2, so that a step can
+    reflect (Siems et al. 2025, arXiv:2502.10297, section 3, with two Householder factors)."""
+
+    x, s_prev = Input(I), State(N, D, K)
+    w_q, w_k_1, w_k_2 = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)
+    w_v_1, w_v_2 = Weight(I, N, D), Weight(I, N, D)
+    w_b_1, w_b_2 = Weight(I, N, 1), Weight(I, N, 1)
+
+    q, k_1, k_2 = _feature(x @ w_q), _feature(x @ w_k_1), _feature(x @ w_k_2)
+    v_1, v_2 = silu(x @ w_v_1), silu(x @ w_v_2)
+    beta_1, beta_2 = 2 * sigmoid(x @ w_b_1), 2 * sigmoid(x @ w_b_2)
+    r = s_prev + outer(beta_1 * (v_1 - s_prev @ k_1), k_1)
+    s = r + outer(beta_2 * (v_2 - r @ k_2), k_2)
+    h = s @ q
+
+    outputs = h, s

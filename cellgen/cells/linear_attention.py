@@ -3,7 +3,7 @@
 from sympy import sqrt
 
 from cellgen.language.cell import Bias, Cell, Input, State, Weight
-from cellgen.language.ops import exp, expand_dims, log_sigmoid, outer
+from cellgen.language.ops import exp, expand_dims, log_sigmoid, outer, sigmoid, silu
 from cellgen.language.value import Dim, I
 
 N, D, K = Dim("N"), Dim("D"), Dim("K")
@@ -37,5 +37,21 @@ class RetNet(Cell, name="retnet"):
     q, k, v = x @ w_q, x @ w_k / sqrt(K), x @ w_v
     s = gamma * s_prev + outer(k, v)
     h = q @ s
+
+    outputs = h, s
+
+
+class HGRN2(Cell, name="hgrn2"):
+    """Gated linear recurrence whose states are outer products, N heads: what a key does not keep it
+    takes from the input (Qin et al. 2024, arXiv:2404.07904, section 3; a gate's lower bound is
+    sigmoid(b_l), where the paper adds up shares over layers)."""
+
+    x, s_prev = Input(I), State(N, K, D)
+    w_o, w_f, w_i, b_l = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D), Bias(N, K)
+
+    o, i, low = silu(x @ w_o), x @ w_i, sigmoid(b_l)
+    f = low + (1 - low) * sigmoid(x @ w_f)
+    s = expand_dims(f, -1) * s_prev + outer(1 - f, i)
+    h = o @ s
 
     outputs = h, s

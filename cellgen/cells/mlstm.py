@@ -41,3 +41,21 @@ class MLSTM(Cell, name="mlstm"):
     h = o * (c @ q) / maximum(absolute(units_sum(n * q)), exp(-m))
 
     outputs = h, c, n, m
+
+
+class MLSTMSigmoid(Cell, name="mlstm_sigmoid"):
+    """Matrix LSTM with sigmoid input gates and N heads, which needs no exponent to be kept finite
+    (Beck et al. 2025, arXiv:2503.14376, section 4)."""
+
+    x, c_prev, n_prev = Input(I), State(N, D, K), State(N, K)
+    w_q, w_k, w_v, w_o = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D), Weight(I, N, D)
+    b_q, b_k, b_v, b_o = Bias(N, K), Bias(N, K), Bias(N, D), Bias(N, D)
+    w_i, w_f, b_i, b_f = Weight(I, N, 1), Weight(I, N, 1), Bias(N, 1), Bias(N, 1)
+
+    q, k, v = x @ w_q + b_q, x @ w_k / sqrt(K) + b_k, x @ w_v + b_v
+    i, f, o = sigmoid(x @ w_i + b_i), sigmoid(x @ w_f + b_f), sigmoid(x @ w_o + b_o)
+    c = expand_dims(f, -1) * c_prev + expand_dims(i, -1) * outer(v, k)
+    n = f * n_prev + i * k
+    h = o * (c @ q) / maximum(absolute(units_sum(n * q)), 1)
+
+    outputs = h, c, n

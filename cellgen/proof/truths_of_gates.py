@@ -5,6 +5,7 @@ See ``truths``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -28,6 +29,29 @@ def rg_lru(a: Arrays) -> dict[str, Array]:
     r, i = sigmoid(x @ a["w_a"] + a["b_a"]), sigmoid(x @ a["w_x"] + a["b_x"])
     log_a = -8 * softplus(a["lam"]) * r
     return {"h": np.exp(log_a) * a["h_prev"] + np.sqrt(-np.expm1(2 * log_a)) * i * x}
+
+
+def _normal(a: Array) -> Array:
+    """The share of a normal distribution below a number."""
+    below: Array = np.vectorize(math.erfc, otypes=[float])(-a.real / math.sqrt(2)) / 2
+    if np.iscomplexobj(a):
+        below = below + 1j * a.imag * np.exp(-(a.real**2) / 2) / math.sqrt(2 * math.pi)
+    return below
+
+
+def hawk(a: Arrays) -> dict[str, Array]:
+    """Give an RG-LRU the convolution of x w_u over four steps; y = (gelu(x w_g) h) w_y."""
+    x, u_1 = a["x"], a["x"] @ a["w_u"]
+    taps = (u_1, a["u_1_prev"], a["u_2_prev"], a["u_3_prev"])
+    c = sum(a[f"k_{n}"] * u for n, u in enumerate(taps)) + a["b"]
+    own = {"x": c} | {n: a[n] for n in ("h_prev", "w_a", "w_x", "b_a", "b_x", "lam")}
+    h = rg_lru(own)["h"]
+    side = x @ a["w_g"]
+    return {
+        "y": (side * _normal(side) * h) @ a["w_y"],
+        "h": h,
+        **{f"u_{n + 1}": u for n, u in enumerate(taps[:3])},
+    }
 
 
 def gru_d(a: Arrays) -> dict[str, Array]:
@@ -153,6 +177,7 @@ def para_lstm(a: Arrays) -> dict[str, Array]:
 
 GATES: Mapping[str, Truth] = {
     "rg_lru": rg_lru,
+    "hawk": hawk,
     "gru_d": gru_d,
     "phased_lstm": phased_lstm,
     "on_lstm": on_lstm,

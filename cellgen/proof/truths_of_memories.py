@@ -78,6 +78,66 @@ def gated_delta_net(a: Arrays) -> dict[str, Array]:
     return _delta(a, alpha[..., None] * a["s_prev"])
 
 
+def _faded(a: Arrays) -> Array:
+    """S' diag(alpha), alpha = e^(-e^a_log softplus(x w_a + b_a)): a number for each key."""
+    rate = np.exp(a["a_log"]) * softplus(_into(a["x"], a["w_a"]) + a["b_a"])
+    kept: Array = np.einsum("bndk,bnk->bndk", a["s_prev"], np.exp(-rate))
+    return kept
+
+
+def kda(a: Arrays) -> dict[str, Array]:
+    """Keep S' diag(alpha)."""
+    return _delta(a, _faded(a))
+
+
+def gated_delta_net_2(a: Arrays) -> dict[str, Array]:
+    """S = R (1 - (b k) k^T) + (w v) k^T, R = S' diag(alpha); h = S q."""
+    x, kept = a["x"], _faded(a)
+    q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
+    v, b, w = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"])), sigmoid(_into(x, a["w_w"]))
+    erased = np.einsum("bnij,bnjl->bnil", kept, _outer(b * k, k))
+    s = kept - erased + _outer(w * v * sigmoid(v), k)
+    return {"h": _read(s, q), "s": s}
+
+
+def delta_product(a: Arrays) -> dict[str, Array]:
+    """Take both steps one after the other, beta = 2 sigmoid(x w_b)."""
+    s = a["s_prev"]
+    for n in (1, 2):
+        k, v = _feature(_into(a["x"], a[f"w_k_{n}"])), _into(a["x"], a[f"w_v_{n}"])
+        beta = 2 * sigmoid(_into(a["x"], a[f"w_b_{n}"]))
+        turn = np.eye(k.shape[-1]) - beta[..., None] * _outer(k, k)
+        s = np.einsum("bnij,bnjl->bnil", s, turn) + _outer(beta * v * sigmoid(v), k)
+    return {"h": _read(s, _feature(_into(a["x"], a["w_q"]))), "s": s}
+
+
+def titans(a: Arrays) -> dict[str, Array]:
+    """S = eta S' - theta grad |M' k - v|^2, M = (1 - alpha) M' + S; h = M q."""
+    x = a["x"]
+    q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
+    v = _into(x, a["w_v"]) * sigmoid(_into(x, a["w_v"]))
+    alpha, eta, theta = (
+        sigmoid(_into(x, a[f"w_{g}"]) + a[f"b_{g}"])[..., None] for g in ("a", "e", "t")
+    )
+    slope = 2 * (np.einsum("bnij,bnjl->bnil", a["m_prev"], _outer(k, k)) - _outer(v, k))
+    s = eta * a["s_prev"] - theta * slope
+    m = a["m_prev"] - alpha * a["m_prev"] + s
+    return {"h": _read(m, q), "m": m, "s": s}
+
+
+def mlstm_sigmoid(a: Arrays) -> dict[str, Array]:
+    """C = f C' + i v k^T; n = f n' + i k; h = o (C q) / max(|n q|, 1)."""
+    x = a["x"]
+    q, v = _into(x, a["w_q"]) + a["b_q"], _into(x, a["w_v"]) + a["b_v"]
+    k = _into(x, a["w_k"]) / np.sqrt(a["w_k"].shape[-1]) + a["b_k"]
+    i, f, o = (sigmoid(_into(x, a[f"w_{g}"]) + a[f"b_{g}"]) for g in "ifo")
+    c = f[..., None] * a["c_prev"] + _outer(i * v, k)
+    n = f * a["n_prev"] + i * k
+    read = np.einsum("bnk,bnk->bn", n, q)[..., None]
+    below = larger(np.where(read.real < 0, -read, read), np.ones_like(read))
+    return {"h": o * _read(c, q) / below, "c": c, "n": n}
+
+
 def _attended(a: Arrays, q: Array, k: Array, kept: Array) -> dict[str, Array]:
     """S = R + k v^T; h = S^T q."""
     s = kept + _outer(k, _into(a["x"], a["w_v"]))
@@ -89,6 +149,15 @@ def gla(a: Arrays) -> dict[str, Array]:
     alpha = sigmoid(_into(a["x"], a["w_a"]) + a["b_a"]) ** (1 / 16)
     q = _into(a["x"], a["w_q"]) / np.sqrt(a["w_q"].shape[-1])
     return _attended(a, q, _into(a["x"], a["w_k"]), alpha[..., None] * a["s_prev"])
+
+
+def hgrn2(a: Arrays) -> dict[str, Array]:
+    """S = diag(f) S' + (1 - f) i^T, f between its bound and 1; h = S^T o."""
+    low, bar = sigmoid(a["b_l"]), _into(a["x"], a["w_o"])
+    kept_not = (1 - low) * sigmoid(-_into(a["x"], a["w_f"]))
+    s = a["s_prev"] - kept_not[..., None] * a["s_prev"]
+    s = s + _outer(kept_not, _into(a["x"], a["w_i"]))
+    return {"h": np.einsum("bnkd,bnk->bnd", s, bar * sigmoid(bar)), "s": s}
 
 
 def retnet(a: Arrays) -> dict[str, Array]:
@@ -208,6 +277,12 @@ MEMORIES: Mapping[str, Truth] = {
     "mlstm": mlstm,
     "delta_net": delta_net,
     "gated_delta_net": gated_delta_net,
+    "kda": kda,
+    "gated_delta_net_2": gated_delta_net_2,
+    "delta_product": delta_product,
+    "mlstm_sigmoid": mlstm_sigmoid,
+    "hgrn2": hgrn2,
+    "titans": titans,
     "ttt_linear": ttt_linear,
     "gla": gla,
     "retnet": retnet,

@@ -25,6 +25,7 @@ from cellgen import (
 from cellgen.cells import (
     BRC,
     GRUD,
+    HGRN2,
     LRU,
     LSTM,
     MLSTM,
@@ -37,14 +38,19 @@ from cellgen.cells import (
     SHIPPED,
     SRU,
     DeltaNet,
+    DeltaProduct,
     GatedDeltaNet,
+    GatedDeltaNet2,
     GatedLinearAttention,
+    Hawk,
     IndRNN,
+    KimiDeltaAttention,
     Mamba,
     Mamba2,
     MinGRU,
     MinGRULog,
     MinLSTM,
+    MLSTMSigmoid,
     RetNet,
     TTTLinear,
 )
@@ -65,7 +71,8 @@ D, K, N = Dim("D"), Dim("K"), Dim("N")
 
 QUALIFY = (
     *(DeltaNet, GatedDeltaNet, GatedLinearAttention, RetNet, Mamba, Mamba2, MLSTM, RWKV4, RWKV6),
-    *(RWKV7, LRU, S5, MinGRU, MinGRULog, MinLSTM, QRNN, RGLRU),
+    *(RWKV7, LRU, S5, MinGRU, MinGRULog, MinLSTM, QRNN, RGLRU, Hawk, HGRN2, MLSTMSigmoid),
+    *(KimiDeltaAttention, GatedDeltaNet2, DeltaProduct),
 )
 
 

@@ -22,6 +22,7 @@ from cellgen.cells import (
     RWKV7,
     DeltaNet,
     GatedDeltaNet,
+    GatedDeltaNet2,
     GatedLinearAttention,
     Mamba,
     Mamba2,
@@ -149,6 +150,16 @@ def test_a_call_without_gradients_keeps_no_states(cell: type[Cell]) -> None:
     assert BufferRole.SAVED not in roles
     saved = {name for name, buffer in plan.buffers.items() if buffer.role is BufferRole.SAVED}
     assert saved <= {name for launch in plan.backward for name in launch.buffers.values()}
+
+
+@pytest.mark.parametrize("cell", [*CELLS, GatedDeltaNet2], ids=lambda cell: cell.definition.name)
+def test_a_backward_pass_writes_the_gradient_of_every_stream(cell: type[Cell]) -> None:
+    """Also of a value that is written as it is by an update that erases."""
+    plan = spelled(cell).plan
+    streams = {name for name, buffer in plan.buffers.items() if buffer.role is BufferRole.STREAM}
+    written = {name for launch in plan.backward for name in launch.buffers.values()}
+    assert streams
+    assert {f"d_{name}" for name in streams} <= written
 
 
 def test_a_plan_is_written_as_strings_and_numbers() -> None:

@@ -188,7 +188,7 @@ def _back(m: MemoryText) -> list[str]:
     for u in m.updates:
         if u.scale:
             names += [u.value, u.scale, f"d_{u.scale}"]
-        if u.value and (u.scale or not u.erased):
+        if u.value:
             names.append(f"d_{u.value}")
         if u.erased:
             names.append(f"d_{u.added}")

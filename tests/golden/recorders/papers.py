@@ -75,6 +75,62 @@ def gated_delta_net(a: Row) -> Row:
     return delta_net(a, alpha)
 
 
+def kda(a: Row) -> Row:
+    """S_t = (1 - beta k k^T) diag(alpha) S + beta k v^T, o = S^T q; here S is its transpose"""
+    x = a["x"]
+    alpha = jnp.exp(-jnp.exp(a["a_log"]) * softplus(x @ a["w_a"] + a["b_a"]))
+    return delta_net(a | {"s_prev": a["s_prev"] @ jnp.diag(alpha)})
+
+
+def gated_delta_net_2(a: Row) -> Row:
+    """S_t = (1 - k (b k)^T) diag(alpha) S + k (w v)^T, o = S^T q; here S is its transpose"""
+    x, old = a["x"], a["s_prev"].T
+    q, k, v = feature(x @ a["w_q"]), feature(x @ a["w_k"]), silu(x @ a["w_v"])
+    b, w = sigmoid(x @ a["w_b"]), sigmoid(x @ a["w_w"])
+    alpha = jnp.exp(-jnp.exp(a["a_log"]) * softplus(x @ a["w_a"] + a["b_a"]))
+    s = (jnp.eye(k.size) - jnp.outer(k, b * k)) @ jnp.diag(alpha) @ old + jnp.outer(k, w * v)
+    return {"h": s.T @ q, "s": s.T}
+
+
+def delta_product(a: Row) -> Row:
+    """H_j = H_{j-1} (1 - beta_j k_j k_j^T) + beta_j v_j k_j^T, j = 1, 2; o = H_2 q"""
+    x, s = a["x"], a["s_prev"]
+    for n in "12":
+        k, v = feature(x @ a[f"w_k_{n}"]), silu(x @ a[f"w_v_{n}"])
+        beta = 2 * sigmoid(x @ a[f"w_b_{n}"])
+        s = s @ (jnp.eye(k.size) - beta * jnp.outer(k, k)) + beta * jnp.outer(v, k)
+    return {"h": s @ feature(x @ a["w_q"]), "s": s}
+
+
+def hgrn2(a: Row) -> Row:
+    """f = gamma + (1 - gamma) sigma(x w), h = diag(f) h' + (1 - f) i^T, y = o h"""
+    x, gamma = a["x"], sigmoid(a["b_l"])
+    f = gamma + (1 - gamma) * sigmoid(x @ a["w_f"])
+    s = jnp.diag(f) @ a["s_prev"] + jnp.outer(1 - f, x @ a["w_i"])
+    return {"h": silu(x @ a["w_o"]) @ s, "s": s}
+
+
+def mlstm_sigmoid(a: Row) -> Row:
+    x = a["x"]
+    q, v = x @ a["w_q"] + a["b_q"], x @ a["w_v"] + a["b_v"]
+    k = (x @ a["w_k"]) * q.size**-0.5 + a["b_k"]
+    i, f = sigmoid(x @ a["w_i"] + a["b_i"]), sigmoid(x @ a["w_f"] + a["b_f"])
+    c, n = f * a["c_prev"] + i * jnp.outer(v, k), f * a["n_prev"] + i * k
+    h = sigmoid(x @ a["w_o"] + a["b_o"]) * (c @ q) / jnp.maximum(jnp.abs(n @ q), 1.0)
+    return {"h": h, "c": c, "n": n}
+
+
+def titans(a: Row) -> Row:
+    """M = (1 - alpha) M' + S, S = eta S' - theta grad l(M'), l(M) = |M k - v|^2; y = M q"""
+    x = a["x"]
+    q, k, v = feature(x @ a["w_q"]), feature(x @ a["w_k"]), silu(x @ a["w_v"])
+    alpha, eta, theta = (sigmoid(x @ a[f"w_{g}"] + a[f"b_{g}"]) for g in "aet")
+    slope = jax.grad(lambda m: jnp.sum((m @ k - v) ** 2))(a["m_prev"])
+    s = eta * a["s_prev"] - theta * slope
+    m = (1 - alpha) * a["m_prev"] + s
+    return {"h": m @ q, "m": m, "s": s}
+
+
 def gla(a: Row) -> Row:
     x = a["x"]
     alpha = sigmoid(x @ a["w_a"] + a["b_a"]) ** (1 / 16)
@@ -180,6 +236,16 @@ def rg_lru(a: Row) -> Row:
     r, i = sigmoid(x @ a["w_a"] + a["b_a"]), sigmoid(x @ a["w_x"] + a["b_x"])
     decay = sigmoid(-a["lam"]) ** (8 * r)
     return {"h": decay * a["h_prev"] + jnp.sqrt(1 - decay**2) * (i * x)}
+
+
+def hawk(a: Row) -> Row:
+    """A branch of gelu beside a convolution of width 4 and the RG-LRU; both multiplied, mapped"""
+    u = a["x"] @ a["w_u"]
+    window = jnp.stack([u, a["u_1_prev"], a["u_2_prev"], a["u_3_prev"]])
+    kernel = jnp.stack([a[f"k_{n}"] for n in range(4)])
+    h = rg_lru(a | {"x": (window * kernel).sum(0) + a["b"]})["h"]
+    y = (jax.nn.gelu(a["x"] @ a["w_g"], approximate=False) * h) @ a["w_y"]
+    return {"y": y, "h": h, "u_1": u, "u_2": a["u_1_prev"], "u_3": a["u_2_prev"]}
 
 
 def s5(a: Row) -> Row:
@@ -397,6 +463,53 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
     ),
     "alif": (alif, "x:I", "s:H, v:H, a:H", {"w": "I H", "u": "H H", "b": "H"}),
     "izhikevich": (izhikevich, "x:I", "s:H, v:H, r:H", {"w": "I H", "u": "H H", "b_in": "H"}),
+    "kda": (
+        by_head(kda, "x"),
+        "x:I",
+        "s:N D K",
+        HEAD | {"w_b": "I N 1", "w_a": "I N K", "a_log": "N 1", "b_a": "N K"},
+    ),
+    "gated_delta_net_2": (
+        by_head(gated_delta_net_2, "x"),
+        "x:I",
+        "s:N D K",
+        HEAD | {"w_b": "I N K", "w_w": "I N D", "w_a": "I N K", "a_log": "N 1", "b_a": "N K"},
+    ),
+    "delta_product": (
+        by_head(delta_product, "x"),
+        "x:I",
+        "s:N D K",
+        {"w_q": "I N K"}
+        | {f"w_{g}_{n}": f"I N {a}" for n in "12" for g, a in (("k", "K"), ("v", "D"), ("b", "1"))},
+    ),
+    "hgrn2": (
+        by_head(hgrn2, "x"),
+        "x:I",
+        "s:N K D",
+        {"w_o": "I N K", "w_f": "I N K", "w_i": "I N D", "b_l": "N K"},
+    ),
+    "mlstm_sigmoid": (
+        by_head(mlstm_sigmoid, "x"),
+        "x:I",
+        "c:N D K, n:N K",
+        HEAD
+        | {"w_o": "I N D", "w_i": "I N 1", "w_f": "I N 1", "b_q": "N K", "b_k": "N K"}
+        | {"b_v": "N D", "b_o": "N D", "b_i": "N 1", "b_f": "N 1"},
+    ),
+    "titans": (
+        by_head(titans, "x"),
+        "x:I",
+        "m:N D K, s:N D K",
+        HEAD | {f"w_{g}": "I N 1" for g in "aet"} | {f"b_{g}": "N 1" for g in "aet"},
+    ),
+    "hawk": (
+        hawk,
+        "x:I",
+        "h:R, u_1:R, u_2:R, u_3:R",
+        {"w_u": "I R", "w_g": "I R", "w_y": "R H", "lam": "R", "b": "R"}
+        | {f"k_{n}": "R" for n in range(4)}
+        | {"w_a": "R R", "w_x": "R R", "b_a": "R", "b_x": "R"},
+    ),
     "para_gru": (
         para_gru,
         "x:I",
