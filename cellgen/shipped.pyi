@@ -1024,6 +1024,145 @@ class DeltaNetKernel(Kernel):
     sequence_forward: DeltaNetSequenceForwardFunction
     sequence_backward: DeltaNetSequenceBackwardFunction
 
+class DeltaProductForward(Results):
+    h: Array
+    s: Array
+
+class DeltaProductForwardFunction(KernelFunction):
+    """delta_product.forward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k_1 (I, N, K), w_k_2
+    (I, N, K), w_v_1 (I, N, D), w_v_2 (I, N, D), w_b_1 (I, N, 1), w_b_2 (I, N, 1)) -> h (B, N,
+    D), s (B, N, D, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k_1: AnyArray, w_k_2: AnyArray,
+        w_v_1: AnyArray, w_v_2: AnyArray, w_b_1: AnyArray, w_b_2: AnyArray, out: Out = ...,
+    ) -> DeltaProductForward: ...
+
+class DeltaProductBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_x_w_q: Array
+    d_x_w_k_1: Array
+    d_x_w_k_2: Array
+    d_x_w_v_1: Array
+    d_x_w_v_2: Array
+    d_x_w_b_1: Array
+    d_x_w_b_2: Array
+
+class DeltaProductBackwardFunction(KernelFunction):
+    """delta_product.backward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k_1 (I, N, K), w_k_2
+    (I, N, K), w_v_1 (I, N, D), w_v_2 (I, N, D), w_b_1 (I, N, 1), w_b_2 (I, N, 1), d_h (B, N,
+    D), d_s (B, N, D, K), s (B, N, D, K), h (B, N, D)) -> d_x (B, I), d_s_prev (B, N, D, K),
+    d_x_w_q (B, N, K), d_x_w_k_1 (B, N, K), d_x_w_k_2 (B, N, K), d_x_w_v_1 (B, N, D), d_x_w_v_2
+    (B, N, D), d_x_w_b_1 (B, N, 1), d_x_w_b_2 (B, N, 1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k_1: AnyArray, w_k_2: AnyArray,
+        w_v_1: AnyArray, w_v_2: AnyArray, w_b_1: AnyArray, w_b_2: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
+        h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> DeltaProductBackward: ...
+
+class DeltaProductWeightGradients(Results):
+    d_w_q: Array
+    d_w_k_1: Array
+    d_w_k_2: Array
+    d_w_v_1: Array
+    d_w_v_2: Array
+    d_w_b_1: Array
+    d_w_b_2: Array
+
+class DeltaProductWeightGradientsFunction(KernelFunction):
+    """delta_product.weight_gradients(x (B, I), d_x_w_b_2 (B, N, 1), d_x_w_b_1 (B, N, 1), d_x_w_v_2
+    (B, N, D), d_x_w_v_1 (B, N, D), d_x_w_k_2 (B, N, K), d_x_w_k_1 (B, N, K), d_x_w_q (B, N, K),
+    s_prev (B, N, D, K), w_q (I, N, K), w_k_1 (I, N, K), w_k_2 (I, N, K), w_v_1 (I, N, D), w_v_2
+    (I, N, D), w_b_1 (I, N, 1), w_b_2 (I, N, 1), h (B, N, D), s (B, N, D, K), d_h (B, N, D), d_s
+    (B, N, D, K), d_x (B, I), d_s_prev (B, N, D, K)) -> d_w_q (I, N, K), d_w_k_1 (I, N, K),
+    d_w_k_2 (I, N, K), d_w_v_1 (I, N, D), d_w_v_2 (I, N, D), d_w_b_1 (I, N, 1), d_w_b_2 (I, N,
+    1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, d_x_w_b_2: AnyArray, d_x_w_b_1: AnyArray, d_x_w_v_2: AnyArray,
+        d_x_w_v_1: AnyArray, d_x_w_k_2: AnyArray, d_x_w_k_1: AnyArray, d_x_w_q: AnyArray,
+        s_prev: AnyArray | None = ..., w_q: AnyArray | None = ..., w_k_1: AnyArray | None = ...,
+        w_k_2: AnyArray | None = ..., w_v_1: AnyArray | None = ..., w_v_2: AnyArray | None = ...,
+        w_b_1: AnyArray | None = ..., w_b_2: AnyArray | None = ..., h: AnyArray | None = ...,
+        s: AnyArray | None = ..., d_h: AnyArray | None = ..., d_s: AnyArray | None = ...,
+        d_x: AnyArray | None = ..., d_s_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> DeltaProductWeightGradients: ...
+
+class DeltaProductSequenceForward(Results):
+    h: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class DeltaProductSequenceForwardFunction(TimeFunction):
+    """delta_product.sequence_forward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k_1 (I, N,
+    K), w_k_2 (I, N, K), w_v_1 (I, N, D), w_v_2 (I, N, D), w_b_1 (I, N, 1), w_b_2 (I, N, 1)) ->
+    h (T, B, N, D), s (T, B, N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre
+    (T, B, N, 1), x_w_k_1 (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_k_2 (T, B, N, K),
+    sqrt_sqrt_pre_3 (T, B, N, 1), x_w_v_1 (T, B, N, D), x_w_v_2 (T, B, N, D), sigmoid_x_w_b_1
+    (T, B, N, 1), sigmoid_x_w_b_2 (T, B, N, 1), sum_s_prev_reshaped_k_1 (T, B, N, D, 1),
+    sum_r_reshaped_k_2 (T, B, N, D, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k_1: AnyArray, w_k_2: AnyArray,
+        w_v_1: AnyArray, w_v_2: AnyArray, w_b_1: AnyArray, w_b_2: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> DeltaProductSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> DeltaProductSequenceForward: ...
+
+class DeltaProductSequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k_1: Array
+    d_w_k_2: Array
+    d_w_v_1: Array
+    d_w_v_2: Array
+    d_w_b_1: Array
+    d_w_b_2: Array
+
+class DeltaProductSequenceBackwardFunction(TimeFunction):
+    """delta_product.sequence_backward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k_1 (I,
+    N, K), w_k_2 (I, N, K), w_v_1 (I, N, D), w_v_2 (I, N, D), w_b_1 (I, N, 1), w_b_2 (I, N, 1),
+    h (T, B, N, D), s (T, B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k_1
+    (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_k_2 (T, B, N, K), sqrt_sqrt_pre_3 (T, B, N,
+    1), x_w_v_1 (T, B, N, D), x_w_v_2 (T, B, N, D), sigmoid_x_w_b_1 (T, B, N, 1),
+    sigmoid_x_w_b_2 (T, B, N, 1), sum_s_prev_reshaped_k_1 (T, B, N, D, 1), sum_r_reshaped_k_2
+    (T, B, N, D, 1), d_h (T, B, N, D), d_s (T, B, N, D, K), d_s_last (B, N, D, K)) -> d_x (T, B,
+    I), d_s_prev (B, N, D, K), d_w_q (I, N, K), d_w_k_1 (I, N, K), d_w_k_2 (I, N, K), d_w_v_1
+    (I, N, D), d_w_v_2 (I, N, D), d_w_b_1 (I, N, 1), d_w_b_2 (I, N, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k_1: AnyArray, w_k_2: AnyArray,
+        w_v_1: AnyArray, w_v_2: AnyArray, w_b_1: AnyArray, w_b_2: AnyArray,
+        h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> DeltaProductSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, h: AnyArray | None = ..., s: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> DeltaProductSequenceBackward: ...
+
+class DeltaProductKernel(Kernel):
+    forward: DeltaProductForwardFunction
+    backward: DeltaProductBackwardFunction
+    weight_gradients: DeltaProductWeightGradientsFunction
+    sequence_forward: DeltaProductSequenceForwardFunction
+    sequence_backward: DeltaProductSequenceBackwardFunction
+
 class ElmanForward(Results):
     h: Array
 
@@ -1451,6 +1590,146 @@ class GatedDeltaNetKernel(Kernel):
     weight_gradients: GatedDeltaNetWeightGradientsFunction
     sequence_forward: GatedDeltaNetSequenceForwardFunction
     sequence_backward: GatedDeltaNetSequenceBackwardFunction
+
+class GatedDeltaNet2Forward(Results):
+    h: Array
+    s: Array
+
+class GatedDeltaNet2ForwardFunction(KernelFunction):
+    """gated_delta_net_2.forward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a
+    (I, N, K), w_b (I, N, K), w_v (I, N, D), w_w (I, N, D), a_log (N, 1), b_a (N, K)) -> h (B,
+    N, D), s (B, N, D, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_b: AnyArray, w_v: AnyArray, w_w: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        out: Out = ...,
+    ) -> GatedDeltaNet2Forward: ...
+
+class GatedDeltaNet2Backward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_x_w_q: Array
+    d_x_w_k: Array
+    d_x_w_v: Array
+    d_x_w_b: Array
+    d_x_w_w: Array
+    d_softplus_pre: Array
+    d_alpha_pre: Array
+
+class GatedDeltaNet2BackwardFunction(KernelFunction):
+    """gated_delta_net_2.backward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a
+    (I, N, K), w_b (I, N, K), w_v (I, N, D), w_w (I, N, D), a_log (N, 1), b_a (N, K), d_h (B, N,
+    D), d_s (B, N, D, K), s (B, N, D, K), h (B, N, D)) -> d_x (B, I), d_s_prev (B, N, D, K),
+    d_x_w_q (B, N, K), d_x_w_k (B, N, K), d_x_w_v (B, N, D), d_x_w_b (B, N, K), d_x_w_w (B, N,
+    D), d_softplus_pre (B, N, K), d_alpha_pre (B, N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_b: AnyArray, w_v: AnyArray, w_w: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
+        h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> GatedDeltaNet2Backward: ...
+
+class GatedDeltaNet2WeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_a: Array
+    d_w_b: Array
+    d_w_v: Array
+    d_w_w: Array
+    d_a_log: Array
+    d_b_a: Array
+
+class GatedDeltaNet2WeightGradientsFunction(KernelFunction):
+    """gated_delta_net_2.weight_gradients(x (B, I), w_a (I, N, K), a_log (N, 1), b_a (N, K),
+    d_alpha_pre (B, N, K), d_softplus_pre (B, N, K), d_x_w_w (B, N, D), d_x_w_b (B, N, K),
+    d_x_w_v (B, N, D), d_x_w_k (B, N, K), d_x_w_q (B, N, K), s_prev (B, N, D, K), w_q (I, N, K),
+    w_k (I, N, K), w_b (I, N, K), w_v (I, N, D), w_w (I, N, D), h (B, N, D), s (B, N, D, K), d_h
+    (B, N, D), d_s (B, N, D, K), d_x (B, I), d_s_prev (B, N, D, K)) -> d_w_q (I, N, K), d_w_k
+    (I, N, K), d_w_a (I, N, K), d_w_b (I, N, K), d_w_v (I, N, D), d_w_w (I, N, D), d_a_log (N,
+    1), d_b_a (N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        d_alpha_pre: AnyArray, d_softplus_pre: AnyArray, d_x_w_w: AnyArray, d_x_w_b: AnyArray,
+        d_x_w_v: AnyArray, d_x_w_k: AnyArray, d_x_w_q: AnyArray, s_prev: AnyArray | None = ...,
+        w_q: AnyArray | None = ..., w_k: AnyArray | None = ..., w_b: AnyArray | None = ...,
+        w_v: AnyArray | None = ..., w_w: AnyArray | None = ..., h: AnyArray | None = ...,
+        s: AnyArray | None = ..., d_h: AnyArray | None = ..., d_s: AnyArray | None = ...,
+        d_x: AnyArray | None = ..., d_s_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> GatedDeltaNet2WeightGradients: ...
+
+class GatedDeltaNet2SequenceForward(Results):
+    h: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class GatedDeltaNet2SequenceForwardFunction(TimeFunction):
+    """gated_delta_net_2.sequence_forward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I,
+    N, K), w_a (I, N, K), w_b (I, N, K), w_v (I, N, D), w_w (I, N, D), a_log (N, 1), b_a (N, K))
+    -> h (T, B, N, D), s (T, B, N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre
+    (T, B, N, 1), x_w_k (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), b (T, B,
+    N, K), w (T, B, N, D), softplus_pre (T, B, N, K), v_w_reshaped_sum_r_reshaped_k_b (T, B, N,
+    D)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_b: AnyArray, w_v: AnyArray, w_w: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> GatedDeltaNet2SequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> GatedDeltaNet2SequenceForward: ...
+
+class GatedDeltaNet2SequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_a: Array
+    d_w_b: Array
+    d_w_v: Array
+    d_w_w: Array
+    d_a_log: Array
+    d_b_a: Array
+
+class GatedDeltaNet2SequenceBackwardFunction(TimeFunction):
+    """gated_delta_net_2.sequence_backward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I,
+    N, K), w_a (I, N, K), w_b (I, N, K), w_v (I, N, D), w_w (I, N, D), a_log (N, 1), b_a (N, K),
+    h (T, B, N, D), s (T, B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T,
+    B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), b (T, B, N, K), w (T, B, N, D),
+    softplus_pre (T, B, N, K), v_w_reshaped_sum_r_reshaped_k_b (T, B, N, D), d_h (T, B, N, D),
+    d_s (T, B, N, D, K), d_s_last (B, N, D, K)) -> d_x (T, B, I), d_s_prev (B, N, D, K), d_w_q
+    (I, N, K), d_w_k (I, N, K), d_w_a (I, N, K), d_w_b (I, N, K), d_w_v (I, N, D), d_w_w (I, N,
+    D), d_a_log (N, 1), d_b_a (N, K)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_b: AnyArray, w_v: AnyArray, w_w: AnyArray, a_log: AnyArray, b_a: AnyArray | None = ...,
+        h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> GatedDeltaNet2SequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, h: AnyArray | None = ..., s: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> GatedDeltaNet2SequenceBackward: ...
+
+class GatedDeltaNet2Kernel(Kernel):
+    forward: GatedDeltaNet2ForwardFunction
+    backward: GatedDeltaNet2BackwardFunction
+    weight_gradients: GatedDeltaNet2WeightGradientsFunction
+    sequence_forward: GatedDeltaNet2SequenceForwardFunction
+    sequence_backward: GatedDeltaNet2SequenceBackwardFunction
 
 class GlaForward(Results):
     h: Array
@@ -2111,6 +2390,304 @@ class GruResetBeforeKernel(Kernel):
     sequence_forward: GruResetBeforeSequenceForwardFunction
     sequence_backward: GruResetBeforeSequenceBackwardFunction
 
+class HawkForward(Results):
+    y: Array
+    h: Array
+    u_1: Array
+    u_2: Array
+    u_3: Array
+
+class HawkForwardFunction(KernelFunction):
+    """hawk.forward(x (B, I), h_prev (B, R), u_1_prev (B, R), u_2_prev (B, R), u_3_prev (B, R), w_u
+    (I, R), w_g (I, R), w_y (R, H), lam (R), k_0 (R), k_1 (R), k_2 (R), k_3 (R), b (R), w_a (R,
+    R), w_x (R, R), b_a (R), b_x (R)) -> y (B, H), h (B, R), u_1 (B, R), u_2 (B, R), u_3 (B, R)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, w_u: AnyArray, w_g: AnyArray, w_y: AnyArray, lam: AnyArray,
+        k_0: AnyArray, k_1: AnyArray, k_2: AnyArray, k_3: AnyArray, b: AnyArray, w_a: AnyArray,
+        w_x: AnyArray, b_a: AnyArray, b_x: AnyArray, out: Out = ...,
+    ) -> HawkForward: ...
+
+class HawkBackward(Results):
+    d_x: Array
+    d_h_prev: Array
+    d_u_1_prev: Array
+    d_u_2_prev: Array
+    d_u_3_prev: Array
+    d_u_1_total: Array
+    d_c: Array
+    d_log_a: Array
+    d_r_pre: Array
+    d_i_pre: Array
+    d_x_w_g: Array
+
+class HawkBackwardFunction(KernelFunction):
+    """hawk.backward(x (B, I), h_prev (B, R), u_1_prev (B, R), u_2_prev (B, R), u_3_prev (B, R),
+    w_u (I, R), w_g (I, R), w_y (R, H), lam (R), k_0 (R), k_1 (R), k_2 (R), k_3 (R), b (R), w_a
+    (R, R), w_x (R, R), b_a (R), b_x (R), d_y (B, H), d_h (B, R), d_u_1 (B, R), d_u_2 (B, R),
+    d_u_3 (B, R), u_1 (B, R), h (B, R), y (B, H), u_2 (B, R), u_3 (B, R)) -> d_x (B, I),
+    d_h_prev (B, R), d_u_1_prev (B, R), d_u_2_prev (B, R), d_u_3_prev (B, R), d_u_1_total (B,
+    R), d_c (B, R), d_log_a (B, R), d_r_pre (B, R), d_i_pre (B, R), d_x_w_g (B, R)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, w_u: AnyArray, w_g: AnyArray, w_y: AnyArray, lam: AnyArray,
+        k_0: AnyArray, k_1: AnyArray, k_2: AnyArray, k_3: AnyArray, b: AnyArray, w_a: AnyArray,
+        w_x: AnyArray, b_a: AnyArray, b_x: AnyArray, d_y: AnyArray | None = ...,
+        d_h: AnyArray | None = ..., d_u_1: AnyArray | None = ..., d_u_2: AnyArray | None = ...,
+        d_u_3: AnyArray | None = ..., u_1: AnyArray, h: AnyArray, y: AnyArray | None = ...,
+        u_2: AnyArray | None = ..., u_3: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> HawkBackward: ...
+
+class HawkWeightGradients(Results):
+    d_w_u: Array
+    d_w_g: Array
+    d_w_y: Array
+    d_lam: Array
+    d_k_0: Array
+    d_k_1: Array
+    d_k_2: Array
+    d_k_3: Array
+    d_b: Array
+    d_w_a: Array
+    d_w_x: Array
+    d_b_a: Array
+    d_b_x: Array
+
+class HawkWeightGradientsFunction(KernelFunction):
+    """hawk.weight_gradients(x (B, I), u_1_prev (B, R), u_2_prev (B, R), u_3_prev (B, R), w_g (I,
+    R), lam (R), k_0 (R), k_1 (R), k_2 (R), k_3 (R), b (R), w_a (R, R), b_a (R), d_y (B, H), u_1
+    (B, R), h (B, R), d_x_w_g (B, R), d_log_a (B, R), d_i_pre (B, R), d_r_pre (B, R), d_c (B,
+    R), d_u_1_total (B, R), h_prev (B, R), w_u (I, R), w_y (R, H), w_x (R, R), b_x (R), y (B,
+    H), u_2 (B, R), u_3 (B, R), d_h (B, R), d_u_1 (B, R), d_u_2 (B, R), d_u_3 (B, R), d_x (B,
+    I), d_h_prev (B, R), d_u_1_prev (B, R), d_u_2_prev (B, R), d_u_3_prev (B, R)) -> d_w_u (I,
+    R), d_w_g (I, R), d_w_y (R, H), d_lam (R), d_k_0 (R), d_k_1 (R), d_k_2 (R), d_k_3 (R), d_b
+    (R), d_w_a (R, R), d_w_x (R, R), d_b_a (R), d_b_x (R)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray, u_3_prev: AnyArray,
+        w_g: AnyArray, lam: AnyArray, k_0: AnyArray, k_1: AnyArray, k_2: AnyArray, k_3: AnyArray,
+        b: AnyArray, w_a: AnyArray, b_a: AnyArray, d_y: AnyArray | None = ..., u_1: AnyArray,
+        h: AnyArray, d_x_w_g: AnyArray, d_log_a: AnyArray, d_i_pre: AnyArray, d_r_pre: AnyArray,
+        d_c: AnyArray, d_u_1_total: AnyArray, h_prev: AnyArray | None = ...,
+        w_u: AnyArray | None = ..., w_y: AnyArray | None = ..., w_x: AnyArray | None = ...,
+        b_x: AnyArray | None = ..., y: AnyArray | None = ..., u_2: AnyArray | None = ...,
+        u_3: AnyArray | None = ..., d_h: AnyArray | None = ..., d_u_1: AnyArray | None = ...,
+        d_u_2: AnyArray | None = ..., d_u_3: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_h_prev: AnyArray | None = ..., d_u_1_prev: AnyArray | None = ...,
+        d_u_2_prev: AnyArray | None = ..., d_u_3_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> HawkWeightGradients: ...
+
+class HawkSequenceForward(Results):
+    y: Array
+    h: Array
+    u_1: Array
+    u_2: Array
+    u_3: Array
+    h_last: Array
+    u_1_last: Array
+    u_2_last: Array
+    u_3_last: Array
+    saved: Any
+
+class HawkSequenceForwardFunction(TimeFunction):
+    """hawk.sequence_forward(x (T, B, I), h_prev (B, R), u_1_prev (B, R), u_2_prev (B, R), u_3_prev
+    (B, R), w_u (I, R), w_g (I, R), w_y (R, H), lam (R), k_0 (R), k_1 (R), k_2 (R), k_3 (R), b
+    (R), w_a (R, R), w_x (R, R), b_a (R), b_x (R)) -> y (T, B, H), h (T, B, R), u_1 (T, B, R),
+    u_2 (T, B, R), u_3 (T, B, R), h_last (B, R), u_1_last (B, R), u_2_last (B, R), u_3_last (B,
+    R), r (T, B, R), i (T, B, R), x_w_g (T, B, R)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, w_u: AnyArray, w_g: AnyArray, w_y: AnyArray, lam: AnyArray,
+        k_0: AnyArray, k_1: AnyArray, k_2: AnyArray, k_3: AnyArray, b: AnyArray, w_a: AnyArray,
+        w_x: AnyArray, b_a: AnyArray, b_x: AnyArray, packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> HawkSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, packed: Packed, **options: Unpack[SequenceForwardOptions],
+    ) -> HawkSequenceForward: ...
+
+class HawkSequenceBackward(Results):
+    d_x: Array
+    d_h_prev: Array
+    d_u_1_prev: Array
+    d_u_2_prev: Array
+    d_u_3_prev: Array
+    d_w_u: Array
+    d_w_g: Array
+    d_w_y: Array
+    d_lam: Array
+    d_k_0: Array
+    d_k_1: Array
+    d_k_2: Array
+    d_k_3: Array
+    d_b: Array
+    d_w_a: Array
+    d_w_x: Array
+    d_b_a: Array
+    d_b_x: Array
+
+class HawkSequenceBackwardFunction(TimeFunction):
+    """hawk.sequence_backward(x (T, B, I), h_prev (B, R), u_1_prev (B, R), u_2_prev (B, R),
+    u_3_prev (B, R), w_u (I, R), w_g (I, R), w_y (R, H), lam (R), k_0 (R), k_1 (R), k_2 (R), k_3
+    (R), b (R), w_a (R, R), w_x (R, R), b_a (R), b_x (R), y (T, B, H), h (T, B, R), u_1 (T, B,
+    R), u_2 (T, B, R), u_3 (T, B, R), r (T, B, R), i (T, B, R), x_w_g (T, B, R), d_y (T, B, H),
+    d_h (T, B, R), d_u_1 (T, B, R), d_u_2 (T, B, R), d_u_3 (T, B, R), d_h_last (B, R),
+    d_u_1_last (B, R), d_u_2_last (B, R), d_u_3_last (B, R)) -> d_x (T, B, I), d_h_prev (B, R),
+    d_u_1_prev (B, R), d_u_2_prev (B, R), d_u_3_prev (B, R), d_w_u (I, R), d_w_g (I, R), d_w_y
+    (R, H), d_lam (R), d_k_0 (R), d_k_1 (R), d_k_2 (R), d_k_3 (R), d_b (R), d_w_a (R, R), d_w_x
+    (R, R), d_b_a (R), d_b_x (R)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, w_u: AnyArray, w_g: AnyArray, w_y: AnyArray, lam: AnyArray,
+        k_0: AnyArray, k_1: AnyArray, k_2: AnyArray, k_3: AnyArray, b: AnyArray, w_a: AnyArray,
+        w_x: AnyArray, b_a: AnyArray | None = ..., b_x: AnyArray | None = ...,
+        y: AnyArray | None = ..., h: AnyArray, u_1: AnyArray, u_2: AnyArray, u_3: AnyArray,
+        d_y: AnyArray | None = ..., d_h: AnyArray | None = ..., d_u_1: AnyArray | None = ...,
+        d_u_2: AnyArray | None = ..., d_u_3: AnyArray | None = ...,
+        d_h_last: AnyArray | None = ..., d_u_1_last: AnyArray | None = ...,
+        d_u_2_last: AnyArray | None = ..., d_u_3_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> HawkSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, h_prev: AnyArray, u_1_prev: AnyArray, u_2_prev: AnyArray,
+        u_3_prev: AnyArray, y: AnyArray | None = ..., h: AnyArray, u_1: AnyArray, u_2: AnyArray,
+        u_3: AnyArray, d_y: AnyArray | None = ..., d_h: AnyArray | None = ...,
+        d_u_1: AnyArray | None = ..., d_u_2: AnyArray | None = ..., d_u_3: AnyArray | None = ...,
+        d_h_last: AnyArray | None = ..., d_u_1_last: AnyArray | None = ...,
+        d_u_2_last: AnyArray | None = ..., d_u_3_last: AnyArray | None = ..., packed: Packed,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> HawkSequenceBackward: ...
+
+class HawkKernel(Kernel):
+    forward: HawkForwardFunction
+    backward: HawkBackwardFunction
+    weight_gradients: HawkWeightGradientsFunction
+    sequence_forward: HawkSequenceForwardFunction
+    sequence_backward: HawkSequenceBackwardFunction
+
+class Hgrn2Forward(Results):
+    h: Array
+    s: Array
+
+class Hgrn2ForwardFunction(KernelFunction):
+    """hgrn2.forward(x (B, I), s_prev (B, N, K, D), w_o (I, N, K), w_f (I, N, K), w_i (I, N, D),
+    b_l (N, K)) -> h (B, N, D), s (B, N, K, D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_o: AnyArray, w_f: AnyArray, w_i: AnyArray,
+        b_l: AnyArray, out: Out = ...,
+    ) -> Hgrn2Forward: ...
+
+class Hgrn2Backward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_i: Array
+    d_f: Array
+    d_x_w_o: Array
+    d_x_w_f: Array
+
+class Hgrn2BackwardFunction(KernelFunction):
+    """hgrn2.backward(x (B, I), s_prev (B, N, K, D), w_o (I, N, K), w_f (I, N, K), w_i (I, N, D),
+    b_l (N, K), d_h (B, N, D), d_s (B, N, K, D), s (B, N, K, D), h (B, N, D)) -> d_x (B, I),
+    d_s_prev (B, N, K, D), d_i (B, N, D), d_f (B, N, K), d_x_w_o (B, N, K), d_x_w_f (B, N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_o: AnyArray, w_f: AnyArray, w_i: AnyArray,
+        b_l: AnyArray, d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
+        h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> Hgrn2Backward: ...
+
+class Hgrn2WeightGradients(Results):
+    d_w_o: Array
+    d_w_f: Array
+    d_w_i: Array
+    d_b_l: Array
+
+class Hgrn2WeightGradientsFunction(KernelFunction):
+    """hgrn2.weight_gradients(x (B, I), w_f (I, N, K), b_l (N, K), d_f (B, N, K), d_x_w_f (B, N,
+    K), d_i (B, N, D), d_x_w_o (B, N, K), s_prev (B, N, K, D), w_o (I, N, K), w_i (I, N, D), h
+    (B, N, D), s (B, N, K, D), d_h (B, N, D), d_s (B, N, K, D), d_x (B, I), d_s_prev (B, N, K,
+    D)) -> d_w_o (I, N, K), d_w_f (I, N, K), d_w_i (I, N, D), d_b_l (N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, w_f: AnyArray, b_l: AnyArray, d_f: AnyArray, d_x_w_f: AnyArray,
+        d_i: AnyArray, d_x_w_o: AnyArray, s_prev: AnyArray | None = ...,
+        w_o: AnyArray | None = ..., w_i: AnyArray | None = ..., h: AnyArray | None = ...,
+        s: AnyArray | None = ..., d_h: AnyArray | None = ..., d_s: AnyArray | None = ...,
+        d_x: AnyArray | None = ..., d_s_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> Hgrn2WeightGradients: ...
+
+class Hgrn2SequenceForward(Results):
+    h: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class Hgrn2SequenceForwardFunction(TimeFunction):
+    """hgrn2.sequence_forward(x (T, B, I), s_prev (B, N, K, D), w_o (I, N, K), w_f (I, N, K), w_i
+    (I, N, D), b_l (N, K)) -> h (T, B, N, D), s (T, B, N, K, D), s_last (B, N, K, D), x_w_o (T,
+    B, N, K), i (T, B, N, D), sigmoid_x_w_f (T, B, N, K)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_o: AnyArray, w_f: AnyArray, w_i: AnyArray,
+        b_l: AnyArray, packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> Hgrn2SequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> Hgrn2SequenceForward: ...
+
+class Hgrn2SequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_o: Array
+    d_w_f: Array
+    d_w_i: Array
+    d_b_l: Array
+
+class Hgrn2SequenceBackwardFunction(TimeFunction):
+    """hgrn2.sequence_backward(x (T, B, I), s_prev (B, N, K, D), w_o (I, N, K), w_f (I, N, K), w_i
+    (I, N, D), b_l (N, K), h (T, B, N, D), s (T, B, N, K, D), x_w_o (T, B, N, K), i (T, B, N,
+    D), sigmoid_x_w_f (T, B, N, K), d_h (T, B, N, D), d_s (T, B, N, K, D), d_s_last (B, N, K,
+    D)) -> d_x (T, B, I), d_s_prev (B, N, K, D), d_w_o (I, N, K), d_w_f (I, N, K), d_w_i (I, N,
+    D), d_b_l (N, K)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_o: AnyArray, w_f: AnyArray, w_i: AnyArray,
+        b_l: AnyArray, h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> Hgrn2SequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, h: AnyArray | None = ..., s: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> Hgrn2SequenceBackward: ...
+
+class Hgrn2Kernel(Kernel):
+    forward: Hgrn2ForwardFunction
+    backward: Hgrn2BackwardFunction
+    weight_gradients: Hgrn2WeightGradientsFunction
+    sequence_forward: Hgrn2SequenceForwardFunction
+    sequence_backward: Hgrn2SequenceBackwardFunction
+
 class IndRnnForward(Results):
     h: Array
 
@@ -2543,6 +3120,136 @@ class JanetKernel(Kernel):
     weight_gradients: JanetWeightGradientsFunction
     sequence_forward: JanetSequenceForwardFunction
     sequence_backward: JanetSequenceBackwardFunction
+
+class KdaForward(Results):
+    h: Array
+    s: Array
+
+class KdaForwardFunction(KernelFunction):
+    """kda.forward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a (I, N, K), w_v
+    (I, N, D), w_b (I, N, 1), a_log (N, 1), b_a (N, K)) -> h (B, N, D), s (B, N, D, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_v: AnyArray, w_b: AnyArray, a_log: AnyArray, b_a: AnyArray, out: Out = ...,
+    ) -> KdaForward: ...
+
+class KdaBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_x_w_q: Array
+    d_x_w_k: Array
+    d_x_w_v: Array
+    d_x_w_b: Array
+    d_softplus_pre: Array
+    d_alpha_pre: Array
+
+class KdaBackwardFunction(KernelFunction):
+    """kda.backward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a (I, N, K), w_v
+    (I, N, D), w_b (I, N, 1), a_log (N, 1), b_a (N, K), d_h (B, N, D), d_s (B, N, D, K), s (B,
+    N, D, K), h (B, N, D)) -> d_x (B, I), d_s_prev (B, N, D, K), d_x_w_q (B, N, K), d_x_w_k (B,
+    N, K), d_x_w_v (B, N, D), d_x_w_b (B, N, 1), d_softplus_pre (B, N, K), d_alpha_pre (B, N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_v: AnyArray, w_b: AnyArray, a_log: AnyArray, b_a: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., s: AnyArray, h: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> KdaBackward: ...
+
+class KdaWeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_a: Array
+    d_w_v: Array
+    d_w_b: Array
+    d_a_log: Array
+    d_b_a: Array
+
+class KdaWeightGradientsFunction(KernelFunction):
+    """kda.weight_gradients(x (B, I), w_a (I, N, K), a_log (N, 1), b_a (N, K), d_alpha_pre (B, N,
+    K), d_softplus_pre (B, N, K), d_x_w_b (B, N, 1), d_x_w_v (B, N, D), d_x_w_k (B, N, K),
+    d_x_w_q (B, N, K), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D), w_b (I,
+    N, 1), h (B, N, D), s (B, N, D, K), d_h (B, N, D), d_s (B, N, D, K), d_x (B, I), d_s_prev
+    (B, N, D, K)) -> d_w_q (I, N, K), d_w_k (I, N, K), d_w_a (I, N, K), d_w_v (I, N, D), d_w_b
+    (I, N, 1), d_a_log (N, 1), d_b_a (N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        d_alpha_pre: AnyArray, d_softplus_pre: AnyArray, d_x_w_b: AnyArray, d_x_w_v: AnyArray,
+        d_x_w_k: AnyArray, d_x_w_q: AnyArray, s_prev: AnyArray | None = ...,
+        w_q: AnyArray | None = ..., w_k: AnyArray | None = ..., w_v: AnyArray | None = ...,
+        w_b: AnyArray | None = ..., h: AnyArray | None = ..., s: AnyArray | None = ...,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_s_prev: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> KdaWeightGradients: ...
+
+class KdaSequenceForward(Results):
+    h: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class KdaSequenceForwardFunction(TimeFunction):
+    """kda.sequence_forward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a (I,
+    N, K), w_v (I, N, D), w_b (I, N, 1), a_log (N, 1), b_a (N, K)) -> h (T, B, N, D), s (T, B,
+    N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T, B,
+    N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T, B, N, 1), softplus_pre (T,
+    B, N, K), sum_r_reshaped_k (T, B, N, D, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_v: AnyArray, w_b: AnyArray, a_log: AnyArray, b_a: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> KdaSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> KdaSequenceForward: ...
+
+class KdaSequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_a: Array
+    d_w_v: Array
+    d_w_b: Array
+    d_a_log: Array
+    d_b_a: Array
+
+class KdaSequenceBackwardFunction(TimeFunction):
+    """kda.sequence_backward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_a
+    (I, N, K), w_v (I, N, D), w_b (I, N, 1), a_log (N, 1), b_a (N, K), h (T, B, N, D), s (T, B,
+    N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T, B, N, K),
+    sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T, B, N, 1), softplus_pre (T, B, N,
+    K), sum_r_reshaped_k (T, B, N, D, 1), d_h (T, B, N, D), d_s (T, B, N, D, K), d_s_last (B, N,
+    D, K)) -> d_x (T, B, I), d_s_prev (B, N, D, K), d_w_q (I, N, K), d_w_k (I, N, K), d_w_a (I,
+    N, K), d_w_v (I, N, D), d_w_b (I, N, 1), d_a_log (N, 1), d_b_a (N, K)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_a: AnyArray,
+        w_v: AnyArray, w_b: AnyArray, a_log: AnyArray, b_a: AnyArray | None = ...,
+        h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> KdaSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, h: AnyArray | None = ..., s: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> KdaSequenceBackward: ...
+
+class KdaKernel(Kernel):
+    forward: KdaForwardFunction
+    backward: KdaBackwardFunction
+    weight_gradients: KdaWeightGradientsFunction
+    sequence_forward: KdaSequenceForwardFunction
+    sequence_backward: KdaSequenceBackwardFunction
 
 class LayerNormGruForward(Results):
     h: Array
@@ -5543,6 +6250,173 @@ class MlstmKernel(Kernel):
     weight_gradients: MlstmWeightGradientsFunction
     sequence_forward: MlstmSequenceForwardFunction
     sequence_backward: MlstmSequenceBackwardFunction
+
+class MlstmSigmoidForward(Results):
+    h: Array
+    c: Array
+    n: Array
+
+class MlstmSigmoidForwardFunction(KernelFunction):
+    """mlstm_sigmoid.forward(x (B, I), c_prev (B, N, D, K), n_prev (B, N, K), w_q (I, N, K), w_k
+    (I, N, K), w_v (I, N, D), w_o (I, N, D), b_q (N, K), b_k (N, K), b_v (N, D), b_o (N, D), w_i
+    (I, N, 1), w_f (I, N, 1), b_i (N, 1), b_f (N, 1)) -> h (B, N, D), c (B, N, D, K), n (B, N,
+    K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_o: AnyArray, b_q: AnyArray, b_k: AnyArray, b_v: AnyArray, b_o: AnyArray,
+        w_i: AnyArray, w_f: AnyArray, b_i: AnyArray, b_f: AnyArray, out: Out = ...,
+    ) -> MlstmSigmoidForward: ...
+
+class MlstmSigmoidBackward(Results):
+    d_x: Array
+    d_c_prev: Array
+    d_n_prev: Array
+    d_q: Array
+    d_k: Array
+    d_v: Array
+    d_x_w_k: Array
+    d_i_pre: Array
+    d_f_pre: Array
+    d_o_pre: Array
+
+class MlstmSigmoidBackwardFunction(KernelFunction):
+    """mlstm_sigmoid.backward(x (B, I), c_prev (B, N, D, K), n_prev (B, N, K), w_q (I, N, K), w_k
+    (I, N, K), w_v (I, N, D), w_o (I, N, D), b_q (N, K), b_k (N, K), b_v (N, D), b_o (N, D), w_i
+    (I, N, 1), w_f (I, N, 1), b_i (N, 1), b_f (N, 1), d_h (B, N, D), d_c (B, N, D, K), d_n (B,
+    N, K), c (B, N, D, K), n (B, N, K), h (B, N, D)) -> d_x (B, I), d_c_prev (B, N, D, K),
+    d_n_prev (B, N, K), d_q (B, N, K), d_k (B, N, K), d_v (B, N, D), d_x_w_k (B, N, K), d_i_pre
+    (B, N, 1), d_f_pre (B, N, 1), d_o_pre (B, N, D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_o: AnyArray, b_q: AnyArray, b_k: AnyArray, b_v: AnyArray, b_o: AnyArray,
+        w_i: AnyArray, w_f: AnyArray, b_i: AnyArray, b_f: AnyArray, d_h: AnyArray | None = ...,
+        d_c: AnyArray | None = ..., d_n: AnyArray | None = ..., c: AnyArray, n: AnyArray,
+        h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> MlstmSigmoidBackward: ...
+
+class MlstmSigmoidWeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_o: Array
+    d_b_q: Array
+    d_b_k: Array
+    d_b_v: Array
+    d_b_o: Array
+    d_w_i: Array
+    d_w_f: Array
+    d_b_i: Array
+    d_b_f: Array
+
+class MlstmSigmoidWeightGradientsFunction(KernelFunction):
+    """mlstm_sigmoid.weight_gradients(x (B, I), d_o_pre (B, N, D), d_f_pre (B, N, 1), d_i_pre (B,
+    N, 1), d_v (B, N, D), d_k (B, N, K), d_x_w_k (B, N, K), d_q (B, N, K), c_prev (B, N, D, K),
+    n_prev (B, N, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D), w_o (I, N, D), b_q (N, K),
+    b_k (N, K), b_v (N, D), b_o (N, D), w_i (I, N, 1), w_f (I, N, 1), b_i (N, 1), b_f (N, 1), h
+    (B, N, D), c (B, N, D, K), n (B, N, K), d_h (B, N, D), d_c (B, N, D, K), d_n (B, N, K), d_x
+    (B, I), d_c_prev (B, N, D, K), d_n_prev (B, N, K)) -> d_w_q (I, N, K), d_w_k (I, N, K),
+    d_w_v (I, N, D), d_w_o (I, N, D), d_b_q (N, K), d_b_k (N, K), d_b_v (N, D), d_b_o (N, D),
+    d_w_i (I, N, 1), d_w_f (I, N, 1), d_b_i (N, 1), d_b_f (N, 1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, d_o_pre: AnyArray, d_f_pre: AnyArray, d_i_pre: AnyArray,
+        d_v: AnyArray, d_k: AnyArray, d_x_w_k: AnyArray, d_q: AnyArray,
+        c_prev: AnyArray | None = ..., n_prev: AnyArray | None = ..., w_q: AnyArray | None = ...,
+        w_k: AnyArray | None = ..., w_v: AnyArray | None = ..., w_o: AnyArray | None = ...,
+        b_q: AnyArray | None = ..., b_k: AnyArray | None = ..., b_v: AnyArray | None = ...,
+        b_o: AnyArray | None = ..., w_i: AnyArray | None = ..., w_f: AnyArray | None = ...,
+        b_i: AnyArray | None = ..., b_f: AnyArray | None = ..., h: AnyArray | None = ...,
+        c: AnyArray | None = ..., n: AnyArray | None = ..., d_h: AnyArray | None = ...,
+        d_c: AnyArray | None = ..., d_n: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_c_prev: AnyArray | None = ..., d_n_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> MlstmSigmoidWeightGradients: ...
+
+class MlstmSigmoidSequenceForward(Results):
+    h: Array
+    c: Array
+    n: Array
+    c_last: Array
+    n_last: Array
+    saved: Any
+
+class MlstmSigmoidSequenceForwardFunction(TimeFunction):
+    """mlstm_sigmoid.sequence_forward(x (T, B, I), c_prev (B, N, D, K), n_prev (B, N, K), w_q (I,
+    N, K), w_k (I, N, K), w_v (I, N, D), w_o (I, N, D), b_q (N, K), b_k (N, K), b_v (N, D), b_o
+    (N, D), w_i (I, N, 1), w_f (I, N, 1), b_i (N, 1), b_f (N, 1)) -> h (T, B, N, D), c (T, B, N,
+    D, K), n (T, B, N, K), c_last (B, N, D, K), n_last (B, N, K), q (T, B, N, K), k (T, B, N,
+    K), v (T, B, N, D), i (T, B, N, 1), f (T, B, N, 1), o (T, B, N, D), sum_c_reshaped_q (T, B,
+    N, D, 1), sum_q_n (T, B, N, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_o: AnyArray, b_q: AnyArray, b_k: AnyArray, b_v: AnyArray, b_o: AnyArray,
+        w_i: AnyArray, w_f: AnyArray, b_i: AnyArray, b_f: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> MlstmSigmoidSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> MlstmSigmoidSequenceForward: ...
+
+class MlstmSigmoidSequenceBackward(Results):
+    d_x: Array
+    d_c_prev: Array
+    d_n_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_o: Array
+    d_b_q: Array
+    d_b_k: Array
+    d_b_v: Array
+    d_b_o: Array
+    d_w_i: Array
+    d_w_f: Array
+    d_b_i: Array
+    d_b_f: Array
+
+class MlstmSigmoidSequenceBackwardFunction(TimeFunction):
+    """mlstm_sigmoid.sequence_backward(x (T, B, I), c_prev (B, N, D, K), n_prev (B, N, K), w_q (I,
+    N, K), w_k (I, N, K), w_v (I, N, D), w_o (I, N, D), b_q (N, K), b_k (N, K), b_v (N, D), b_o
+    (N, D), w_i (I, N, 1), w_f (I, N, 1), b_i (N, 1), b_f (N, 1), h (T, B, N, D), c (T, B, N, D,
+    K), n (T, B, N, K), q (T, B, N, K), k (T, B, N, K), v (T, B, N, D), i (T, B, N, 1), f (T, B,
+    N, 1), o (T, B, N, D), sum_c_reshaped_q (T, B, N, D, 1), sum_q_n (T, B, N, 1), d_h (T, B, N,
+    D), d_c (T, B, N, D, K), d_n (T, B, N, K), d_c_last (B, N, D, K), d_n_last (B, N, K)) -> d_x
+    (T, B, I), d_c_prev (B, N, D, K), d_n_prev (B, N, K), d_w_q (I, N, K), d_w_k (I, N, K),
+    d_w_v (I, N, D), d_w_o (I, N, D), d_b_q (N, K), d_b_k (N, K), d_b_v (N, D), d_b_o (N, D),
+    d_w_i (I, N, 1), d_w_f (I, N, 1), d_b_i (N, 1), d_b_f (N, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_o: AnyArray, b_q: AnyArray | None = ..., b_k: AnyArray | None = ...,
+        b_v: AnyArray | None = ..., b_o: AnyArray | None = ..., w_i: AnyArray, w_f: AnyArray,
+        b_i: AnyArray | None = ..., b_f: AnyArray | None = ..., h: AnyArray | None = ...,
+        c: AnyArray, n: AnyArray, d_h: AnyArray | None = ..., d_c: AnyArray | None = ...,
+        d_n: AnyArray | None = ..., d_c_last: AnyArray | None = ...,
+        d_n_last: AnyArray | None = ..., packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> MlstmSigmoidSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, c_prev: AnyArray, n_prev: AnyArray, h: AnyArray | None = ...,
+        c: AnyArray, n: AnyArray, d_h: AnyArray | None = ..., d_c: AnyArray | None = ...,
+        d_n: AnyArray | None = ..., d_c_last: AnyArray | None = ...,
+        d_n_last: AnyArray | None = ..., packed: Packed,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> MlstmSigmoidSequenceBackward: ...
+
+class MlstmSigmoidKernel(Kernel):
+    forward: MlstmSigmoidForwardFunction
+    backward: MlstmSigmoidBackwardFunction
+    weight_gradients: MlstmSigmoidWeightGradientsFunction
+    sequence_forward: MlstmSigmoidSequenceForwardFunction
+    sequence_backward: MlstmSigmoidSequenceBackwardFunction
 
 class MultiplicativeLstmForward(Results):
     h: Array
@@ -8922,6 +9796,161 @@ class SruProjectionKernel(Kernel):
     sequence_forward: SruProjectionSequenceForwardFunction
     sequence_backward: SruProjectionSequenceBackwardFunction
 
+class TitansForward(Results):
+    h: Array
+    m: Array
+    s: Array
+
+class TitansForwardFunction(KernelFunction):
+    """titans.forward(x (B, I), m_prev (B, N, D, K), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N,
+    K), w_v (I, N, D), w_a (I, N, 1), w_e (I, N, 1), w_t (I, N, 1), b_a (N, 1), b_e (N, 1), b_t
+    (N, 1)) -> h (B, N, D), m (B, N, D, K), s (B, N, D, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_a: AnyArray, w_e: AnyArray, w_t: AnyArray, b_a: AnyArray, b_e: AnyArray,
+        b_t: AnyArray, out: Out = ...,
+    ) -> TitansForward: ...
+
+class TitansBackward(Results):
+    d_x: Array
+    d_m_prev: Array
+    d_s_prev: Array
+    d_x_w_q: Array
+    d_x_w_k: Array
+    d_x_w_v: Array
+    d_theta_pre: Array
+    d_alpha_pre: Array
+    d_eta_pre: Array
+
+class TitansBackwardFunction(KernelFunction):
+    """titans.backward(x (B, I), m_prev (B, N, D, K), s_prev (B, N, D, K), w_q (I, N, K), w_k (I,
+    N, K), w_v (I, N, D), w_a (I, N, 1), w_e (I, N, 1), w_t (I, N, 1), b_a (N, 1), b_e (N, 1),
+    b_t (N, 1), d_h (B, N, D), d_m (B, N, D, K), d_s (B, N, D, K), m (B, N, D, K), h (B, N, D),
+    s (B, N, D, K)) -> d_x (B, I), d_m_prev (B, N, D, K), d_s_prev (B, N, D, K), d_x_w_q (B, N,
+    K), d_x_w_k (B, N, K), d_x_w_v (B, N, D), d_theta_pre (B, N, 1), d_alpha_pre (B, N, 1),
+    d_eta_pre (B, N, 1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_a: AnyArray, w_e: AnyArray, w_t: AnyArray, b_a: AnyArray, b_e: AnyArray,
+        b_t: AnyArray, d_h: AnyArray | None = ..., d_m: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., m: AnyArray, h: AnyArray | None = ...,
+        s: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> TitansBackward: ...
+
+class TitansWeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_a: Array
+    d_w_e: Array
+    d_w_t: Array
+    d_b_a: Array
+    d_b_e: Array
+    d_b_t: Array
+
+class TitansWeightGradientsFunction(KernelFunction):
+    """titans.weight_gradients(x (B, I), d_eta_pre (B, N, 1), d_alpha_pre (B, N, 1), d_theta_pre
+    (B, N, 1), d_x_w_v (B, N, D), d_x_w_k (B, N, K), d_x_w_q (B, N, K), m_prev (B, N, D, K),
+    s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D), w_a (I, N, 1), w_e (I, N,
+    1), w_t (I, N, 1), b_a (N, 1), b_e (N, 1), b_t (N, 1), h (B, N, D), m (B, N, D, K), s (B, N,
+    D, K), d_h (B, N, D), d_m (B, N, D, K), d_s (B, N, D, K), d_x (B, I), d_m_prev (B, N, D, K),
+    d_s_prev (B, N, D, K)) -> d_w_q (I, N, K), d_w_k (I, N, K), d_w_v (I, N, D), d_w_a (I, N,
+    1), d_w_e (I, N, 1), d_w_t (I, N, 1), d_b_a (N, 1), d_b_e (N, 1), d_b_t (N, 1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, d_eta_pre: AnyArray, d_alpha_pre: AnyArray, d_theta_pre: AnyArray,
+        d_x_w_v: AnyArray, d_x_w_k: AnyArray, d_x_w_q: AnyArray, m_prev: AnyArray | None = ...,
+        s_prev: AnyArray | None = ..., w_q: AnyArray | None = ..., w_k: AnyArray | None = ...,
+        w_v: AnyArray | None = ..., w_a: AnyArray | None = ..., w_e: AnyArray | None = ...,
+        w_t: AnyArray | None = ..., b_a: AnyArray | None = ..., b_e: AnyArray | None = ...,
+        b_t: AnyArray | None = ..., h: AnyArray | None = ..., m: AnyArray | None = ...,
+        s: AnyArray | None = ..., d_h: AnyArray | None = ..., d_m: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_x: AnyArray | None = ..., d_m_prev: AnyArray | None = ...,
+        d_s_prev: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> TitansWeightGradients: ...
+
+class TitansSequenceForward(Results):
+    h: Array
+    m: Array
+    s: Array
+    m_last: Array
+    s_last: Array
+    saved: Any
+
+class TitansSequenceForwardFunction(TimeFunction):
+    """titans.sequence_forward(x (T, B, I), m_prev (B, N, D, K), s_prev (B, N, D, K), w_q (I, N,
+    K), w_k (I, N, K), w_v (I, N, D), w_a (I, N, 1), w_e (I, N, 1), w_t (I, N, 1), b_a (N, 1),
+    b_e (N, 1), b_t (N, 1)) -> h (T, B, N, D), m (T, B, N, D, K), s (T, B, N, D, K), m_last (B,
+    N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T, B,
+    N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), theta (T, B, N, 1), alpha (T, B, N,
+    1), eta (T, B, N, 1), sum_m_prev_reshaped_k (T, B, N, D, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_a: AnyArray, w_e: AnyArray, w_t: AnyArray, b_a: AnyArray, b_e: AnyArray,
+        b_t: AnyArray, packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> TitansSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> TitansSequenceForward: ...
+
+class TitansSequenceBackward(Results):
+    d_x: Array
+    d_m_prev: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_a: Array
+    d_w_e: Array
+    d_w_t: Array
+    d_b_a: Array
+    d_b_e: Array
+    d_b_t: Array
+
+class TitansSequenceBackwardFunction(TimeFunction):
+    """titans.sequence_backward(x (T, B, I), m_prev (B, N, D, K), s_prev (B, N, D, K), w_q (I, N,
+    K), w_k (I, N, K), w_v (I, N, D), w_a (I, N, 1), w_e (I, N, 1), w_t (I, N, 1), b_a (N, 1),
+    b_e (N, 1), b_t (N, 1), h (T, B, N, D), m (T, B, N, D, K), s (T, B, N, D, K), x_w_q (T, B,
+    N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v
+    (T, B, N, D), theta (T, B, N, 1), alpha (T, B, N, 1), eta (T, B, N, 1),
+    sum_m_prev_reshaped_k (T, B, N, D, 1), d_h (T, B, N, D), d_m (T, B, N, D, K), d_s (T, B, N,
+    D, K), d_m_last (B, N, D, K), d_s_last (B, N, D, K)) -> d_x (T, B, I), d_m_prev (B, N, D,
+    K), d_s_prev (B, N, D, K), d_w_q (I, N, K), d_w_k (I, N, K), d_w_v (I, N, D), d_w_a (I, N,
+    1), d_w_e (I, N, 1), d_w_t (I, N, 1), d_b_a (N, 1), d_b_e (N, 1), d_b_t (N, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray,
+        w_v: AnyArray, w_a: AnyArray, w_e: AnyArray, w_t: AnyArray, b_a: AnyArray | None = ...,
+        b_e: AnyArray | None = ..., b_t: AnyArray | None = ..., h: AnyArray | None = ...,
+        m: AnyArray, s: AnyArray, d_h: AnyArray | None = ..., d_m: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_m_last: AnyArray | None = ...,
+        d_s_last: AnyArray | None = ..., packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> TitansSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, m_prev: AnyArray, s_prev: AnyArray, h: AnyArray | None = ...,
+        m: AnyArray, s: AnyArray, d_h: AnyArray | None = ..., d_m: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_m_last: AnyArray | None = ...,
+        d_s_last: AnyArray | None = ..., packed: Packed,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> TitansSequenceBackward: ...
+
+class TitansKernel(Kernel):
+    forward: TitansForwardFunction
+    backward: TitansBackwardFunction
+    weight_gradients: TitansWeightGradientsFunction
+    sequence_forward: TitansSequenceForwardFunction
+    sequence_backward: TitansSequenceBackwardFunction
+
 class TttLinearForward(Results):
     h: Array
     s: Array
@@ -9219,6 +10248,13 @@ def load(
 ) -> DeltaNetKernel: ...
 @overload
 def load(
+    name: Literal["delta_product"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> DeltaProductKernel: ...
+@overload
+def load(
     name: Literal["elman"],
     target: Literal["c"] = "c",
     *,
@@ -9245,6 +10281,13 @@ def load(
     *,
     emulated: Literal[False] = False,
 ) -> GatedDeltaNetKernel: ...
+@overload
+def load(
+    name: Literal["gated_delta_net_2"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> GatedDeltaNet2Kernel: ...
 @overload
 def load(
     name: Literal["gla"],
@@ -9282,6 +10325,20 @@ def load(
 ) -> GruResetBeforeKernel: ...
 @overload
 def load(
+    name: Literal["hawk"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> HawkKernel: ...
+@overload
+def load(
+    name: Literal["hgrn2"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> Hgrn2Kernel: ...
+@overload
+def load(
     name: Literal["ind_rnn"],
     target: Literal["c"] = "c",
     *,
@@ -9308,6 +10365,13 @@ def load(
     *,
     emulated: Literal[False] = False,
 ) -> JanetKernel: ...
+@overload
+def load(
+    name: Literal["kda"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> KdaKernel: ...
 @overload
 def load(
     name: Literal["layer_norm_gru"],
@@ -9464,6 +10528,13 @@ def load(
 ) -> MlstmKernel: ...
 @overload
 def load(
+    name: Literal["mlstm_sigmoid"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> MlstmSigmoidKernel: ...
+@overload
+def load(
     name: Literal["multiplicative_lstm"],
     target: Literal["c"] = "c",
     *,
@@ -9616,6 +10687,13 @@ def load(
     *,
     emulated: Literal[False] = False,
 ) -> SruProjectionKernel: ...
+@overload
+def load(
+    name: Literal["titans"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> TitansKernel: ...
 @overload
 def load(
     name: Literal["ttt_linear"],
