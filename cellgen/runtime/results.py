@@ -38,6 +38,8 @@ class Results(tuple[Array, ...]):
 
         def _asdict(self) -> dict[str, Array]: ...
 
+        def _replace(self, /, **changes: Array) -> Results: ...
+
     def __reduce__(self) -> tuple[object, ...]:
         return _result, (self._function, self._fields, tuple(self))
 
@@ -49,6 +51,10 @@ class InSegments(Results):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _in_segments, (self._function, self._fields, tuple(self), self.parallel)
+
+    def _replace(self, /, **changes: Array) -> Results:
+        """The same results but for some, which say how the call went."""
+        return InSegments.of(super()._replace(**changes), self.parallel)
 
     @classmethod
     def of(cls, results: Results, parallel: object) -> Results:
@@ -85,7 +91,7 @@ def tuple_class(function: str, fields: tuple[str, ...], kind: type[Kind]) -> typ
         "__doc__": f"Results of {function}: {', '.join(fields)}.",
         "_function": function,
     }
-    return type(name, (named, kind), body)
+    return type(name, (kind, named), body)
 
 
 def _in_segments(

@@ -227,7 +227,8 @@ def _gaps(sizes: Mapping[str, int], generator: torch.Generator) -> Gaps:
     """Steps that are left out, among them the last ones of a row, and steps that begin anew."""
     numbers = torch.rand(2, sizes["T"], sizes["B"], generator=generator)
     valid = numbers[0] > LEFT_OUT
-    valid[-len(valid) // 5 :, -1] = False
+    if len(valid) > 1:  # a row of one step has it, or nothing is compared
+        valid[-len(valid) // 5 :, -1] = False
     return Gaps(valid, valid & (numbers[1] < ANEW))
 
 

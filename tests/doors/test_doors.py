@@ -12,11 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cellgen.runtime.options import TABLE
 from tests.doors import CELLS, OPTIONS, TABLES, Case, Door, Results
 
 FEW = (("gru", "all"), ("sru", "lengths"), ("sru", "mask"))
 """Pairs for doors that compile a program for every case."""
 ALONE = tuple((cell, "all") for cell in CELLS)
+
+ELSEWHERE = frozenset(
+    (
+        *("save", "saved", "threads", "plan", "packed", "gradients", "per_row", "window", "bp_lim"),
+        *("reset", "batch_first", "zero_output_for_mask", "last_only", "flush_denormals"),
+        *("parallel", "segments", "tolerance", "sweeps"),
+    )
+)
+"""Options that some doors lack, have by other words or always give: tried by tests of their own."""
 
 
 def door(path: str) -> Callable[[Case], Results]:
@@ -117,6 +127,8 @@ def agree(door: Door, found: np.ndarray | None, wanted: np.ndarray | None, name:
 @pytest.mark.of_numpy
 def test_every_option_has_a_case_and_every_door_a_suite() -> None:
     assert {name for d in DOORS for name in d.options} == {*OPTIONS}
+    tried = {name for options in (*OPTIONS.values(), *TABLES.values()) for name in options}
+    assert {option.name for option in TABLE} - tried == ELSEWHERE
     assert len({d.name for d in DOORS}) == len(DOORS)
     assert {tables for d in DOORS for _, tables in d.pairs} == {*TABLES}
     suites = (Path(__file__).parents[2] / ".ci" / "suites").read_text(encoding="utf-8")

@@ -314,6 +314,11 @@ def _measured(owner: TimeFunction, count: int, arguments: dict[str, Any]) -> Seq
             f"{owner.__qualname__}.measure: plan is given, expected none: it finds one; leave "
             f"it out"
         )
+    if arguments.get("parallel") is not None:
+        raise ArgumentError(
+            f"{owner.__qualname__}.measure: parallel is given, expected none: calls in segments "
+            f"have no plan; leave it out"
+        )
     named -= owner._made
     element, options = narrow_element(arguments), arguments
     if element:

@@ -13,7 +13,13 @@ from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.over_time import TimeFunction
 from cellgen.runtime.call.segments import Segmentation, WholeCall, in_segments, without_tables
-from cellgen.runtime.call.settings import read_flags, read_lengths
+from cellgen.runtime.call.settings import (
+    read_flags,
+    read_lengths,
+    require_float32,
+    require_forward,
+)
+from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.options import Options
 from cellgen.runtime.results import Array, InSegments, Results
 
@@ -40,6 +46,10 @@ def call_in_segments(
     checked = function._check(dict(arguments), out, formed)
     if checked.results:
         refuse_shared(name, checked.arguments, checked.results)
+    team_size(threads, name)  # what no step is run with is refused all the same
+    require_float32(name, formed.products, checked.plan.dtype)
+    if save:
+        require_forward(name, formed.products, save=save)
     sizes = function._dims(checked.plan)
     steps, rows = sizes["T"], sizes["B"]
     results, at_end = function._calls.make_results(checked.plan, formed, save=save)

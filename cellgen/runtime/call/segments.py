@@ -80,16 +80,6 @@ def segments_of(
     if KEYWORDS.isdisjoint(arguments):
         return None
     stated = {name: arguments.pop(name) for name in KEYWORDS if name in arguments}
-    if stated.get("parallel") is None:
-        for name in stated.keys() - {"parallel"}:
-            if stated[name] != ROWS[name].default:
-                raise ArgumentError(
-                    f"{where}: {name} is {accept.shown(stated[name])} and parallel is None, "
-                    f"expected {name} with parallel={SEGMENTS!r} alone; pass that too, or leave "
-                    f"{name} out"
-                )
-        return None
-    accept.choice(where, "parallel", stated["parallel"], (SEGMENTS,))
     cut = Segmentation(
         accept.whole(where, "segments", stated.get("segments", Segmentation.segments)),
         accept.real(
@@ -102,8 +92,18 @@ def segments_of(
         ),
         accept.whole(where, "sweeps", stated.get("sweeps", Segmentation.sweeps)),
     )
+    if stated.get("parallel") is None:
+        for name in ("segments", "tolerance", "sweeps"):
+            if getattr(cut, name) != ROWS[name].default:
+                raise ArgumentError(
+                    f"{where}: {name} is {accept.shown(stated[name])} and parallel is None, "
+                    f"expected {name} with parallel={SEGMENTS!r} alone; pass that too, or leave "
+                    f"{name} out"
+                )
+        return None
+    accept.choice(where, "parallel", stated["parallel"], (SEGMENTS,))
     for name in REFUSED:
-        if name in options and options[name] is not getattr(NONE, name):
+        if name in options and not _is_usual(options[name], getattr(NONE, name)):
             raise ArgumentError(
                 f"{where}: parallel is {SEGMENTS!r} and {name} is given, expected none of "
                 f"{', '.join(REFUSED)}; leave {name} out, or parallel"
@@ -117,10 +117,20 @@ def segments_of(
     return cut
 
 
-def refuse_bound(where: str, arguments: Mapping[str, object], limit: object) -> None:
-    """Refuse what takes several calls of other dimensions in a bound call. Raises ArgumentError."""
-    several = "bp_lim" if limit is not None else "parallel"
-    if limit is not None or arguments.get("parallel") is not None:
+def _is_usual(value: object, usual: object) -> bool:
+    """Whether an option says what it says where it is left out; NumPy's numbers are numbers."""
+    is_number = isinstance(value, int | np.integer) and isinstance(usual, int)
+    return value is usual or (is_number and bool(value == usual))
+
+
+def refuse_bound(where: str, arguments: dict[str, Any], limit: object) -> None:
+    """Refuse what takes several calls of other dimensions in a bound call. Raises ArgumentError.
+
+    What a call says of segments is taken out of its arguments.
+    """
+    cut = segments_of(f"{where}.bind", arguments, {}, "")
+    if limit is not None or cut is not None:
+        several = "parallel" if limit is None else "bp_lim"
         raise ArgumentError(
             f"{where}.bind: {several} is given, expected none: it takes several calls of other "
             f"dimensions; call {where} itself"
@@ -320,11 +330,14 @@ def _runs(places: Array) -> Iterator[tuple[int, int]]:
 
 
 def differ(a: Array, b: Array, tolerance: float) -> Array:
-    """Which rows of two arrays differ: in bits, or by more than a tolerance; NaN is NaN."""
+    """Which rows of two arrays differ: in bits, or by more than a tolerance from what is finite."""
     word = np.dtype(f"u{a.itemsize}")
-    same = (a.view(word) == b.view(word)) | (np.isnan(a) & np.isnan(b))
+    same = a.view(word) == b.view(word)
     if tolerance:
         with np.errstate(invalid="ignore", over="ignore"):
-            same |= np.abs(a - b) <= tolerance * np.maximum(1, np.abs(b))
+            gap = np.abs(a - b, dtype=np.float64)
+            same |= np.isfinite(b) & (
+                gap <= tolerance * np.maximum(1.0, np.abs(b, dtype=np.float64))
+            )
     rows: Array = ~same.all(axis=tuple(range(1, a.ndim)))
     return rows

@@ -88,7 +88,13 @@ def assert_equal(found: Any, expected: Any) -> None:
             continue
         assert one.shape == other.shape, name
         assert one.strides == other.strides, name
-        np.testing.assert_array_equal(one, other, err_msg=name)
+        word = f"u{one.itemsize}"
+        np.testing.assert_array_equal(bits(one, word), bits(other, word), err_msg=name)
+
+
+def bits(array: Any, word: str) -> Any:
+    """The bits of numbers: NaN is not any NaN, and 0.0 is not -0.0."""
+    return np.ascontiguousarray(array).view(word)
 
 
 def assert_gradients_are_equal(
@@ -271,6 +277,58 @@ def test_numbers_that_are_none_are_as_step_by_step() -> None:
         assert not np.isnan(expected.h[:, 1]).any()
         assert_equal(found, expected)
         assert found.parallel.stepped == 0
+
+
+def test_a_sum_that_overflows_stays_so_within_a_tolerance() -> None:
+    kernel = kernel_of("adds_up")
+    given = {"x": np.full((80, 1, 1), 0.01, np.float32), "w": np.ones((1, 1), np.float32)}
+    given["x"][5], given["x"][6] = 1e38, 3e38
+    given["h_prev"] = np.zeros((1, 1), np.float32)
+    how = {"parallel": "segments", "segments": 4, "tolerance": 1e-6}
+    assert_equal(kernel.sequence_forward(**given, **how), kernel.sequence_forward(**given))
+
+
+def test_of_several_nans_each_is_the_one_of_step_by_step() -> None:
+    kernel = kernel_of("adds_up")
+    x = np.full((80, 1, 1), 0.01, np.float32)
+    x.view(np.uint32)[[22, 38], 0, 0] = 0xFFC00001, 0x7FC00002
+    given = {"x": x, "w": np.ones((1, 1), np.float32), "h_prev": np.zeros((1, 1), np.float32)}
+    run = kernel.sequence_forward(**given, parallel="segments", segments=4)
+    assert_equal(run, kernel.sequence_forward(**given))
+
+
+@pytest.mark.parametrize(
+    ("how", "dtype", "said"),
+    [
+        ({"products": "int8", "save": True}, np.float32, "products is 'int8' and save is True"),
+        ({"threads": 0}, np.float32, "threads is 0"),
+        ({"products": "bf16"}, np.float64, "the arrays are float64, expected float32"),
+    ],
+    ids=["saved int8", "no threads", "products"],
+)
+def test_what_no_step_runs_with_is_refused_too(how: Any, dtype: type, said: str) -> None:
+    kernel = kernel_of("ind_rnn")
+    given = arguments_of(kernel, dtype=dtype)
+    with pytest.raises(ArgumentError, match=said):
+        kernel.sequence_forward(**given, lengths=[0, 0], parallel="segments", **how)
+
+
+def test_numbers_of_numpy_and_what_is_left_out_are_as_elsewhere() -> None:
+    kernel = kernel_of("ind_rnn")
+    given = arguments_of(kernel)
+    expected = kernel.sequence_forward(**given)
+    usual = {"checkpoint": np.int64(0), "every": np.int64(1)}
+    run = kernel.sequence_forward(**given, parallel="segments", **usual)
+    assert_equal(run, expected)
+    assert run._replace(h=expected.h).parallel == run.parallel
+    bound = kernel.sequence_forward.bind(**given, parallel=None, segments=0, sweeps=4)
+    assert_equal(bound(), expected)
+    with pytest.raises(ArgumentError, match="sweeps"):
+        kernel.sequence_forward(**given, sweeps=np.array([1, 2]))
+    with pytest.raises(ArgumentError, match="segments is 4 and parallel is None"):
+        kernel.sequence_forward.bind(**given, segments=4)
+    with pytest.raises(ArgumentError, match=r"measure: parallel is given, expected none"):
+        kernel.sequence_forward.measure(**given, parallel="segments")
 
 
 def test_a_tolerance_ends_sooner_and_bounds_what_is_left() -> None:
