@@ -43,8 +43,8 @@ class RetNet(Cell, name="retnet"):
 
 class HGRN2(Cell, name="hgrn2"):
     """Gated linear recurrence whose states are outer products, N heads: what a key does not keep it
-    takes from the input (Qin et al. 2024, arXiv:2404.07904, section 3; a gate's lower bound is
-    sigmoid(b_l), where the paper adds up shares over layers)."""
+    takes from the input (Qin et al. 2024, arXiv:2404.07904, section 3; a gate's lower bound is the
+    sigmoid of b_l, where the paper adds up shares over layers)."""
 
     x, s_prev = Input(I), State(N, K, D)
     w_o, w_f, w_i, b_l = Weight(I, N, K), Weight(I, N, K), Weight(I, N, D), Bias(N, K)

@@ -1,6 +1,6 @@
 /* Gated linear recurrence whose states are outer products, N heads: what a key does not keep it
- * takes from the input (Qin et al. 2024, arXiv:2404.07904, section 3; a gate's lower bound is
- * sigmoid(b_l), where the paper adds up shares over layers).
+ * takes from the input (Qin et al. 2024, arXiv:2404.07904, section 3; a gate's lower bound is the
+ * sigmoid of b_l, where the paper adds up shares over layers).
  *
  *     o = (x @ w_o) * sigmoid(x @ w_o)
  *     i = x @ w_i

@@ -101,10 +101,7 @@ def test_a_scan_reads_each_stream_once_and_writes_each_output_once() -> None:
     arguments, sizes = drawn(definition)
     tensors = {name: torch.tensor(a, dtype=torch.float32) for name, a in arguments.items()}
     run = PlanRun(kernel_of(definition), dict(sizes), tensors, segments=1, ahead=2)
-    *products, launch = run.plan["forward"]
-    for product in products:
-        run.product(product)
     with watched("min_gru") as watch:
-        run.launch(launch)
+        run.forward()
     row, steps, bias = 4 * sizes["B"] * sizes["H"], sizes["T"], 4 * sizes["B"] * sizes["H"]
     assert watch.bytes("rows_1") == ((2 * steps + 1) * row + 2 * bias, (steps + 1) * row)
