@@ -18,7 +18,7 @@ def test_the_compiler_and_the_runtime_are_imported() -> None:
         import importlib, pkgutil
         import cellgen
 
-        APART = ("bench", "torch", "jax", "onnx", "compat", "proof", "weights", "__main__")
+        APART = ("bench", "torch", "jax", "keras", "onnx", "compat", "proof", "weights", "__main__")
         count = 0
         for module in pkgutil.walk_packages(cellgen.__path__, "cellgen."):
             of_peers = module.name in ("cellgen.wheel.packed.torch", "cellgen.wheel.packed.jax")
