@@ -270,6 +270,45 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         ArgumentError,
         "activation is 'tanh'",
     ),
+    "bias": (
+        lambda: causal_conv1d_fn(SCAN[0], torch.zeros(4, 2), torch.zeros(1)),
+        TensorError,
+        r"bias has shape \(1,\), expected \(4,\)",
+    ),
+    "states before": (
+        lambda: causal_conv1d_fn(SCAN[0], torch.zeros(4, 2), initial_states=SCAN[0]),
+        TensorError,
+        r"initial_states has shape \(2, 4, 5\), expected \(2, 4, 1\)",
+    ),
+    "numbers and states": (
+        lambda: causal_conv1d_fn(
+            SCAN[0],
+            torch.zeros(4, 2),
+            seq_idx=torch.zeros(2, 5, dtype=torch.int32),
+            return_final_states=True,
+        ),
+        ArgumentError,
+        "seq_idx is passed with initial_states or return_final_states",
+    ),
+    "no g": (
+        lambda: fla.fused_recurrent_gated_delta_rule(
+            Q, K_, V, use_gate_in_kernel=True, A_log=torch.zeros(2)
+        ),
+        ArgumentError,
+        "g is None",
+    ),
+    "safe gate": (
+        lambda: fla.chunk_kda(
+            Q, K_, V, K_, BETA, safe_gate=True, use_gate_in_kernel=True, A_log=torch.zeros(2)
+        ),
+        ArgumentError,
+        "safe_gate is True and lower_bound None",
+    ),
+    "name of the function": (
+        lambda: fla.chunk_kda(Q, K_, V, K_, BETA[:, :4]),
+        TensorError,
+        "chunk_kda: beta has shape",
+    ),
 }
 
 
@@ -278,6 +317,68 @@ def test_a_wrong_argument_is_named(case: str) -> None:
     call, error, message = REFUSED[case]
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_convolution_of_sixteen_bits_is_computed_in_float32_and_rounded_once() -> None:
+    torch.manual_seed(4)
+    narrow = [torch.randn(*s).bfloat16() for s in ((2, 3, 9), (3, 4), (3,))]
+    wide = [a.float() for a in narrow]
+    for options in ({}, {"seq_idx": torch.tensor([[0] * 4 + [1] * 5] * 2)}):
+        y = causal_conv1d_fn(*wide, **options, activation="silu")
+        assert torch.equal(causal_conv1d_fn(*narrow, **options, activation="silu"), y.bfloat16())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(causal_conv1d_fn(*wide, **options, activation="silu"), y)
+
+
+def test_padding_between_sequences_has_no_result() -> None:
+    numbers = torch.tensor([[0, 0, -1, 1, -1]])
+    y = causal_conv1d_fn(torch.randn(1, 3, 5), torch.randn(3, 4), torch.ones(3), numbers)
+    assert (y[..., [2, 4]] == 0).all()
+    assert (y[..., [0, 1, 3]] != 0).all()
+
+
+def test_a_bounded_gate_of_kda_needs_no_strength() -> None:
+    bias, options = torch.randn(6), {"use_gate_in_kernel": True, "lower_bound": -5.0}
+    decay = -5 * torch.sigmoid(K_ + bias.reshape(2, 3))
+    for rule in (fla.chunk_kda, fla.fused_recurrent_kda):
+        o, _ = rule(Q, K_, V, K_, BETA, dt_bias=bias, **options)
+        torch.testing.assert_close(o, rule(Q, K_, V, decay, BETA)[0])
+
+
+def test_gates_are_formed_in_float32() -> None:
+    g, beta, log, kk, a = (t.bfloat16() for t in (G, BETA, torch.randn(2), K_, V))
+    options = {"use_gate_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
+    rule = fla.fused_recurrent_gated_delta_rule
+    for gk in (None, kk.sigmoid()):
+        wide = None if gk is None else gk.float()
+        o, _ = rule(Q, K_, V, g, gk, None, beta, A_log=log, **options)
+        same, _ = rule(Q, K_, V, g.float(), wide, None, beta.float(), A_log=log.float(), **options)
+        assert torch.equal(o, same)
+    o, _ = rule(Q, K_, V, g, -a.sigmoid(), beta=BETA)
+    assert torch.equal(o, rule(Q, K_, V, g.float(), -a.sigmoid().float(), beta=BETA)[0])
+    o, _ = fla.fused_mul_recurrent_rwkv7(Q, K_, K_, V, kk, a)
+    assert torch.equal(o, fla.fused_mul_recurrent_rwkv7(Q, K_, K_, V, kk.float(), a.float())[0])
+    gamma = torch.tensor([-0.1, -0.7]).bfloat16()
+    o, _ = fla.chunk_simple_gla(Q, K_, V, g, gamma)
+    assert torch.equal(o, fla.chunk_simple_gla(Q, K_, V, g.float(), gamma.float())[0])
+
+
+def test_rwkv7_by_a_removal_key_is_rwkv7() -> None:
+    q, k, v, _ = streams(dtype=torch.float64)
+    kk, a = k.tanh(), v.sigmoid()
+    o, last = fla.fused_mul_recurrent_rwkv7(q, -a, k, v, kk, a, 0.5, output_final_state=True)
+    same, end = fla.fused_recurrent_rwkv7(q, -a, k, v, -kk, kk * a, 0.5)
+    torch.testing.assert_close(o, same)
+    torch.testing.assert_close(last, end)
+
+
+def test_a_state_of_float64_stays_so() -> None:
+    state = torch.randn(2, 2, 3, 3, dtype=torch.float64)
+    _, last = fla.chunk_simple_gla(Q, K_, V, G, initial_state=state, output_final_state=True)
+    wide = (a.double() for a in (Q, K_, V, G))
+    _, same = fla.chunk_simple_gla(*wide, initial_state=state, output_final_state=True)
+    assert last.dtype == torch.float64
+    torch.testing.assert_close(last, same)
 
 
 @pytest.mark.parametrize(("rows", "steps"), [(2, 0), (0, 4), (1, 1)])

@@ -66,9 +66,9 @@ def attend(
     scale = units**-0.5 if call.scale is None else accept.real(peer, "scale", call.scale)
     sizes = {"B": v.shape[0], "T": v.shape[1], "N": v.shape[2], "K": units, "D": width}
     streams = {"q": q, "k": k, "v": v, **gates}
-    tensors = checked(peer, cell, sizes, streams)
-    tensors["q"] = tensors["q"] * scale
     state = call.initial_state
+    tensors = checked(peer, cell, sizes, streams, state)
+    tensors["q"] = tensors["q"] * scale
     if state is not None and call.state_v_first:
         state = state.transpose(-1, -2)
     o, last = run(call, cell, sizes, tensors, state)
@@ -98,9 +98,16 @@ def repeated(peer: str, name: str, stream: Tensor, v: Tensor) -> Tensor:
 
 
 def checked(
-    peer: str, cell: type[Cell], sizes: Mapping[str, int], streams: Mapping[str, Tensor]
+    peer: str,
+    cell: type[Cell],
+    sizes: Mapping[str, int],
+    streams: Mapping[str, Tensor],
+    state: object = None,
 ) -> dict[str, Tensor]:
-    """Tensors in one type, with every axis of the cell's inputs. Raises TensorError, KindError."""
+    """Tensors in one type, with every axis of the cell's inputs; a state counts for the type.
+
+    Raises TensorError, KindError.
+    """
     tensors = {}
     for name, tensor in streams.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -112,6 +119,7 @@ def checked(
             raise TensorError(f"{peer}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
         tensors[name] = tensor.unsqueeze(-1) if axes[-1] == "1" else tensor
     is_double = any(tensor.dtype == torch.float64 for tensor in streams.values())
+    is_double |= isinstance(state, Tensor) and state.dtype == torch.float64
     kind = torch.float64 if is_double else torch.float32
     return {name: tensor.to(kind) for name, tensor in tensors.items()}
 

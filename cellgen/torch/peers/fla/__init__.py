@@ -6,7 +6,8 @@ decays, and returns ``(o, final_state)``: o (B, T, HV, V) in the type of v, the 
 ``cu_seqlens`` (N + 1) the sequences lie one after another in a batch of one, and states are
 (N, HV, K, V). ``scale`` is 1 / sqrt(K) where None. ``chunk_*`` and ``fused_recurrent_*`` of one
 rule run the same kernel, step by step: what only says how a GPU is to compute it (``chunk_size``,
-``cu_seqlens_cpu``, ``chunk_indices``, ``safe_gate``, ``disable_recompute``) changes nothing.
+``cu_seqlens_cpu``, ``chunk_indices``, ``safe_gate``, ``disable_recompute``,
+``use_graph``, ``max_num_seqs``, ``lower_bound`` of ``chunk_rwkv7``) changes nothing.
 All raise TensorError, KindError, ArgumentError.
 """
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cellgen.errors import ArgumentError
 from cellgen.torch.peers import cells
-from cellgen.torch.peers.gates import log_decay, rate, unit_length
+from cellgen.torch.peers.gates import log_decay, rate, unit_length, widened
 from cellgen.torch.peers.memories import Read, Reading, attend, no_decay
 
 
@@ -107,11 +107,13 @@ def fused_recurrent_gated_delta_rule(
     call = Reading(peer, scale, initial_state, output_final_state, cu_seqlens, state_v_first)
     beta = torch.ones_like(v[..., 0]) if beta is None else beta
     beta = rate(peer, beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    g = no_decay(v) if g is None else log_decay(peer, g, use_gate_in_kernel, A_log, dt_bias)
+    if g is None and not use_gate_in_kernel:
+        g = no_decay(v)
+    g = log_decay(peer, g, use_gate_in_kernel, A_log, dt_bias)
     q, k = unit_length(use_qk_l2norm_in_kernel, q, k)
     if gk is None:
         return attend(call, cells.Delta, q, k, v, g=g, beta=beta)
-    return attend(call, cells.DeltaByKey, q, k, v, g=g[..., None] + gk, beta=beta)
+    return attend(call, cells.DeltaByKey, q, k, v, g=widened(g)[..., None] + widened(gk), beta=beta)
 
 
 def chunk_kda(
@@ -145,25 +147,16 @@ def chunk_kda(
     _refuse_context("chunk_kda", cp_context)
     if return_intermediate_states:
         raise ArgumentError("chunk_kda: return_intermediate_states is True, expected False")
-    return fused_recurrent_kda(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        A_log,
-        dt_bias,
-        scale,
-        initial_state,
-        output_final_state,
-        use_qk_l2norm_in_kernel,
-        use_gate_in_kernel,
-        use_beta_sigmoid_in_kernel,
-        allow_neg_eigval,
-        lower_bound,
-        state_v_first,
-        cu_seqlens,
-    )
+    if safe_gate and use_gate_in_kernel and lower_bound is None:
+        raise ArgumentError(
+            "chunk_kda: safe_gate is True and lower_bound None with use_gate_in_kernel; pass a "
+            "lower_bound, such as -5"
+        )
+    call = Reading("chunk_kda", scale, initial_state, output_final_state, cu_seqlens, state_v_first)
+    beta = rate(call.peer, beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    g = log_decay(call.peer, g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
+    q, k = unit_length(use_qk_l2norm_in_kernel, q, k)
+    return attend(call, cells.DeltaByKey, q, k, v, g=g, beta=beta)
 
 
 def fused_recurrent_kda(

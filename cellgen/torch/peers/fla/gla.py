@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cellgen.torch.peers import cells
+from cellgen.torch.peers.gates import widened
 from cellgen.torch.peers.memories import Read, Reading, attend, no_decay
 
 
@@ -176,7 +177,7 @@ def fused_recurrent_retention(
 def _decay_by_head(v: Tensor, g: Tensor | None, g_gamma: Tensor | None) -> Tensor:
     """Logarithms of decays (B, T, H) from those that depend on steps and those that do not."""
     both = no_decay(v) if g is None else g
-    return both if g_gamma is None else both + g_gamma
+    return both if g_gamma is None else widened(both) + widened(g_gamma)
 
 
 def _retain(call: Reading, q: Tensor, k: Tensor, v: Tensor) -> Read:

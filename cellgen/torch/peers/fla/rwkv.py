@@ -6,6 +6,7 @@ from torch import Tensor
 
 from cellgen.errors import ArgumentError
 from cellgen.torch.peers import cells
+from cellgen.torch.peers.gates import widened
 from cellgen.torch.peers.memories import Read, Reading, attend
 
 
@@ -115,4 +116,4 @@ def fused_mul_recurrent_rwkv7(
         cu_seqlens,
         reverse=reverse,
     )
-    return attend(call, cells.LowRank, r, k, v, g=w, a=-kk, b=kk * a)
+    return attend(call, cells.LowRank, r, k, v, g=w, a=-kk, b=widened(kk) * widened(a))
