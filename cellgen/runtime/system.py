@@ -30,6 +30,8 @@ SYSTEMS = {
     WINDOWS: "experimental: kernels have run under Wine, cellgen itself on no Windows",
 }
 """Systems that cellgen is written for, and what is not known of each."""
+PROCESSES_OF_WINDOWS = 61
+"""How many processes a pool can wait for there."""
 KILL_SECONDS = 10.0
 IN_USE_SECONDS, IN_USE_TRIALS = 0.05, 5
 """How long a file of Windows may be open elsewhere, as by what looks for viruses."""
@@ -146,6 +148,11 @@ def words_of(text: str) -> list[str]:
     if not is_windows():
         return shlex.split(text)
     return [word.strip('"') for word in shlex.split(text, posix=False)]
+
+
+def most_processes(wanted: int) -> int:
+    """As many processes of a pool as are wanted, or as the system lets it wait for."""
+    return min(wanted, PROCESSES_OF_WINDOWS) if is_windows() else wanted
 
 
 def own_group() -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from cellgen.proof.check import cell as cell_proof
 from cellgen.proof.goldens import PEERS
 from cellgen.proof.rounding import Nudge, scales_of
 from cellgen.proof.truths import TRUTHS, truth_of
+from cellgen.runtime import system
 from cellgen.targets.c_expressions import c_expression
 from tests.awkward_cells import AWKWARD
 from tests.conftest import SIZES, shipped_cell
@@ -472,6 +474,19 @@ def test_cells_side_by_side_are_proved_as_one_after_the_other() -> None:
     names = [cell.definition.name for cell in cells]
     assert [report.cell for report in found] == names
     assert sorted(over[:3]) == sorted(over[3:]) == sorted((name, "ok") for name in names)
+
+
+@pytest.mark.parametrize(("is_windows", "most"), [(False, 100), (True, 61)])
+def test_as_many_processes_prove_as_the_system_can_wait_for(
+    is_windows: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pool(workers: int, *_: object) -> NoReturn:
+        raise InterruptedError(workers)
+
+    monkeypatch.setattr(system, "is_windows", lambda: is_windows)
+    monkeypatch.setattr(several, "ProcessPoolExecutor", pool)
+    with pytest.raises(InterruptedError, match=f"^{most}$"):
+        several.check_each([Elman] * 100, jobs=200, say=str, done=lambda *_: None)
 
 
 INTERRUPTED_EARLY = """

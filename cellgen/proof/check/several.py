@@ -19,11 +19,10 @@ from cellgen.language.cell import Cell, definition_of
 from cellgen.proof import check as proof
 from cellgen.proof.check.report import Report
 from cellgen.runtime.progress import turn_off
+from cellgen.runtime.system import most_processes
 from cellgen.runtime.waiting import as_completed
 
 HAS_MASKS = hasattr(signal, "pthread_sigmask")
-MOST_PROCESSES = 61
-"""That Windows can wait for."""
 Found: TypeAlias = Report | Failure
 Done: TypeAlias = Callable[[str, str], None]
 """Told the name of a cell that is over, and how it ended."""
@@ -59,9 +58,8 @@ def _side_by_side(
     cells: Sequence[type[Cell]], seed: int, jobs: int, done: Done, form: str
 ) -> dict[type[Cell], Found]:
     reports: dict[type[Cell], Found] = {}
-    pool = ProcessPoolExecutor(
-        min(jobs, len(cells), MOST_PROCESSES), get_context("spawn"), _begin_worker
-    )
+    jobs = most_processes(min(jobs, len(cells)))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker)
     try:
         with interrupts_wait():
             waiting = {

@@ -65,6 +65,43 @@ class StreamFrame:
         )
 
 
+class StreamFrames:
+    """The frames of so many rows: of one step, of some rows' step, of the steps of a block."""
+
+    def __init__(self, layers: Sequence[StreamedLayer], block: int, rows: int) -> None:
+        self._layers, self._block, self._rows = layers, block, rows
+        self.one = StreamFrame(layers, 1, rows, step=True)
+        self._some: dict[int, StreamFrame] = {}
+        self._by_steps = {block: StreamFrame(layers, block, rows, step=False)}
+
+    def of_some(self, rows: int) -> StreamFrame:
+        """The frame of one step of fewer rows."""
+        frame = self._some.get(rows)
+        if frame is None:
+            frame = self._some[rows] = StreamFrame(self._layers, 1, rows, step=True)
+        return frame
+
+    def of_steps(self, label: str, x: Inputs) -> StreamFrame:
+        """The frame of as many steps as an input has, of a block where it is no array.
+
+        Raises ArgumentError for too many steps.
+        """
+        first = next(array for array in self._layers[0].inputs if array.over_time)
+        array = x.get(first.name) if isinstance(x, Mapping) else x
+        steps = len(array) if isinstance(array, np.ndarray) and array.ndim else self._block
+        frame = self._by_steps.get(steps)
+        if frame is not None:
+            return frame
+        if not 1 <= steps <= self._block:
+            shape = ", ".join(map(str, ("T", self._rows, *first.units)))
+            raise ArgumentError(
+                f"{label}: {first.name} has {steps} steps, expected ({shape}) with T from 1 to "
+                f"{self._block}; cut it, or make the stream with a larger block"
+            )
+        self._by_steps[steps] = StreamFrame(self._layers, steps, self._rows, step=False)
+        return self._by_steps[steps]
+
+
 def _check(label: str, name: str, view: Array, array: object) -> None:
     if (
         isinstance(array, np.ndarray)

@@ -52,8 +52,8 @@ class RowsById:
         _refuse_twins(label, [self.order[row] for row in rows])
         return rows
 
-    def add(self, call: str, name: object) -> int:
-        """Give an id the row behind the last. Raises ArgumentError: no id, a known one, no room."""
+    def new_id(self, call: str, name: object) -> Id:
+        """The id that a new row would have. Raises ArgumentError: no id, a known one, no room."""
         label = f"{self._label}.{call}"
         own = _checked_id(label, name)
         if own in self.places:
@@ -66,9 +66,12 @@ class RowsById:
                 f"{label}: all {self._room} rows are taken, expected a free one for "
                 f"{accept.shown(own)}; let another leave, or make the stream with more room"
             )
-        self.places[own] = len(self.order)
-        self.order.append(own)
-        return self.places[own]
+        return own
+
+    def add(self, name: Id) -> None:
+        """Give a new id the row behind the last."""
+        self.order.append(name)
+        self.places[name] = len(self.order) - 1
 
     def remove(self, row: int) -> None:
         """Take the id of a row out; the last one takes its row."""

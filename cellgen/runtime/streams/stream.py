@@ -8,18 +8,18 @@ lock; the interpreter's lock is free while C runs. Not supported: two directions
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import IO
 
 import numpy as np
 
-from cellgen.errors import ArgumentError, CellgenError
+from cellgen.errors import CellgenError
 from cellgen.runtime.results import Array
 from cellgen.runtime.streams import saved
-from cellgen.runtime.streams.frame import Inputs, StreamFrame
+from cellgen.runtime.streams.frame import Inputs, StreamFrame, StreamFrames
 from cellgen.runtime.streams.part import SOME, StreamedLayer
 from cellgen.runtime.streams.rows import Id, RowsById, StreamSizes, id_of
 from cellgen.runtime.streams.turn import StreamTurn
@@ -41,11 +41,11 @@ class Stream:
     ) -> None:
         self._label, self._layers, self._sizes = label, tuple(layers), sizes
         self._step_label, self._run_label = f"{label}.step", f"{label}.run"
-        self._rows, self._turn = RowsById(label, sizes.room, ids), StreamTurn(label)
+        self._rows = RowsById(label, sizes.room, ids)
+        self._turn = StreamTurn(label, self, CALLS)
         self._copy = 0
         self._picked = np.zeros(sizes.room, np.intp)
-        self._some: dict[int, StreamFrame] = {}
-        self._look()
+        self._frames = self._frames_for(len(ids))
 
     def __repr__(self) -> str:
         state = "" if self._turn.is_open else ", closed"
@@ -105,7 +105,7 @@ class Stream:
         try:
             if rows is not None:
                 return self._go_on_some(x, rows)
-            return self._go_on(self._step_label, self._one, x)
+            return self._go_on(self._step_label, self._frames.one, x)
         finally:
             self._turn.give()
 
@@ -116,7 +116,7 @@ class Stream:
         """
         self._turn.take("run")
         try:
-            return self._go_on(self._run_label, self._frame_of(x), x)
+            return self._go_on(self._run_label, self._frames.of_steps(self._run_label, x), x)
         finally:
             self._turn.give()
 
@@ -132,9 +132,7 @@ class Stream:
         places = self._rows.places_of("step", rows)
         picked = self._picked[: len(places)]
         picked[:] = places
-        frame = self._some.get(len(places))
-        if frame is None:
-            frame = self._some[len(places)] = StreamFrame(self._layers, 1, len(places), step=True)
+        frame = self._frames.of_some(len(places))
         frame.read(self._step_label, x)
         if places:
             for layer in self._layers:
@@ -145,26 +143,6 @@ class Stream:
                     layer.scatter(self._copy, picked)
         return frame.output
 
-    def _frame_of(self, x: Inputs) -> StreamFrame:
-        """The frame of as many steps as an input has, of a block where it is no array.
-
-        Raises ArgumentError for too many steps.
-        """
-        first = next(array for array in self._layers[0].inputs if array.over_time)
-        array = x.get(first.name) if isinstance(x, Mapping) else x
-        steps = len(array) if isinstance(array, np.ndarray) and array.ndim else self.block
-        frame = self._frames.get(steps)
-        if frame is not None:
-            return frame
-        if not 1 <= steps <= self.block:
-            shape = ", ".join(map(str, ("T", len(self), *first.units)))
-            raise ArgumentError(
-                f"{self._run_label}: {first.name} has {steps} steps, expected ({shape}) with T "
-                f"from 1 to {self.block}; cut it, or make the stream with a larger block"
-            )
-        self._frames[steps] = StreamFrame(self._layers, steps, len(self), step=False)
-        return self._frames[steps]
-
     # --- rows ---
 
     def join(self, name: Id) -> int:
@@ -173,10 +151,12 @@ class Stream:
         Raises ArgumentError: no id, one that is there, no room; CellgenError as ``step``.
         """
         with self._changing("join"):
-            row = self._rows.add("join", name)
+            own, row = self._rows.new_id("join", name), len(self)
+            frames = self._frames_for(row + 1)
             for layer in self._layers:
                 layer.begin(self._copy, row)
-            self._look()
+            self._rows.add(own)
+            self._frames = frames
             return row
 
     def leave(self, name: Id) -> None:
@@ -185,11 +165,12 @@ class Stream:
         Raises ArgumentError for an id that has no row; CellgenError as ``step``.
         """
         with self._changing("leave"):
-            row = self._rows.place("leave", name)
+            row, last = self._rows.place("leave", name), len(self) - 1
+            frames = self._frames_for(last)
             for layer in self._layers:
-                layer.move(self._copy, len(self) - 1, row)
+                layer.move(self._copy, last, row)
             self._rows.remove(row)
-            self._look()
+            self._frames = frames
 
     def reset(self, name: Id | None = None) -> None:
         """Let the states of a row be as they begin; of all rows where none is named.
@@ -223,11 +204,8 @@ class Stream:
         finally:
             self._turn.give()
 
-    def _look(self) -> None:
-        """Make the frames of one step and of a whole block for as many rows as there are."""
-        self._some.clear()
-        self._one = StreamFrame(self._layers, 1, len(self), step=True)
-        self._frames = {self.block: StreamFrame(self._layers, self.block, len(self), step=False)}
+    def _frames_for(self, rows: int) -> StreamFrames:
+        return StreamFrames(self._layers, self.block, rows)
 
     # --- saving ---
 
@@ -257,11 +235,13 @@ class Stream:
         try:
             snapshot = saved.read(label, source)
             saved.require_same(label, snapshot, self._snapshot(), self.room)
+            rows = RowsById(self._label, self.room, snapshot.ids)
+            frames = self._frames_for(len(snapshot.ids))
             with interrupts_held_back():
                 for layer, states in zip(self._layers, snapshot.states, strict=True):
                     layer.put(self._copy, list(states.values()))
-                self._rows = RowsById(self._label, self.room, snapshot.ids)
-                self._look()
+                self._rows = rows
+                self._frames = frames
         finally:
             self._turn.give()
 
@@ -276,3 +256,11 @@ class Stream:
     def close(self) -> None:
         """Let nothing use the stream any more; it may be closed twice."""
         self._turn.close()
+
+
+_TAKE_A_TURN = (
+    *(Stream.step, Stream.run, Stream.join, Stream.leave, Stream.reset, Stream.states),
+    *(Stream.to_bytes, Stream.restore),
+)
+CALLS: frozenset[CodeType] = frozenset(call.__code__ for call in _TAKE_A_TURN)
+"""The code of the methods that take a turn."""

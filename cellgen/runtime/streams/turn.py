@@ -2,61 +2,86 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections.abc import Collection
+from types import CodeType, FrameType
 
 from cellgen.errors import CellgenError
-from cellgen.runtime.system import after_fork_in_child
+
+
+class _Shut(list[None]):
+    """No token, and none is taken back."""
+
+    def append(self, item: None) -> None:
+        """Drop the token."""
+
+
+SHUT = _Shut()
 
 
 class StreamTurn:
-    """A token that one thread at a time holds: ``pop`` of a list is one step of the interpreter."""
+    """A token that one thread at a time holds: ``pop`` of a list is one step of the interpreter.
 
-    def __init__(self, label: str) -> None:
-        self._label, self.is_open = label, True
+    Ctrl-C between two steps of the interpreter may lose it. Who finds none looks whether a call
+    goes on: ``calls`` has the code of those methods of ``owner`` that take a turn.
+    """
+
+    def __init__(self, label: str, owner: object, calls: Collection[CodeType]) -> None:
+        self._label, self._owner, self._calls = label, weakref.ref(owner), calls
+        self.is_open = True
         self._token: list[None] = [None]
-        _turns.add(self)
 
     def take(self, call: str) -> None:
         """Take the token; ``give`` it back. Raises CellgenError: closed, or another has it."""
         try:
             self._token.pop()
         except IndexError:
-            self._refuse(call)
+            self._take_lost(call)
 
     def give(self) -> None:
         """Give the token back."""
-        if self.is_open:
-            self._token.append(None)
+        self._token.append(None)
 
     def close(self) -> None:
         """Let nobody take it again."""
         self.is_open = False
-        self._token.clear()
+        self._token = SHUT
 
-    def renew(self) -> None:
-        """Let a forked child use what a thread of its parent was using."""
-        if self.is_open:
-            self._token = [None]
+    def _take_lost(self, call: str) -> None:
+        """Take a token that nobody has: one that Ctrl-C lost, or a thread that a fork ended.
 
-    def _refuse(self, call: str) -> None:
+        While it looks, none is taken and none given back, so there are never two: who begins then
+        finds this call, and one that is given back then is lost, and taken here the next time.
+        """
+        self._token, is_free = SHUT, False
         if self.is_open:
+            is_free = sum(map(self._is_call, _frames())) <= 1  # this one
+            self._token = []
+        if not self.is_open:  # closed meanwhile
+            self._token = SHUT
             raise CellgenError(
-                f"{self._label}.{call}: another thread is using this stream, expected one at a "
-                f"time; make a stream for each thread, or let one thread call it",
+                f"{self._label}.{call}: the stream is closed, expected an open one; make another",
                 code="kernel",
             )
-        raise CellgenError(
-            f"{self._label}.{call}: the stream is closed, expected an open one; make another",
-            code="kernel",
-        )
+        if not is_free:
+            raise CellgenError(
+                f"{self._label}.{call}: another thread, or an outer call of this one, is using "
+                f"this stream, expected one call at a time; make a stream for each thread, or let "
+                f"one thread call it",
+                code="kernel",
+            )
+
+    def _is_call(self, frame: FrameType) -> bool:
+        return frame.f_code in self._calls and frame.f_locals.get("self") is self._owner()
 
 
-_turns: weakref.WeakSet[StreamTurn] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for turn in _turns:
-        turn.renew()
-
-
-after_fork_in_child(_renew_all)
+def _frames() -> list[FrameType]:
+    """What all threads are in, at one moment."""
+    frames: list[FrameType] = []
+    for last in sys._current_frames().values():
+        frame: FrameType | None = last
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+    return frames
