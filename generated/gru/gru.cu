@@ -827,6 +827,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
 #if CELLGEN_STORE != 64
+    if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
         return (int64_t)0
             + cellgen_in_lines(cellgen_weight_bytes<store>(3, nH, blocks, nH));
@@ -1383,6 +1384,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
 #if CELLGEN_STORE != 64
+    if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
         return (int64_t)0
             + cellgen_in_lines(cellgen_weight_bytes<store>(1, nH, blocks, nH))

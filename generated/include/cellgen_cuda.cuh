@@ -131,6 +131,7 @@ struct cellgen_run {
     cudaStream_t stream;
     const cellgen_blas *blas; /* NULL: the products of this header */
     int error;
+    int refused; /* the error of CUDA by which a device refused blocks that are there together; 0: none */
 };
 
 /* Threads of an elementwise kernel: units along x, rows along y. */
@@ -441,7 +442,7 @@ inline int cellgen_begin_run(cellgen_run *run, void *stream, void *blas, void *b
 {
     run->stream = (cudaStream_t)stream;
     run->blas = (const cellgen_blas *)blas;
-    run->error = CELLGEN_OK;
+    run->error = CELLGEN_OK, run->refused = 0;
     if (!blas) return CELLGEN_OK;
     int status = run->blas->set_stream(run->blas->handle, stream);
     if (!status)

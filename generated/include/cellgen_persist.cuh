@@ -9,7 +9,8 @@
  *                        there (cellgen_persist_device.cuh)
  *     in a cluster       pieces go into the shared memory of each block, in two buffers by turns: who
  *                        sends for step n + 2 has received step n + 1 of every warp, which published that
- *                        after a barrier behind its reading of step n
+ *                        after a barrier behind its reading of step n: what is published
+ *                        a step ahead is published behind the last product that reads it
  * Products of 2-byte elements run on matrix units (m16n8k16, sums in float): factors come in blocks of 32,
  * ordered so that lane (g, t) has 8 neighbours of row g, 16 bytes as they lie in a row; the order of
  * factors in a sum is fixed, whatever arrives first. Products of float are fused multiply-adds in

@@ -26,12 +26,20 @@ inline bool cellgen_is_refusal(int error)
     return error == 9 || error == 701 || error == 720 || error == 800 || error == 801 || error == 912;
 }
 
+/* What such a launch itself came to: a call that failed before it is no refusal. */
+static inline void cellgen_end_launch(cellgen_run *run, cudaError_t error)
+{
+    run->error = cellgen_cuda_code(error);
+    if (cellgen_is_refusal((int)error)) run->refused = (int)error;
+}
+
 /* After a launch: whether the device refused it. It is then not asked again, and nothing is wrong. */
 static inline bool cellgen_was_refused(cellgen_run *run)
 {
-    const int error = run->error - CELLGEN_CUDA_ERROR;
+    const int error = run->refused;
     int device = 0;
-    if (!run->error || !cellgen_is_refusal(error)) return false;
+    if (!error) return false;
+    run->refused = 0;
     run->error = cellgen_cuda_code(cudaGetDevice(&device));
     if (std::atomic<int> *const kept = cellgen_refusal_on(device))
         kept->store(error, std::memory_order_relaxed);
@@ -92,7 +100,7 @@ inline void cellgen_launch_together(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, how.shared));
     if (run->error) return;
     const cellgen_launch_config launch(how, run->stream);
-    run->error = cellgen_cuda_code(cudaLaunchKernelEx(&launch.config, kernel, (P)arguments...));
+    cellgen_end_launch(run, cudaLaunchKernelEx(&launch.config, kernel, (P)arguments...));
 }
 #else /* nothing is chosen that would be launched */
 template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, const cellgen_together &)
@@ -112,7 +120,7 @@ inline void cellgen_launch_together(cellgen_run *, K, const cellgen_together &, 
 #define CELLGEN_LAUNCH_TOGETHER(run, kernel, how, ...)                                             \
     do {                                                                                           \
         if (!(run)->error && cellgen_emulator::one().fails("together")) {                          \
-            (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
+            cellgen_end_launch((run), cudaGetLastError());                                         \
         } else if (!(run)->error) {                                                                \
             cellgen_emulator::one().launch_together(                                               \
                 (run)->stream, true,                                                               \

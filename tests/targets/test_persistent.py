@@ -79,6 +79,22 @@ class OwnCell(Cell):
     outputs = h, c
 
 
+class ReadLater(Cell):
+    """A state that is formed in the first stage, and read by a product of the second one."""
+
+    x = Input(I)
+    h_prev = State(H)
+    c_prev = State(H)
+    w = Weight(I, H)
+    u = Weight(H, H)
+    v = Weight(H, H)
+    q = Weight(H, H)
+    h = tanh(x @ w + h_prev @ u)
+    g = h * h
+    c = tanh(g @ v + h_prev @ q + c_prev)
+    outputs = h, c
+
+
 def qualifying() -> list[type[Cell]]:
     """Cells that ship with a product of what the step before formed."""
     return [cell for cell in SHIPPED if plans_of(cell)[0].persistent.persistent is not None]
@@ -153,6 +169,43 @@ def test_blocks_that_stay_agree_with_the_equations(cell: type[Cell]) -> None:
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, pytest.param(OwnCell, id="own_cell")])
 def test_clusters_agree_with_the_equations(cell: type[Cell]) -> None:
     agree(cell, CLUSTER, ("float32", "bfloat16"), ("cluster",))
+
+
+@with_cxx
+def test_a_state_that_a_later_stage_reads_is_told_behind_it() -> None:
+    """A cluster's channel has two buffers: told earlier, it would lie over what is still read."""
+    kernel, shape = emulated(ReadLater), (9, 4, 5, 12)
+    right = run(ReadLater, kernel, shape, "float32", "steps")
+    with machine(kernel):
+        for seed in range(12):
+            kernel.library().lib.cellgen_emulation_seed(seed)
+            found = run(ReadLater, kernel, shape, "float32", "cluster")
+            for name, expected in right.items():
+                assert relative(found[name], expected) <= ERRORS["float32"], (seed, name)
+    for options in (1, 4):
+        exact = run_with(ReadLater, kernel, shape, options, "float32", "steps")
+        with machine(kernel):
+            found = run_with(ReadLater, kernel, shape, options, "float32", "cluster")
+        for name, expected in exact.items():
+            assert relative(found[name], expected) <= ERRORS["float32"], (options, name)
+
+
+@with_cxx
+def test_a_layer_that_has_a_width_of_nothing_goes_step_by_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No thread has a unit of it, nor may one read beside it."""
+    monkeypatch.setattr("tests.targets.test_cuda.sizes_of", lambda s: {**sizes_of(s), "P": 0})
+    kernel = emulated(LSTMProjection)
+    given = inputs(kernel, OPEN)
+    forward = OnHost(kernel, "float32").sequence_forward
+    with machine(kernel):
+        steps, together = (forward(**given, tier=tier) for tier in ("steps", "together"))
+        for tier in ("device", "cluster"):
+            with pytest.raises(DeviceError, match="tier does not run"):
+                forward(**given, tier=tier)
+    for one, other in zip(steps, together, strict=True):
+        assert np.array_equal(one, other)
 
 
 @with_cxx
@@ -305,6 +358,19 @@ def test_another_error_of_such_a_launch_is_no_refusal() -> None:
 
 
 @with_cxx
+def test_a_launch_that_fails_before_it_is_no_refusal() -> None:
+    """What was to be launched first has not run: the call has failed, by whichever error."""
+    kernel = planted(Elman, (("seconds: any step", "seconds, before: any step"),))
+    given, library = inputs(kernel, OPEN), kernel.library()
+    forward = OnHost(kernel, "float32").sequence_forward
+    with machine(kernel):
+        library.lib.cellgen_emulation_fail(b"launch", 801)
+        with pytest.raises(DeviceError, match="801"):
+            forward(**given, tier="together", graph=False)
+        assert library.lib.cellgen_cuda_refused(0) == 0
+
+
+@with_cxx
 def test_the_variable_is_read_at_each_call_and_graphs_know_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -398,6 +464,33 @@ def test_a_plan_that_tells_too_little_is_refused(
     assert own is not None
     with pytest.raises(DerivationError, match=says):
         verify_for_device(replace(plan, persistent=PersistentChoice(change(own))))
+
+
+def test_a_state_is_told_when_its_last_product_has_read_it() -> None:
+    for plan in (*plans_of(ReadLater), *plans_of(LSTM), *plans_of(GRUResetBefore)):
+        own = plan.persistent.persistent
+        assert own is not None
+        for channel in own.channels:
+            told = [n for n, stage in enumerate(own.stages) if channel in stage.publishes]
+            read = [
+                n
+                for n, stage in enumerate(own.stages)
+                if any(channel in held.channels for held in stage.products)
+            ]
+            assert len(told) == 1
+            assert channel.initial is None or told[0] >= max(read)
+
+
+def test_a_plan_that_tells_a_state_before_it_was_read_is_refused() -> None:
+    plan = plans_of(ReadLater)[0]
+    own = plan.persistent.persistent
+    assert own is not None
+    assert [len(stage.publishes) for stage in own.stages] == [1, 1]
+    first, last = own.stages
+    early = replace(first, publishes=(*first.publishes, *last.publishes))
+    change = replace(own, stages=(early, replace(last, publishes=())))
+    with pytest.raises(DerivationError, match="which a stage before it publishes for the next"):
+        verify_for_device(replace(plan, persistent=PersistentChoice(change)))
 
 
 def test_a_product_that_receives_another_value_of_as_many_units_is_refused() -> None:

@@ -96,9 +96,9 @@ class CudaFunction:
         ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
         ``"fragments"`` the same with matrix units, of bfloat16 only, ``"device"`` and ``"cluster"``
         in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
-        model of ``cellgen_cuda_tiers.cuh`` chooses between the first four, ``"together"`` as that
+        model of ``cellgen_cuda_tiers.cuh`` chooses between the first three, ``"together"`` as that
         of ``cellgen_persist_choice.cuh`` between all; with CELLGEN_PERSISTENT=1 in the environment
-        that is what ``"auto"`` means. No device has run kernels of the last two yet.
+        that is what ``"auto"`` means. No device has run kernels of ``"device"`` and ``"cluster"``.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that

@@ -74,7 +74,9 @@ class DeviceLibrary:
                 "the tier does not run this cell at this shape on this device: its weights do not "
                 "fit a block's shared memory, or the memory of a head its registers, or not all "
                 "blocks run at once, or the cell has no such kernel (`cellgen explain CELL "
-                "--target cuda`), or the toolkit is older than CUDA 12.3; "
+                "--target cuda`), or the toolkit is older than CUDA 12.3, or, of "
+                "tier='cluster', "
+                f"the code is not for sm_90 ({nvcc.ARCHITECTURE_VARIABLE}=sm_90); "
                 "use tier='auto' or 'steps'"
             )
         if code >= CUBLAS_STATUS:

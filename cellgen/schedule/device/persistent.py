@@ -4,7 +4,8 @@ Input: what a part does in every step (products, loops), as values. Output: ``Pe
 Blocks of one launch share the units of a layer and take rows through all steps together. What a
 loop reads is of its own row and unit, so it stays with the thread that has them; what a product
 reads of all units goes through a ``Channel``, and every product that reads one is a level. A state
-goes through its channel one step ahead, the initial one before the first.
+goes through its channel one step ahead, behind the last product of the step that reads it, the
+initial one before the first: in a cluster a channel has two buffers.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class PersistentStage:
     """Products of the same sums, the loop that reads them, and what is published then.
 
     ``sums`` are the values of the loop that are sums, by slot. Without a loop the sums go to
-    memory. ``units`` are those that a thread has one of.
+    memory. ``units`` are those that a thread has one of. What it ``publishes`` it forms, or a stage
+    before it, if it is a state that its products read.
     """
 
     products: tuple[HeldProduct, ...]
@@ -185,14 +187,21 @@ class _PersistentPlanner:
         for value in published:
             if formed.count(value) != 1:
                 raise _NotPlannedError(f"{value}, which products read, is not formed by one stage")
-        return tuple(self._publishing(stage) for stage in planned)
+        by = {channel: self._publisher(planned, channel) for channel in published.values()}
+        return tuple(
+            replace(stage, publishes=tuple(channel for channel, n in by.items() if n == number))
+            for number, stage in enumerate(planned)
+        )
 
-    def _publishing(self, stage: PersistentStage) -> PersistentStage:
-        own = tuple(c for c in self.channels.values() if c.value in stage.formed)
-        for channel in own:
-            if expand(channel.units - stage.units) != 0:
-                raise _NotPlannedError(f"{channel.value} is formed over other units than are read")
-        return replace(stage, publishes=own)
+    def _publisher(self, planned: Sequence[PersistentStage], channel: Channel) -> int:
+        """The stage that publishes a channel: what forms it, or what reads it last, if later."""
+        number = next(n for n, stage in enumerate(planned) if channel.value in stage.formed)
+        if expand(channel.units - planned[number].units) != 0:
+            raise _NotPlannedError(f"{channel.value} is formed over other units than are read")
+        if channel.initial is None:
+            return number
+        reads = [any(channel in held.channels for held in stage.products) for stage in planned]
+        return max(number, *(n for n, is_read in enumerate(reads) if is_read))
 
     def _product(self, planned: list[PersistentStage], product: DeviceProduct) -> None:
         views = [term.operand for term, _ in product.terms]

@@ -11,7 +11,8 @@ Four rules hold:
 - in a kernel over all steps, a barrier stands between a write and what another thread reads or
   writes there, and between a read and what another thread writes there; of one that keeps memories
   in registers, ``verify_held`` says so; where blocks stay on the device together, no thread touches
-  what another one writes, but through a channel that a stage before has published.
+  what another one writes, but through a channel that a stage before has published, a state's ahead
+  once no product of the step reads it any more.
 """
 
 from __future__ import annotations
@@ -324,6 +325,7 @@ def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
                     plan, f"{_name(held.product)} receives {read} of {held.product.inner} factors"
                 )
         published += stage.publishes
+    _verify_turns(plan, own)
     for channel in own.channels:
         if published.count(channel) != 1:
             raise _fault(
@@ -331,6 +333,22 @@ def _verify_channels(plan: DeviceTimePlan, own: Persistent) -> None:
                 f"{channel.value} is published {published.count(channel)} times "
                 "in a step, not once",
             )
+
+
+def _verify_turns(plan: DeviceTimePlan, own: Persistent) -> None:
+    """Check that a value is published once it is formed, and that no step reads a state after."""
+    formed: set[Value] = set()
+    ahead: set[Value] = set()
+    for stage in own.stages:
+        for held in stage.products:
+            for value in (c.value for c in held.channels if c.value in ahead):
+                what = f"reads {value}, which a stage before it publishes for the next step"
+                raise _fault(plan, f"{_name(held.product)} {what}")
+        formed |= stage.formed
+        for channel in stage.publishes:
+            if channel.value not in formed:
+                raise _fault(plan, f"{channel.value} is published before it is formed")
+        ahead |= {channel.value for channel in stage.publishes if channel.initial is not None}
 
 
 def _operands(plan: DeviceTimePlan, product: DeviceProduct) -> Iterator[Value]:

@@ -61,7 +61,8 @@ class HeldLines:
 class SharedStageLines:
     """A stage: what it receives and holds, its loop or where its sums go, what it publishes.
 
-    ``published`` are (channel, C name of the value, whether a step ahead).
+    ``published`` are (channel, C name of the value, whether a step ahead), ``kept`` (variable, C
+    name of the value) of what a later stage publishes, ``late`` (channel, variable, tile) of that.
     """
 
     comments: list[str]
@@ -74,6 +75,8 @@ class SharedStageLines:
     onto: bool
     width: str
     published: list[tuple[str, str, bool]]
+    kept: list[tuple[str, str]]
+    late: list[tuple[str, str, int]]
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,21 @@ class _PersistentSpeller:
             sums=matrix(product.sums) if product else ("", ""),
             onto=product.onto if product else False,
             width=c_axis(product.width) if product else "",
-            published=[self._published(stage, channel) for channel in stage.publishes],
+            published=[
+                (self.names[c], _name_in(stage, c), c.initial is not None)
+                for c in stage.publishes
+                if c.value in stage.formed
+            ],
+            kept=[
+                (self._variable(c), _name_in(stage, c))
+                for c in self.own.channels
+                if c.value in stage.formed and c not in stage.publishes
+            ],
+            late=[
+                (self.names[c], self._variable(c), self.tile(c.units))
+                for c in stage.publishes
+                if c.value not in stage.formed
+            ],
         )
 
     def _loop(self, stage: PersistentStage) -> ElementLines | None:
@@ -297,12 +314,9 @@ class _PersistentSpeller:
         sums = {value: f"sum[{slot}]" for value, slot in stage.sums.items()}
         return elements_of(stage.loop, self.words, sums, onto=onto)
 
-    def _published(self, stage: PersistentStage, channel: Channel) -> tuple[str, str, bool]:
-        name = str(channel.value.name)
-        if stage.loop is None:
-            targets = [v.buffer.value for v in stage.products[0].product.targets]
-            name = f"sum[{targets.index(channel.value)}]"
-        return self.names[channel], name, channel.initial is not None
+    def _variable(self, channel: Channel) -> str:
+        """What a thread keeps its number in, where a later stage publishes it."""
+        return f"{self.names[channel]}_next"
 
     def _held(self, held: HeldProduct) -> Iterable[HeldLines]:
         product, start = held.product, ZERO
@@ -319,6 +333,14 @@ class _PersistentSpeller:
                 c_axis(product.inner),
             )
             start = start + channel.units
+
+
+def _name_in(stage: PersistentStage, channel: Channel) -> str:
+    """The C name of a channel's value in the stage that forms it."""
+    if stage.loop is not None:
+        return str(channel.value.name)
+    targets = [view.buffer.value for view in stage.products[0].product.targets]
+    return f"sum[{targets.index(channel.value)}]"
 
 
 def _left_out(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
