@@ -420,7 +420,7 @@ def test_the_model_says_where_blocks_stay(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_explain_says_which_cells_stay_and_why_others_do_not() -> None:
-    assert len(qualifying()) == 40
+    assert len(qualifying()) == 41
     told = staying_explained(plans_of(LSTM))
     assert "1 level of products" in told[0]
     assert told[0].startswith(
