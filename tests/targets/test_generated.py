@@ -131,7 +131,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
-    assert len(api.write(GRUBlockCell, tmp_path)) == 5
+    assert len(api.write(GRUBlockCell, tmp_path)) == 6
     assert api.write(GRUBlockCell, tmp_path) == []
 
 
