@@ -87,7 +87,8 @@ def write_all(folder: Path, sources: Sequence[Source], target: str = DEFAULT) ->
     Raises:
         BuildError: what the folder needs cannot be written.
     """
-    tree.write({**tree.support_files(folder), **tree.digest_files(folder, sources)})
+    files = tree.support_files(folder) | tree.digest_files(folder, sources)
+    tree.write(files | tree.stub_files(folder, sources))
     for source in sources:
         for held in tree.BY_DIGEST:
             for file, text in tree.held_by_digest(source, held).items():

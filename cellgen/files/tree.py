@@ -17,8 +17,16 @@ from pathlib import Path
 
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, UsageError
+from cellgen.files import stubs
 from cellgen.runtime.backend import DEFAULT
-from cellgen.runtime.folders import TextDigest, digest_file, listed_text, read_listed
+from cellgen.runtime.folders import (
+    TextDigest,
+    digest_file,
+    listed_text,
+    read_interface,
+    read_listed,
+)
+from cellgen.runtime.interface_file import FILE as INTERFACE
 from cellgen.runtime.paths import generated_folder, in_checkout, include_folder
 from cellgen.runtime.plugins import TARGETS as PLUGIN_TARGETS
 from cellgen.runtime.plugins import plugins
@@ -120,6 +128,17 @@ def digest_files(folder: Path, sources: Sequence[Source], whole: bool = False) -
     return files
 
 
+def stub_files(folder: Path, sources: Sequence[Source]) -> dict[Path, str]:
+    """Path and text of what type checkers know of the cells that ship, where those stand."""
+    if not is_shipped_folder(folder):
+        return {}
+    interfaces = {source.name: source.interface for source in sources if _is_shipped(source)}
+    for name in _shipped() - interfaces.keys():
+        if (folder / name / INTERFACE).is_file():
+            interfaces[name] = read_interface(folder / name)
+    return {stubs.FILE: stubs.shipped_stub(interfaces)} if interfaces else {}
+
+
 def support_files(folder: Path) -> dict[Path, str]:
     """Path and text of what the folder needs beside its cells: headers and ``__init__.py``.
 
@@ -182,7 +201,8 @@ def differences(folder: Path, sources: Sequence[Source], whole: bool) -> list[Di
 
     ``whole`` says that these are all the cells that ship: others of cellgen's are then stale.
     """
-    files = {**support_files(folder), **digest_files(folder, sources, whole)}
+    files = support_files(folder) | digest_files(folder, sources, whole)
+    files |= stub_files(folder, sources)
     for source in sources:
         files.update(cell_files(folder, source))
     changed = [difference_of(path, text) for path, text in files.items() if read_text(path) != text]

@@ -180,6 +180,11 @@ def test_a_cell_that_cannot_be_had_is_one_message_that_names_its_package(
     assert caught.value.code == "package"
 
 
+def test_a_cell_in_a_file_is_for_commands() -> None:
+    with pytest.raises(BuildError, match=r"in a file, .*: cellgen\.compile\(Own\)"):
+        cellgen.load("my_cells.py:Own")
+
+
 @pytest.mark.parametrize("name", [name for name in BROKEN if name != "base"])
 def test_a_target_and_a_dialect_that_cannot_be_had_name_their_packages(
     broken: Path, name: str

@@ -19,6 +19,12 @@ def packaged_cell(selector: str, error: type[CellgenError]) -> type[Cell]:
     Raises ``error``: no such package, or none of its cells has this name, or it is no cell.
     """
     package, _, name = selector.partition(":")
+    if package.endswith(".py"):  # commands have taken those before
+        raise error(
+            f"{selector!r} names a cell in a file, expected the name of one that ships or that a "
+            f"package brings; import the class and give that: cellgen.compile({name or 'MyCell'})",
+            code="build.unknown",
+        )
     names = {plugin.name: plugin for plugin in of_package(CELLS, package)}
     if name in names:
         return cell_of(names[name], error)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgen.files import stubs
+from cellgen.files import stubs, tree
 from cellgen.runtime.call.document import signature_of
 from cellgen.runtime.call.stub import FILE, package_stub
 from cellgen.runtime.folders import read_interface
@@ -57,9 +57,10 @@ def test_a_stub_takes_the_names_that_calls_take(name: str) -> None:
         assert fields - {"saved"} == plain
 
 
-def test_the_stub_of_what_ships_is_current() -> None:
+def test_the_stub_of_what_ships_is_current_and_of_its_folder_alone(tmp_path: Path) -> None:
     text = stubs.FILE.read_text(encoding="utf-8")
-    assert text == stubs.shipped_stub(), "old: run `python -m cellgen.files.stubs`"
+    assert tree.stub_files(generated_folder(), ()) == {stubs.FILE: text}, "run `cellgen build`"
+    assert tree.stub_files(tmp_path, ()) == {}
 
 
 def test_every_generated_package_has_its_stub() -> None:
