@@ -1,4 +1,4 @@
-"""The convolution before a scan by the name and signature of ``causal_conv1d`` (1.7).
+"""The convolution before a scan by the name and signature of ``causal_conv1d`` (1.6.1).
 
 A convolution has no state over time that a cell would declare: torch computes it.
 """

@@ -1,11 +1,12 @@
 """Record what the peers' own reference code computes: ``make.py FLA MAMBA CONV``.
 
 FLA is the folder of an installed ``fla`` (fla-core 0.6.0), MAMBA the file
-``selective_scan_interface.py`` of mamba_ssm 2.3, CONV ``causal_conv1d_interface.py`` of
-causal-conv1d 1.7. Their reference functions are read by name, since the modules around them need a
-GPU, and run in float32 on the CPU; einops must be there. A file holds ``in.*``, ``out.*``,
-``cot.*``, the gradient of the loss by each output, and ``grad.*``, that by each of ``in``; ``meta``
-says which functions of ``cellgen.torch.peers`` are to give the same, by which names and options.
+``selective_scan_interface.py`` of mamba_ssm 2.3.2, CONV ``causal_conv1d_interface.py`` of
+causal-conv1d 1.6.1. Their reference functions are read by name, since the modules around them need
+a GPU, and run in float32 on the CPU; einops must be there. A file holds ``in.*``, ``out.*``,
+``cot.*``, the gradient of the loss by each output, and ``grad.*``, that by each of ``in``;
+``meta`` says which functions of ``cellgen.torch.peers`` are to give the same, by which names and
+options.
 """
 
 from __future__ import annotations
