@@ -15,7 +15,7 @@ from cellgen.runtime.backend import DEFAULT, AnyKernel, Backend, backend, backen
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.folders import TextDigest, read_interface, read_listed
 from cellgen.runtime.imports import whole_imports
-from cellgen.runtime.paths import generated_folder, include_folder
+from cellgen.runtime.paths import generated_folder, include_folder, shipped_names
 from cellgen.runtime.progress import progress
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from cellgen.runtime.device.kernel import CudaKernel
     from cellgen.runtime.kernel import Kernel
     from cellgen.targets import Source
-
-
-def shipped_names() -> tuple[str, ...]:
-    """Names of the cells whose generated sources are installed."""
-    folder = generated_folder()
-    return tuple(sorted(path.parent.name for path in folder.glob("*/__init__.py")))
 
 
 @overload

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ROOT / "docs"

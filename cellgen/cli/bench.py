@@ -21,7 +21,7 @@ from cellgen.bench.report import BenchReport, Case, as_data, from_data
 from cellgen.bench.shapes import parse_shapes
 from cellgen.bench.table import print_report, summary
 from cellgen.cli import terminal
-from cellgen.cli.widths import PIPE_WIDTH
+from cellgen.cli.screen import PIPE_WIDTH
 from cellgen.errors import BuildError, CellgenError, Failure, UsageError
 from cellgen.views.find import find_each, is_file, is_packaged
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 
-import typer
-
-from cellgen.cli.widths import PIPE_WIDTH
+from cellgen.cli.screen import BOLD, PIPE_WIDTH, columns, marked
+from cellgen.cli.status import ending
 from cellgen.runtime.plugins import CELLS, plugins
+from cellgen.views.families import by_family
+
+
+def list_families() -> None:
+    """Print the cells that ship, by family, and where those of other packages stand."""
+    with ending():
+        print_families(by_family() | packaged_cells())
 
 
 def packaged_cells() -> dict[str, dict[str, str]]:
@@ -24,12 +28,11 @@ def packaged_cells() -> dict[str, dict[str, str]]:
 
 def print_families(families: Mapping[str, Mapping[str, str]]) -> None:
     """Print each family under its name, in bold on a terminal, and what each cell is."""
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else PIPE_WIDTH
+    width = columns() or PIPE_WIDTH
     for family, cells in families.items():
-        typer.secho(family, bold=is_terminal or None)
+        print(marked(family, BOLD))
         for line in lines(cells, width):
-            typer.echo(line)
+            print(line)
 
 
 def lines(cells: Mapping[str, str], width: int) -> Iterator[str]:

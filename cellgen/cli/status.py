@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-import typer
-
+from cellgen.cli.screen import BOLD_RED, marked
 from cellgen.errors import CellgenError, Failure, UsageError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -36,6 +36,5 @@ def leave_for(failures: Sequence[Failure], *, is_worse: bool = False) -> None:
 
 def leave(message: str, status: int = FAILED) -> NoReturn:
     """Say why on stderr and end with a status."""
-    typer.secho("cellgen: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(message, err=True)
-    raise typer.Exit(status)
+    print(marked("cellgen: ", BOLD_RED, sys.stderr) + message, file=sys.stderr)
+    sys.exit(status)

@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.table import Table
 
 from cellgen.cli.doctor import Finding
-from cellgen.cli.widths import PIPE_WIDTH
+from cellgen.cli.screen import PIPE_WIDTH
 from cellgen.files.make import Outcome
 from cellgen.files.tree import Difference
 from cellgen.proof.check import Report

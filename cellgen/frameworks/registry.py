@@ -17,6 +17,7 @@ from cellgen.errors import BuildError
 from cellgen.runtime.backend import DeviceKernel
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.masks import Mask
+from cellgen.runtime.paths import shipped_names
 
 if TYPE_CHECKING:
     from cellgen.language.cell import Cell
@@ -99,7 +100,7 @@ class Registry(Generic[Known]):
             return self.find(cell)
         cell = api.packaged_cell(cell) if isinstance(cell, str) else cell
         kernel = api.compile(cell)
-        ships = cell.__module__.startswith("cellgen.cells.") and kernel.name in api.shipped_names()
+        ships = cell.__module__.startswith("cellgen.cells.") and kernel.name in shipped_names()
         text = kernel.name if ships else f"{kernel.name}@{kernel.interface.digest}"
         with self._lock:
             if text not in self._known:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from cellgen import accept
-from cellgen.api import shipped_names
 from cellgen.errors import ArgumentError, CellgenError, DeclarationError, UsageError
 from cellgen.language.cell import Cell
 from cellgen.onnx import operators
@@ -26,6 +25,7 @@ from cellgen.onnx.reading import opened, stem
 from cellgen.onnx.running import Run, step_by_step, through_kernel
 from cellgen.onnx.source import CellNames, ClassText, class_name, defined, module
 from cellgen.runtime.npz import write_npz
+from cellgen.runtime.paths import shipped_names
 
 KINDS = "LSTM, GRU, RNN, Scan, DynamicQuantizeLSTM, or Loop over a sequence"
 UNREAD = "__derived__ = True  # parts of a split may be left unread, as in the model"

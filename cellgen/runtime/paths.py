@@ -35,6 +35,11 @@ def include_folder(package: Path = PACKAGE) -> Path:
     return _folder("generated/include", package)
 
 
+def shipped_names() -> tuple[str, ...]:
+    """Names of the cells whose generated sources are installed."""
+    return tuple(sorted(path.parent.name for path in generated_folder().glob("*/__init__.py")))
+
+
 def _folder(name: str, package: Path) -> Path:
     root = package.parent if in_checkout(package) else package / "_data"
     path = root / name

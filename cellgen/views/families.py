@@ -6,11 +6,9 @@ is imported here imports no SymPy, so that a list is there at once.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 
-from cellgen.api import shipped_names
-from cellgen.runtime.paths import generated_folder
+from cellgen.runtime.paths import generated_folder, shipped_names
 
 FAMILIES: Mapping[str, str] = {
     "simple": "elman elman_relu ind_rnn ind_rnn_relu antisymmetric_rnn",
@@ -45,7 +43,7 @@ def by_family() -> dict[str, dict[str, str]]:
 
 
 def _title(name: str) -> str:
-    """The first sentence of what a generated package says of itself."""
-    text = (generated_folder() / name / "__init__.py").read_text(encoding="utf-8")
-    doc = ast.get_docstring(ast.parse(text)) or ""
-    return doc.partition("\n")[0].rstrip(".")
+    """The first line of what a generated package says of itself, which is its first line."""
+    place = generated_folder() / name / "__init__.py"
+    with place.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('"').rstrip(".")

@@ -45,7 +45,7 @@ from cellgen.bench.report import (
 from cellgen.bench.shapes import NAMED, BenchShape, parse_shapes
 from cellgen.bench.table import print_report
 from cellgen.cli import bench as command
-from cellgen.cli import main as cli
+from cellgen.cli import commands as cli
 from cellgen.errors import UsageError
 from cellgen.runtime.paths import PACKAGE
 from tests.conftest import typical_cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -19,14 +20,16 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import SHIPPED
+from cellgen.cli import commands as cli
 from cellgen.cli import listing
-from cellgen.cli import main as cli
+from cellgen.cli.main import AT_ONCE
 from cellgen.errors import DerivationError
 from cellgen.files import tree
 from cellgen.language.ops import OPERATORS, POINTWISE, Pointwise
 from cellgen.proof import check
 from cellgen.proof.check import Report, Row
 from cellgen.runtime.build import cache
+from cellgen.runtime.paths import generated_folder
 from cellgen.views import find
 from cellgen.views.families import FAMILIES, by_family
 from cellgen.views.find import find_each, find_one
@@ -88,7 +91,7 @@ def python(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom cellgen.cli.main import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom cellgen.cli.commands import app\n"
         "r = CliRunner().invoke(app, ['--help'])\nprint(r.output)\n"
         "assert r.exit_code == 0\n"
         "assert not {'sympy', 'jinja2', 'numpy', 'cffi'} & set(sys.modules)\n"
@@ -139,14 +142,32 @@ def test_lines_of_a_list_fit_a_terminal():
     assert list(listing.lines({"a": "one two three"}, 16)) == ["  a  one two ..."]
 
 
-def test_a_list_imports_no_symbolic_mathematics():
+def test_a_list_imports_nothing_but_python_and_itself():
+    """Neither the command line nor NumPy: it is there at once."""
     code = (
-        "import sys; from cellgen.cli.listing import print_families; "
-        "from cellgen.views.families import by_family; print_families(by_family()); "
-        "slow = 'sympy', 'jinja2', 'rich', 'cellgen.cells'; "
-        "sys.exit(any(name in sys.modules for name in slow))"
+        "import sys\nbefore = set(sys.modules)\nfrom cellgen.cli.main import main\n"
+        "sys.argv[1:] = ['list']\nmain()\n"
+        "added = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "others = added - set(sys.stdlib_module_names) - {'cellgen'}\n"
+        "own = sum(name.startswith('cellgen') for name in sys.modules)\n"
+        "sys.exit(f'{sorted(others)}, {own} of cellgen' if others or own > 20 else 0)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", AT_ONCE, ids="-".join)
+def test_what_is_answered_at_once_is_what_the_command_line_answers(run, words, capsys):
+    AT_ONCE[words]()
+    assert capsys.readouterr().out == run(*words).stdout
+    assert python(*words, cwd=ROOT).stdout == run(*words).stdout
+
+
+def test_titles_are_the_first_sentences_of_generated_packages():
+    titles = {name: title for cells in by_family().values() for name, title in cells.items()}
+    for name, title in titles.items():
+        package = ast.parse((generated_folder() / name / "__init__.py").read_text("utf-8"))
+        assert title == ast.get_docstring(package).partition("\n")[0].rstrip(".")
 
 
 def test_list_as_json_has_states_parameters_and_source(run):
@@ -709,8 +730,9 @@ def test_ctrl_c_ends_a_proof_side_by_side_with_130_and_no_traceback():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
-def test_output_that_cannot_be_written_is_said_in_a_line() -> None:
-    words = [sys.executable, "-m", "cellgen", "list"]
+@pytest.mark.parametrize("command", ["list", "--version"])
+def test_output_that_cannot_be_written_is_said_in_a_line(command) -> None:
+    words = [sys.executable, "-m", "cellgen", command]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1

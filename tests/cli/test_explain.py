@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import GRU, LIF, LSTM, SHIPPED, GRUBlockCell, IndRNN, LSTMPeephole, MinGRU
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.cli.status import USAGE
 from cellgen.errors import UsageError
 from cellgen.language.value import B, H, I

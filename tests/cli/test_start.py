@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.cli.status import FAILED, USAGE
 from cellgen.views.find import load_file
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen.cells import GRU
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.pipeline import sequence_of
 from tests.in_browser.test_site import CHROMIUM, DESK, PHONE, WIDER, browser, opened
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cellgen
 import cellgen.onnx
 from cellgen.cells import GRU, MGU, SHIPPED, LSTMPeephole
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import CellgenError, UsageError
 from cellgen.language.value import Role
 from cellgen.onnx.activations import ACTIVATIONS

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import cellgen
 import cellgen.onnx
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import UsageError
 from tests.onnx.models import arguments, of_body, of_operator
 from tests.onnx.sessions import difference, run

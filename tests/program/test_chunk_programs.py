@@ -34,7 +34,7 @@ from cellgen import (
 )
 from cellgen import sum as units_sum
 from cellgen.cells import LSTM, MLSTM, RWKV4, RWKV7, DeltaNet, GatedLinearAttention, MinGRU, RetNet
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import ArgumentError, DerivationError
 from cellgen.language.value import Apply, Role
 from cellgen.program.chunks import Memory, form_over_time, lines_of

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cellgen import Cell
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
 from cellgen.cli import gallery
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import BuildError, DerivationError, UsageError
 
 FOLDER = Path(__file__).parents[2] / "docs" / "gallery"

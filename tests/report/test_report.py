@@ -17,7 +17,7 @@ from cellgen.bench.report import BenchReport
 from cellgen.bench.shapes import NAMED
 from cellgen.cells import GRU, LMU, SHIPPED, Elman, MinGRU
 from cellgen.cli import report as command
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import ArgumentError, UsageError
 from cellgen.language.cell import Cell
 from cellgen.pipeline import sequence_of, time_plans

@@ -52,7 +52,7 @@ from cellgen.cells import (
     MinGRU,
     SLSTMHeads,
 )
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.files import tree
 from cellgen.language.value import Role

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cellgen import Bias, Cell, H, I, Input, Scalar, State, Weight, tanh
 from cellgen.cells import SHIPPED
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import UsageError
 from cellgen.language.cell import definition_of
 from cellgen.pipeline import planned

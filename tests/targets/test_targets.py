@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import cellgen
 from cellgen import Cell, H, Input, State, api, softplus
 from cellgen.cells import LSTM, Elman, MinGRU
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import BuildError
 from cellgen.pipeline import programs_of
 from cellgen.program.interpret import interpret, shape_sizes

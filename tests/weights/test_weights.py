@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import cellgen
 from cellgen import weights
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import ArgumentError
 from cellgen.weights import Dialect, convert, dialect, semantics
 from cellgen.weights.dialects import ROWS

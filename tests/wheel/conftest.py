@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 
 PACKAGE = "prebuilt_for_tests"
 OWN = '''"""A cell of one's own."""

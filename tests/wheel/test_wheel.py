@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import cellgen
 from cellgen import api
 from cellgen.cells import Elman
-from cellgen.cli.main import app
+from cellgen.cli.commands import app
 from cellgen.errors import BuildError, UsageError
 from cellgen.runtime import abi
 from cellgen.runtime.host import threads
