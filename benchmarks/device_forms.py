@@ -3,12 +3,11 @@
     python benchmarks/device_forms.py --save benchmarks/results/forms.json
 
 At most four minutes. For each cell and shape: the error of its form in time against its steps on
-the CPU (float32, 256 steps), times of a forward pass and of one with backward, by CUDA events,
-medians of rounds in which all sides take turns. Beside it: the recurrence alone by
-flash-linear-attention and by mlstm_kernels where they are installed (``pip install fla-core
-mlstm_kernels``), the kernels of the generated Triton module, a copy of as many bytes as a pass
-reads and writes at least. Forms of ``cellgen.torch`` go by torch's operators in bfloat16; kernels
-are launched by their plan, and nothing is compared in that type.
+the CPU (float32, 256 steps), times of a forward pass and of one with backward, by CUDA events
+around the replay of a graph, medians of rounds in which all sides take turns. Beside it: the
+recurrence alone by the kernels of the generated Triton module, by flash-linear-attention and by
+mlstm_kernels where they are installed (``pip install fla-core mlstm_kernels``), a copy of as many
+bytes as a pass reads and writes at least. ``device_forms_right.py`` compares all element types.
 ``whole cell`` has the products with weights, ``recurrence`` has not: compare like with like.
 
 Each record is written when it is there, a part that takes long loses its rounds, not the others.
@@ -21,7 +20,6 @@ import argparse
 import importlib
 import importlib.util
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,16 +28,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from device_forms_timing import PART_S, Call, Record, interleaved, replayed
 
 import cellgen.torch
 from cellgen.cells import SHIPPED
 from cellgen.program.chunks import form_over_time
 from cellgen.program.interpret import shape_sizes
 
-Record = dict[str, object]
-Call = Callable[[], object]
-LIMIT_S, PART_S = 225.0, 3.0
-ROUNDS, FEWEST = 9, 2
+LIMIT_S = 225.0
+ROUNDS = 9
 CHECKED_STEPS = 256
 MEMORIES = ("gla", "retnet", "mamba2", "mlstm", "gated_delta_net", "delta_net", "rwkv7", "rwkv6")
 SCANS = ("min_gru", "rg_lru", "lru", "s5")
@@ -193,6 +190,38 @@ def by_triton(name: str, shape: Shape, device: str, dtype: torch.dtype) -> tuple
     return forward, both
 
 
+def recurrence_by_triton(
+    name: str, shape: Shape, device: str, dtype: torch.dtype
+) -> tuple[Call, Call]:
+    """The memories, or the scans, of a cell by its kernels, without products with weights."""
+    from cellgen.torch.passes import PlanRun
+
+    module = cellgen.load(name, "triton").module
+    sizes = _lengths(name, shape) | {"T": shape.T, "B": shape.B}
+    arrays = dict(arguments(name, shape, device, dtype))
+    kind = "memory" if module.PLAN.get("memories") else "launch"
+    runs: dict[bool, PlanRun] = {}
+
+    def run_of(trains: bool) -> PlanRun:
+        if trains not in runs:
+            runs[trains] = run = PlanRun(module, dict(sizes), dict(arrays), trains=trains)
+            run.forward()
+            if trains:
+                for output in run.plan["outputs"]:
+                    run.at(f"d_{output}").fill_(1)
+                for last in run.plan["last"]:
+                    run.at(f"d_{last}").zero_()
+                run.operations(run.plan["backward"])
+        return runs[trains]
+
+    def call(trains: bool) -> None:
+        run = run_of(trains)
+        for which in ("forward", "backward") if trains else ("forward",):
+            run.operations([one for one in run.plan[which] if one["op"] == kind])
+
+    return lambda: call(False), lambda: call(True)
+
+
 def copy_of(name: str, shape: Shape, device: str, dtype: torch.dtype) -> Call:
     """A copy of as many bytes as q, k, v and outputs have, or two streams and outputs of a scan."""
     arrays = 4 if name in MEMORIES else 3
@@ -200,42 +229,6 @@ def copy_of(name: str, shape: Shape, device: str, dtype: torch.dtype) -> Call:
     half = torch.empty(many, device=device, dtype=dtype)
     to = torch.empty_like(half)
     return lambda: to.copy_(half)
-
-
-def elapsed(call: Call, device: str) -> float:
-    """Milliseconds of one call."""
-    if device == "cpu":
-        start = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - start)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    call()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end))
-
-
-def interleaved(calls: dict[str, Call], device: str, rounds: int) -> Iterator[Record]:
-    """Times of calls that take turns; what fails or takes the part's time is said."""
-    alive, times = dict(calls), {name: [] for name in calls}
-    until = time.monotonic() + PART_S
-    for number in range(rounds + 1):  # the first round compiles and warms
-        for name, call in list(alive.items()):
-            if time.monotonic() > until and len(times[name]) >= FEWEST:
-                continue
-            try:
-                took = elapsed(call, device)
-            except Exception as error:
-                yield {"who": name, "failed": f"{type(error).__name__}: {str(error)[:160]}"}
-                del alive[name]
-                continue
-            if number or took > 1e3 * PART_S:
-                times[name].append(took)
-    for name in alive:
-        if times[name]:
-            took = statistics.median(times[name])
-            yield {"who": name, "ms": took, "rounds": len(times[name])}
 
 
 def form_of(name: str) -> str:
@@ -256,24 +249,33 @@ def error_of(name: str, shape: Shape, device: str) -> Record:
     return {"error": max(errors), "compared": len(errors)}
 
 
-def part(name: str, shape: Shape, device: str, rounds: int, steps: bool) -> Iterator[Record]:
+def part(
+    name: str, shape: Shape, device: str, rounds: int, steps: bool, errors: bool = True
+) -> Iterator[Record]:
     """Everything about one cell and shape."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     about: Record = {"cell": name, "T": shape.T, "B": shape.B, "N": shape.N, "D": shape.D}
     about["dtype"] = str(dtype).removeprefix("torch.")
-    yield about | error_of(name, shape, device)
+    if errors:
+        yield about | error_of(name, shape, device)
     calls: dict[str, Call] = {"copy of as many bytes": copy_of(name, shape, device, dtype)}
     for form in (form_of(name), "step") if steps else (form_of(name),):
         forward, both = own(name, shape, form, device, dtype)
         calls |= {f"whole cell, {form}, forward": forward, f"whole cell, {form}, both": both}
     if device != "cpu":
-        forward, both = by_triton(name, shape, device, dtype)
-        calls |= {"whole cell, Triton, forward": forward, "whole cell, Triton, both": both}
+        for what, made in (
+            ("whole cell, Triton", by_triton),
+            ("recurrence, Triton", recurrence_by_triton),
+        ):
+            forward, both = made(name, shape, device, dtype)
+            calls |= {f"{what}, forward": forward, f"{what}, both": both}
     peer = by_hand(name, shape, device, dtype)
     if isinstance(peer, str):
         yield about | {"who": "by hand", "not run": peer}
     else:
         calls |= {"recurrence by hand, forward": peer[0], "recurrence by hand, both": peer[1]}
+    if device == "cuda":
+        calls = {name: replayed(call) for name, call in calls.items()}
     for record in interleaved(calls, device, rounds):
         yield about | record
 
@@ -286,9 +288,10 @@ def parts(device: str) -> Iterator[tuple[str, Shape]]:
         yield from ((name, shape) for name in (*MEMORIES, *SCANS))
 
 
-def run(device: str, limit: float, save: Path | None, steps: bool) -> list[Record]:
+def run(options: argparse.Namespace, device: str) -> list[Record]:
     """All parts that the time allows; each record is written when it is there."""
-    start, records = time.monotonic(), []
+    start, records, save = time.monotonic(), list[Record](), options.save
+    steps, errors = options.steps or device == "cpu", not options.times_only
     rounds = 1 if device == "cpu" else ROUNDS
 
     def say(record: Record) -> None:
@@ -298,15 +301,16 @@ def run(device: str, limit: float, save: Path | None, steps: bool) -> list[Recor
             save.write_text(json.dumps(records, indent=1), encoding="utf-8")
 
     with ThreadPoolExecutor() as pool:  # kernels of steps on the CPU, which errors are against
-        list(pool.map(lambda name: cellgen.load(name).build(), {n: 0 for n, _ in parts(device)}))
-    say({"device": device_name(device), "torch": torch.__version__, "limit_s": limit})
+        names = {n: 0 for n, _ in parts(device) if errors}
+        list(pool.map(lambda name: cellgen.load(name).build(), names))
+    say({"device": device_name(device), "torch": torch.__version__, "limit_s": options.limit})
     for name, shape in parts(device):
         about: Record = {"cell": name, **vars(shape)}
-        if time.monotonic() - start > limit - PART_S:
+        if time.monotonic() - start > options.limit - PART_S:
             say(about | {"not run": "the time is over"})
             continue
         try:
-            for record in part(name, shape, device, rounds, steps):
+            for record in part(name, shape, device, rounds, steps, errors):
                 say(record)
         except Exception as error:
             say(about | {"failed": f"{type(error).__name__}: {str(error)[:200]}"})
@@ -343,10 +347,11 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="where records are written as they come")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds")
     parser.add_argument("--steps", action="store_true", help="steps too: nvcc takes minutes")
+    parser.add_argument("--times-only", action="store_true", help="errors are known")
     parser.add_argument("--cpu", action="store_true", help="the tiny part, beside a device too")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
-    records = run(device, options.limit, options.save, options.steps or device == "cpu")
+    records = run(options, device)
     print(table(records))
     return int(any("failed" in record for record in records))
 

@@ -112,7 +112,7 @@ class PlanRun:
 
     def forward(self) -> dict[str, Tensor]:
         """Outputs over time, and last states, by name."""
-        self._run(self.plan["forward"])
+        self.operations(self.plan["forward"])
         names, dtype = (*self.plan["outputs"], *self.plan["last"]), self.like.dtype
         return {name: self.arrays[name].to(dtype) for name in names}
 
@@ -128,7 +128,7 @@ class PlanRun:
                 above = upstream.get(f"d_{name}")
                 place = self._new(f"d_{name}").zero_() if above is None else above.clone()
                 self.arrays[f"d_{name}"] = place.to(self._dtype(f"d_{name}")).contiguous()
-            self._run(self.plan["backward"])
+            self.operations(self.plan["backward"])
             return {name: self._gradient(name) for name in self.plan["gradients"]}
         finally:
             self.arrays = formed
@@ -167,7 +167,8 @@ class PlanRun:
             self.memories[layer] = run = self._memory(plan, plan["buffers"])
             run.arrays |= {name: a for (of, name), a in kept.items() if of == layer}
 
-    def _run(self, operations: tuple[Operation, ...]) -> None:
+    def operations(self, operations: Sequence[Operation]) -> None:
+        """Run some operations of the plan, in order."""
         for operation in operations:
             _OPERATIONS[operation["op"]](self, operation)
 

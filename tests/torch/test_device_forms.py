@@ -36,7 +36,8 @@ def test_on_a_device_kernels_of_memories_and_of_scans_are_sides(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
-    from benchmarks import device_forms
+    monkeypatch.syspath_prepend("benchmarks")
+    import device_forms
 
     sides: dict[str, device_forms.Call] = {}
     monkeypatch.setattr(device_forms, "error_of", lambda *_: {})
