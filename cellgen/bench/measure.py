@@ -18,7 +18,7 @@ from cellgen.bench.floor import COPY_BYTES, SGEMM_SIZE, Rates, best_of, floor_of
 from cellgen.bench.peers import OWN, PEERS, Peer
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
-from cellgen.bench.process import Worker, WorkerError
+from cellgen.bench.process import Patience, Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, ContestantEntry, Missing, Status
 from cellgen.bench.shapes import NAMED, BenchShape
 from cellgen.runtime.progress import progress_between
@@ -26,6 +26,11 @@ from cellgen.runtime.progress import progress_between
 Progress = Callable[[str], None]
 DEFAULT_CELLS = ("lstm", "gru", "gru_reset_before")
 MIN_ROUNDS = 7
+QUICK_ROUNDS = 3
+QUICK_SECONDS = 12.0
+"""After which peers are waited for no more: cellgen's own work takes less than the rest of 20."""
+QUICK_SGEMM_SIZE, QUICK_COPY_BYTES = 512, 32 << 20
+
 MULTIPLIERS = ("numpy", "torch")
 """Peers whose matrix product has a say in the floor."""
 
@@ -65,6 +70,8 @@ class Plan:
     flush_denormals: bool = False
     limit_by_round: bool = True
     """Whether the machine's rate is measured in every round."""
+    seconds: float | None = None
+    """Seconds after which no peer is waited for any more."""
 
     @property
     def count(self) -> int:
@@ -79,6 +86,24 @@ class Plan:
                 for shape in self.shapes:
                     problem = problem_of(interface, selector, shape)
                     yield replace(problem, flush_denormals=self.flush_denormals), mode
+
+
+def quick_plan(plan: Plan, *, has_cells: bool = True, has_shapes: bool = True) -> Plan:
+    """The plan as a first look at a machine: small measurements, in ``QUICK_SECONDS`` a cell.
+
+    One shape and one cell where none was asked for.
+    """
+    cells = plan.cells if has_cells else plan.cells[:1]
+    return replace(
+        plan,
+        cells=cells,
+        shapes=plan.shapes if has_shapes else (NAMED["W1"],),
+        rounds=QUICK_ROUNDS,
+        sgemm_size=QUICK_SGEMM_SIZE,
+        copy_bytes=QUICK_COPY_BYTES,
+        limit_by_round=False,
+        seconds=QUICK_SECONDS * len(cells) * len(plan.threads),
+    )
 
 
 def run(plan: Plan) -> BenchReport:
@@ -107,10 +132,11 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> BenchRep
     ]
     rates: list[Rates] = []
     cases: list[Case] = []
+    patience = Patience.of(plan.limit, plan.seconds)
     for threads in plan.threads:
         with ExitStack() as stack:
             workers, failed = _start(
-                stack, (OWN, *present, *_multipliers(present)), threads, plan.limit, say
+                stack, (OWN, *present, *_multipliers(plan, present)), threads, patience, say
             )
             missing += [item for item in failed if item not in missing]
             outcome = _with_workers(plan, workers, threads, say, done)
@@ -127,7 +153,8 @@ def _with_workers(
 
     def rates_now() -> Rates:
         say(f"machine, {threads} threads")
-        offering = [w for w in workers if w.peer is OWN or w.peer.name in MULTIPLIERS]
+        names = () if plan.seconds is not None else MULTIPLIERS
+        offering = [w for w in workers if w.peer is OWN or w.peer.name in names]
         return measure_rates(offering, threads, plan.sgemm_size, plan.copy_bytes)
 
     rates = rates_now()
@@ -153,18 +180,25 @@ def _at_rates(case: Case, rates: Rates) -> Case:
     return replace(case, floor=floor_of(floor.flops, floor.bytes, floor.copy, rates))
 
 
-def _multipliers(present: Sequence[Peer]) -> list[Peer]:
-    """NumPy and PyTorch, where installed, have a say in the floor even if they do not compete."""
+def _multipliers(plan: Plan, present: Sequence[Peer]) -> list[Peer]:
+    """NumPy and PyTorch, where installed, have a say in the floor even if they do not compete.
+
+    Not where time is short.
+    """
+    if plan.seconds is not None:
+        return []
     names = {peer.name for peer in present}
     wanted = [peer for peer in PEERS if peer.name in MULTIPLIERS]
     return [peer for peer in wanted if peer.installed and peer.name not in names]
 
 
 def _start(
-    stack: ExitStack, peers: Sequence[Peer], threads: int, limit: float | None, say: Progress
+    stack: ExitStack, peers: Sequence[Peer], threads: int, patience: Patience, say: Progress
 ) -> tuple[list[Worker], list[Missing]]:
     """Start all processes, which import side by side; those that fail are missing."""
-    started = [stack.enter_context(Worker(p, threads, None if p is OWN else limit)) for p in peers]
+    started = [
+        stack.enter_context(Worker(p, threads, Patience() if p is OWN else patience)) for p in peers
+    ]
     workers, failed = [], []
     for worker in started:
         say(f"importing {worker.peer.name}")

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,17 +53,41 @@ class WorkerError(CellgenError):
     code = "bench"
 
 
-class Worker:
-    """A contestant in its own process; its methods are those of ``worker.Session``.
+@dataclass(frozen=True)
+class Patience:
+    """How long a process is waited for: seconds an answer, and a time after which not at all.
 
-    With a ``limit`` in seconds, a process that takes longer for an answer is ended; the next
-    problem gets a new one.
+    A process that takes longer is ended; the next problem gets a new one, while there is time.
     """
 
-    def __init__(self, peer: Peer, threads: int, limit: float | None = None) -> None:
+    limit: float | None = None
+    until: float | None = None
+    """By ``time.monotonic``."""
+
+    @classmethod
+    def of(cls, limit: float | None, seconds: float | None) -> Self:
+        """So many seconds an answer, and so many from this moment for all of them."""
+        return cls(limit, None if seconds is None else time.monotonic() + seconds)
+
+    @property
+    def seconds(self) -> float | None:
+        """For the next answer; None: any number."""
+        left = None if self.until is None else max(0.0, self.until - time.monotonic())
+        return min((n for n in (self.limit, left) if n is not None), default=None)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is waited for any more."""
+        return self.until is not None and time.monotonic() >= self.until
+
+
+class Worker:
+    """A contestant in its own process; its methods are those of ``worker.Session``."""
+
+    def __init__(self, peer: Peer, threads: int, patience: Patience = Patience()) -> None:
         self.peer = peer
         self.threads = threads
-        self.limit = limit
+        self.patience = patience
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = self._started()
 
@@ -93,7 +118,9 @@ class Worker:
 
     def prepare(self, problem: Problem, mode: Mode) -> None:
         """Start the peer on a problem."""
-        if self.limit is not None and self._process.poll() is not None:
+        if self.patience.over:
+            raise self._too_late()
+        if self.patience != Patience() and self._process.poll() is not None:
             self._close_pipes()
             self._process = self._started()
             self.wait_until_imported()
@@ -177,13 +204,14 @@ class Worker:
 
     def _answer(self) -> object:
         assert self._process.stdout is not None
-        if self.limit is not None:
+        seconds = self.patience.seconds
+        if seconds is not None:
             # Nothing is left in the pipe's buffer: there is one answer to each question.
-            ready, _, _ = select.select([self._process.stdout], [], [], self.limit)
+            ready, _, _ = select.select([self._process.stdout], [], [], seconds)
             if not ready:
                 self._process.kill()
                 self._process.wait()
-                raise WorkerError(f"{self.peer.name}: took longer than {self.limit:.0f} s")
+                raise self._too_late()
         try:
             ok, answer = pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError):
@@ -191,6 +219,12 @@ class Worker:
         if not ok:
             raise WorkerError(f"{self.peer.name}: {answer}")
         return answer
+
+    def _too_late(self) -> WorkerError:
+        limit = self.patience.limit
+        if self.patience.over or limit is None:
+            return WorkerError(f"{self.peer.name}: was not ready in the time that there was")
+        return WorkerError(f"{self.peer.name}: took longer than {limit:.0f} s")
 
     def _death(self) -> WorkerError:
         code = self._process.wait(ENDING_SECONDS)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
 from cellgen.bench.report import BenchReport, Case, ContestantEntry
 
+UNBOUNDED = 10_000
+"""Columns that no table has."""
 LEGEND = (
     "Multiples of the floor: median over the rounds at each round's sgemm, minimum at the best of "
     "the run. floor = max(operations of products / sgemm, bytes of arguments and results / copy); "
@@ -29,14 +32,30 @@ def print_report(report: BenchReport, console: Console) -> None:
     for (cell, mode, threads), group in groupby(report.cases, _place):
         cases = list(group)
         console.print(f"\n[bold]{escape(cell)} {mode}, {_count(threads)}[/]")
-        console.print(_table(cases))
+        _print(console, cases, _table)
         if any(entry.memory is not None for case in cases for entry in case.entries):
             console.print(f"\n[bold]{escape(cell)}: peak memory, MiB, {_count(threads)}[/]")
-            console.print(_memory_table(cases))
+            _print(console, cases, _memory_table)
     console.print()
     console.print(LEGEND, soft_wrap=True)
     for line in _remarks(report):
         console.print(line, soft_wrap=True)
+
+
+def _print(
+    console: Console, cases: Sequence[Case], table: Callable[[Sequence[Case]], Table]
+) -> None:
+    """Print a table, or several of fewer shapes each where one is wider than the console."""
+    count = next((n for n in range(len(cases), 1, -1) if _fits(console, table(cases[:n]))), 1)
+    console.print(table(cases[:count]))
+    if cases[count:]:
+        console.print()
+        _print(console, cases[count:], table)
+
+
+def _fits(console: Console, table: Table) -> bool:
+    unbounded = console.options.update(width=UNBOUNDED)
+    return Measurement.get(console, unbounded, table).maximum <= console.width
 
 
 def summary(case: Case) -> str:

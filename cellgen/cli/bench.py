@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cellgen import accept
-from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure
+from cellgen.bench.measure import DEFAULT_CELLS, MIN_ROUNDS, Plan, measure, quick_plan
 from cellgen.bench.peers import parse_peers
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Mode
@@ -32,12 +32,16 @@ def plan_of(
     shapes: Sequence[str],
     threads: str,
     modes: str,
-    rounds: int,
+    rounds: int | None,
     memory: bool,
+    *,
+    quick: bool = False,
 ) -> tuple[Plan, list[Failure]]:
     """Read the options; also what was named and cannot be had. Raises UsageError."""
-    if rounds < MIN_ROUNDS:
+    if rounds is not None and rounds < MIN_ROUNDS:
         raise UsageError(f"--rounds is {rounds}, expected at least {MIN_ROUNDS}")
+    if quick and (memory or rounds is not None):
+        raise UsageError("--quick has 3 rounds and no memory; leave --rounds, --memory out")
     selectors, failures = _selectors(cells)
     plan = Plan(
         cells=selectors if cells else DEFAULT_CELLS,
@@ -45,9 +49,11 @@ def plan_of(
         shapes=parse_shapes(shapes),
         modes=_modes(modes),
         threads=_threads(threads),
-        rounds=rounds,
+        rounds=rounds or MIN_ROUNDS,
         memory=memory,
     )
+    if quick:
+        plan = quick_plan(plan, has_cells=bool(cells), has_shapes=bool(shapes))
     return plan, failures
 
 

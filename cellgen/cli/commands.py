@@ -31,6 +31,7 @@ from cellgen.cli.explained import (
 from cellgen.cli.export import export
 from cellgen.cli.listing import list_families
 from cellgen.cli.models import import_model
+from cellgen.cli.screen import columns
 from cellgen.cli.show import show
 from cellgen.cli.status import FAILED, ending, leave, leave_for
 from cellgen.cli.wheel import wheel
@@ -68,6 +69,15 @@ def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"cellgen {cellgen.__version__}")
         raise typer.Exit
+
+
+RoundsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Rounds, at least 7, which is the default.")
+]
+
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="A first look in 20 s a cell: W1, 3 rounds, lstm if none.")
+]
 
 
 @app.callback()
@@ -135,6 +145,7 @@ def explain_cell(
         from cellgen.cli import terminal
         from cellgen.pipeline import explain as explain_target
         from cellgen.views.find import find_one
+        from cellgen.views.layout import LINE, fitted
 
         runs = backend_of(target)
         dtype = dtype or runs.precisions[0]
@@ -144,13 +155,19 @@ def explain_cell(
         if runs.threads:
             with progress(f"explaining {cell}"):
                 answer = explained(chosen, shape, threads, dtype, memory_limit)
-            terminal.print_json(answer.as_dict()) if as_json else typer.echo(str(answer))
+            if as_json:
+                terminal.print_json(answer.as_dict())
+            else:
+                typer.echo(terminal.with_headings(answer.text(min(columns() or LINE, LINE))))
             return
         with progress(f"explaining {cell}"):
             lines = explain_target(chosen, target)
             if shape:
                 lines += weighed(chosen, runs, shape, dtype, device)
-        terminal.print_json(lines) if as_json else typer.echo("\n".join(lines))
+        if as_json:
+            terminal.print_json(lines)
+        else:
+            typer.echo(terminal.with_headings(fitted("\n".join(lines), columns())))
 
 
 @app.command()
@@ -257,7 +274,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
     mode: Annotated[
         str, typer.Option(metavar="MODE,...", help="forward, forward+backward, or both.")
     ] = "",
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds, at least 7.")] = 7,
+    rounds: RoundsOption = None,
+    quick: QuickOption = False,
     memory: Annotated[bool, typer.Option("--memory", help="Peak memory as well.")] = False,
     as_json: JsonOption = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the JSON.")] = None,
@@ -282,7 +300,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one argument an option
             outcome = command.read(saved)
         else:
             options = (cells or (), against, shapes or (), threads, mode, rounds, memory)
-            plan, failures = command.usable(*command.plan_of(*options))
+            plan, failures = command.usable(*command.plan_of(*options, quick=quick))
             if not plan.cells:
                 leave_for(failures)
             outcome = command.run(plan)

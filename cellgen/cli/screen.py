@@ -16,7 +16,7 @@ PIPE_WIDTH = 200
 LEAST_WIDTH = 20
 """Columns that are written for, however narrow a terminal says that it is."""
 
-BOLD, BOLD_RED = "1", "1;31"
+BOLD, BOLD_RED, GREEN, YELLOW = "1", "1;31", "32", "33"
 
 
 def columns() -> int | None:

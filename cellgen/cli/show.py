@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,11 +16,15 @@ from cellgen.cli.explained import (
     backend_of,
     require_form,
 )
+from cellgen.cli.screen import columns
 from cellgen.cli.status import ending
 from cellgen.cli.written import write_picture
 from cellgen.errors import UsageError
 from cellgen.runtime.backend import DEFAULT
 from cellgen.runtime.progress import progress
+
+if TYPE_CHECKING:
+    from cellgen.language.cell import Cell
 
 
 def show(
@@ -52,9 +56,6 @@ def show(
         if latex + schedule + as_json + (svg is not None) > 1:
             raise UsageError("give one of --latex, --schedule, --svg and --json")
         from cellgen.cli import terminal
-        from cellgen.pipeline import programs_of, schedules_of
-        from cellgen.views import chunks
-        from cellgen.views import show as shown
         from cellgen.views.find import find_one
 
         chosen = find_one(cell)
@@ -64,14 +65,31 @@ def show(
             write_picture(svg, draw(chosen.definition))
             return
         with progress(f"deriving {cell}"):
-            if schedule:
-                answer: object = schedules_of(chosen, target)
-            elif form == "chunk":
-                spelled = (
-                    chunks.as_data if as_json else chunks.as_latex if latex else chunks.as_text
-                )
-                answer = spelled(chosen.definition)
-            else:
-                written = shown.as_data if as_json else shown.as_latex if latex else shown.as_text
-                answer = written(programs_of(chosen))
-        terminal.print_json(answer) if as_json else typer.echo(answer)
+            answer = _plan(chosen, target) if schedule else _equations(chosen, form, latex, as_json)
+        if as_json:
+            terminal.print_json(answer)
+        else:
+            typer.echo(answer if latex else terminal.with_headings(str(answer)))
+
+
+def _plan(cell: type[Cell], target: str) -> str:
+    from cellgen.pipeline import schedules_of
+    from cellgen.views.layout import fitted
+
+    return fitted(schedules_of(cell, target), columns())
+
+
+def _equations(cell: type[Cell], form: str, latex: bool, as_json: bool) -> object:
+    """Text as wide as the terminal, LaTeX, or plain data."""
+    from cellgen.pipeline import programs_of
+    from cellgen.views import chunks
+    from cellgen.views import show as views
+
+    if form == "chunk":
+        if as_json or latex:
+            return (chunks.as_data if as_json else chunks.as_latex)(cell.definition)
+        return chunks.as_text(cell.definition, columns())
+    programs = programs_of(cell)
+    if as_json or latex:
+        return (views.as_data if as_json else views.as_latex)(programs)
+    return views.as_text(programs, columns())

@@ -6,13 +6,13 @@ Input: the records that commands return. Output: text; colours and bars only on 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -23,16 +23,20 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 from cellgen.cli.doctor import Finding
-from cellgen.cli.screen import PIPE_WIDTH
+from cellgen.cli.screen import BOLD, BOLD_RED, GREEN, PIPE_WIDTH, YELLOW, columns, marked
 from cellgen.files.make import Outcome
 from cellgen.files.tree import Difference
 from cellgen.proof.check import Report
 from cellgen.runtime.progress import without_bars
+from cellgen.views.layout import broken, fitted
 
-VERDICTS = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
+VERDICTS = {"ok": GREEN, "failed": BOLD_RED, "skipped": YELLOW}
+LEAST_NOTES = 40
+"""Columns of a note beside what it is on; where there are fewer it stands below."""
+HEADING = re.compile(r"^[^\s(:][^(:\n]*", re.MULTILINE)
+"""What a line begins with that is not indented: up to its arguments, or to what it says."""
 
 
 def print_json(data: object) -> None:
@@ -43,6 +47,11 @@ def print_json(data: object) -> None:
 def note(message: str) -> None:
     """Say something on stderr."""
     typer.echo(message, err=True)
+
+
+def with_headings(text: str) -> str:
+    """The text with its headings in bold, where stdout shows styles."""
+    return HEADING.sub(lambda heading: marked(heading[0], BOLD), text)
 
 
 # --- progress ------------------------------------------------------------------------------------
@@ -111,26 +120,48 @@ def print_differences(differences: Sequence[Difference]) -> None:
 
 def print_reports(reports: Sequence[Report]) -> None:
     """Print a table of claims for each cell, and how many cells are proved."""
-    out = _out()
+    width = columns() or PIPE_WIDTH
     for report in reports:
-        table = _table("claim", [row.name for row in report.rows])
-        table.title = f"{report.cell} (seed {report.seed})"
-        table.add_column("error", justify="right")
-        table.add_column("bar", justify="right")
-        table.add_column("verdict")
-        table.add_column("over")
-        for row in report.printed:
-            figures = ("" if n is None else f"{n:.1e}" for n in (row.figure, row.bar))
-            verdict = f"[{VERDICTS[row.verdict]}]{row.verdict}[/]"
-            table.add_row(escape(row.name), *figures, verdict, escape(row.note))
-        out.print(table)
-        out.print()
+        typer.echo(marked(fitted(f"{report.cell} (seed {report.seed})", width), BOLD))
+        for line in claims(report, width):
+            typer.echo(line)
+        typer.echo()
     bad = [report.cell for report in reports if not report.ok]
     failed = f"; failed: {', '.join(bad)}" if bad else ""
     skipped = sum(row.verdict == "skipped" for report in reports for row in report.rows)
     left_out = f"; {skipped} claims skipped" if skipped else ""
     proved = f"{len(reports) - len(bad)} of {len(reports)} cells proved"
-    out.print(proved + failed + left_out, soft_wrap=True)
+    typer.echo(proved + failed + left_out)
+
+
+def claims(report: Report, width: int) -> Iterator[str]:
+    """The claims of a report, each with its figures and what it is over.
+
+    That stands beside it, or below where a terminal is narrow; no word of it is left out.
+    """
+    names = max([len("claim"), *(len(row.name) for row in report.printed)])
+    figures = len(_figures("error", "bar", "verdict"))
+    beside = width - names - 2 - figures - 2
+    is_beside = beside >= LEAST_NOTES
+    if names + 2 + figures > width:  # below, each claim begins a line of its own
+        names = 0
+    yield marked(f"{'claim':{names}}  {_figures('error', 'bar', 'verdict')}  over", BOLD)
+    for row in report.printed:
+        error, bar = ("" if n is None else f"{n:.1e}" for n in (row.figure, row.bar))
+        said = _figures(error, bar, row.verdict, VERDICTS[row.verdict])
+        notes = broken(row.note, beside if is_beside else width - 4) if row.note else []
+        if not names:
+            yield from broken(row.name, width)
+        head = f"{row.name:{names}}  {said}" if names else f"    {said}"
+        first, *more = notes if is_beside and notes else [""]
+        yield f"{head}  {first}".rstrip()
+        indent = " " * (width - beside if is_beside else 4)
+        yield from (indent + note for note in (more if is_beside else notes))
+
+
+def _figures(error: str, bar: str, verdict: str, style: str = "") -> str:
+    padded = f"{verdict:7}"
+    return f"{error:>7}  {bar:>7}  {marked(padded, style) if style else padded}"
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
@@ -143,19 +174,6 @@ def print_findings(findings: Sequence[Finding]) -> None:
         out.print(f"{mark}  {escape(f'{finding.name:20}  {finding.text}')}", soft_wrap=True)
         if finding.fix:
             out.print(escape(f"{'':31}{finding.fix}"), soft_wrap=True)
-
-
-def _table(first: str, names: Sequence[str]) -> Table:
-    """A table whose first column is never cut."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        show_edge=False,
-    )
-    table.add_column(first, min_width=max(map(len, names), default=0))
-    return table
 
 
 def _out() -> Console:

@@ -13,6 +13,7 @@ from cellgen.program.chunks import equation_of, kind_of, lines_of
 from cellgen.program.chunks.programs import ChunkPrograms, chunk_programs
 from cellgen.program.chunks.writer import ChunkProgram
 from cellgen.program.ssa import Program
+from cellgen.views.layout import fitted
 from cellgen.views.show import (
     FunctionSection,
     derived,
@@ -22,8 +23,10 @@ from cellgen.views.show import (
 )
 
 
-def as_text(definition: Definition) -> str:
+def as_text(definition: Definition, width: int | None = None) -> str:
     """The layers of a cell, then the programs of each, and what forms the outputs.
+
+    An equation has one line, or as many as it takes within ``width`` columns.
 
     Raises:
         DerivationError: a cell without a form over time, with the statement that forbids it.
@@ -31,7 +34,8 @@ def as_text(definition: Definition) -> str:
     programs = chunk_programs(definition)
     head = f"{definition.name} ({definition.origin}) in chunks of {programs.length} steps"
     layers = "\n".join(f"  {line}" for line in lines_of(programs.form))
-    blocks = [f"{head}\n{layers}", *(section_text(one) for one in sections(programs))]
+    of_programs = (section_text(one, width) for one in sections(programs))
+    blocks = [fitted(f"{head}\n{layers}", width), *of_programs]
     return "\n\n".join(blocks)
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from cellgen.program.recurrence import Recurrence
 from cellgen.runtime.host.plans import SequencePlan
 from cellgen.runtime.notebook import ShownInNotebooks
-
-WIDTH = 98
+from cellgen.views.layout import LINE
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,18 @@ class Section:
     title: str
     rows: tuple[ChoiceRow, ...]
 
-    def __str__(self) -> str:
-        lines = [self.title]
+    def text(self, width: int = LINE) -> str:
+        """The title, then each choice and its reason, of lines no wider than ``width``."""
+        lines = [*textwrap.wrap(self.title, width, subsequent_indent="    ")]
         for row in self.rows:
-            lines += textwrap.wrap(row.what, WIDTH, initial_indent="  ", subsequent_indent="      ")
+            lines += textwrap.wrap(row.what, width, initial_indent="  ", subsequent_indent="      ")
             lines += textwrap.wrap(
-                row.why, WIDTH, initial_indent="    - ", subsequent_indent="      "
+                row.why, width, initial_indent="    - ", subsequent_indent="      "
             )
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,13 @@ class Explanation(ShownInNotebooks):
     sections: tuple[Section, ...]
     plans: Mapping[str, SequencePlan]
 
-    def __str__(self) -> str:
+    def text(self, width: int = LINE) -> str:
+        """All sections, of lines no wider than ``width`` columns."""
         head = f"{self.cell} over time"
-        return "\n\n".join([head, *(str(section) for section in self.sections)])
+        return "\n\n".join([head, *(section.text(width) for section in self.sections)])
+
+    def __str__(self) -> str:
+        return self.text()
 
     def as_dict(self) -> dict[str, object]:
         """Return what ``json.dumps`` takes."""

@@ -20,6 +20,7 @@ from cellgen.program.over_time import unroll
 from cellgen.program.recurrence import Recurrence, recurrence_of
 from cellgen.program.ssa import Program, Statement
 from cellgen.program.step import CellPrograms
+from cellgen.views.layout import LINE, columns_of, fitted
 
 SOURCE = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|arXiv:)[^()]*)\)")
 INTENTIONS = {
@@ -86,13 +87,17 @@ def sections(programs: CellPrograms) -> tuple[FunctionSection, ...]:
     return (forward, *(_derived(definition, p, programs.sources) for p in programs.functions[1:]))
 
 
-def as_text(programs: CellPrograms) -> str:
-    """The whole cell as text: declared values, equations with shapes, class of the recurrence."""
+def as_text(programs: CellPrograms, width: int | None = None) -> str:
+    """The whole cell as text: declared values, equations with shapes, class of the recurrence.
+
+    An equation has one line, or as many as it takes within ``width`` columns.
+    """
     definition = programs.definition
-    doc = textwrap.wrap(" ".join(definition.doc.split()), 88) or [definition.class_name]
-    blocks = [f"{definition.name} ({definition.origin})\n" + _indented(doc), _declared(definition)]
-    blocks += [section_text(section) for section in sections(programs)]
-    blocks.append(f"recurrence: {recurrence_of(unroll(definition))}")
+    doc = textwrap.wrap(" ".join(definition.doc.split()), _prose(width) - 10)
+    head = fitted(f"{definition.name} ({definition.origin})", width)
+    blocks = [f"{head}\n" + _indented(doc or [definition.class_name]), _declared(definition)]
+    blocks += [section_text(section, width) for section in sections(programs)]
+    blocks.append(fitted(f"recurrence: {recurrence_of(unroll(definition))}", width))
     return "\n\n".join(blocks)
 
 
@@ -259,17 +264,10 @@ def _declared(definition: Definition) -> str:
         default = definition.defaults.get(str(value))
         note = f"run-time number, default {default:g}" if default is not None else ""
         rows.append((value.role.value, str(value), note or format_shape(value.shape)))
-    return _indented(_columns(rows))
+    return _indented(columns_of(rows))
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
-def section_text(section: FunctionSection) -> str:
+def section_text(section: FunctionSection, width: int | None = None) -> str:
     """A function as text: its signature, what it is for, its equations."""
     rows = [
         (
@@ -279,14 +277,18 @@ def section_text(section: FunctionSection) -> str:
         )
         for line in section.lines
     ]
-    head = _wrapped(section.signature)
-    return f"{head}\n  # {INTENTIONS[section.name]}\n" + _indented(_columns(rows))
-
-
-def _wrapped(signature: str) -> str:
-    return "\n".join(
-        textwrap.wrap(signature, 98, subsequent_indent=" " * 4, break_on_hyphens=False)
+    signature = textwrap.wrap(
+        section.signature, _prose(width), subsequent_indent=" " * 4, break_on_hyphens=False
     )
+    purpose = textwrap.wrap(
+        INTENTIONS[section.name], _prose(width), initial_indent="  # ", subsequent_indent="  # "
+    )
+    lines = columns_of(rows, None if width is None else width - 2)
+    return "\n".join([*signature, *purpose, _indented(lines)])
+
+
+def _prose(width: int | None) -> int:
+    return min(width or LINE, LINE)
 
 
 def section_latex(section: FunctionSection) -> str:

@@ -27,12 +27,12 @@ from cellgen.bench import measure as measuring
 from cellgen.bench import memory
 from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
-from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure
+from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure, quick_plan
 from cellgen.bench.peers import OWN, PEERS, Peer, parse_peers
 from cellgen.bench.peers import own as own_kernels
 from cellgen.bench.plot import draw
 from cellgen.bench.problem import Mode, problem_of
-from cellgen.bench.process import Worker, WorkerError, environment, processors
+from cellgen.bench.process import Patience, Worker, WorkerError, environment, processors
 from cellgen.bench.report import (
     BenchReport,
     Case,
@@ -378,6 +378,8 @@ def test_memory_figures_are_of_this_process():
     ("words", "message"),
     [
         (("--rounds", "3"), "at least 7"),
+        (("--quick", "--rounds", "9"), "leave --rounds, --memory out"),
+        (("--quick", "--memory"), "leave --rounds, --memory out"),
         (("--against", "theano"), "no peer is named"),
         (("--shapes", "W9"), "four positive lengths"),
         (("--shapes", f"1,2,3,{'9' * 5000}"), "four positive lengths"),
@@ -436,6 +438,52 @@ def test_a_figure_is_the_case_in_short():
         "with 2 threads"
     )
     assert lines[-1] == "| `any` | forward+backward | 2 | **2.00** 2.00; 0.75±0.25 torch |"
+
+
+def test_a_table_that_is_too_wide_becomes_several():
+    """Nothing is cut: each shape stands in one of them, with every row."""
+    floor = Floor(flops=100, bytes=0, copy=1.0, seconds=2.0, bound="products")
+    own = ContestantEntry("cellgen", Status.TIMED, seconds=(4.0, 6.0, 8.0))
+    peer = ContestantEntry("onnxruntime", Status.TIMED, seconds=(8.0, 8.0, 8.0))
+    cases = tuple(
+        Case("any", Mode.BOTH, parse_shapes([f"W{n}"])[0], 2, floor, (own, peer), sgemm=(50.0,) * 3)
+        for n in range(1, 7)
+    )
+    device = {"processor": "P", "instruction_set": [], "compiler": "C", "date": "D"}
+    report = BenchReport(device, 3, (Rates(2, {"torch": 50e9}, 1.0),), (), cases)
+    for width, tables in ((200, 1), (80, 3), (40, 6)):
+        text = io.StringIO()
+        print_report(report, Console(file=text, width=width))
+        lines = text.getvalue().splitlines()
+        assert sum(line.startswith("by best") for line in lines) == tables
+        assert text.getvalue().count("0.75±0.25") == text.getvalue().count(" W") == 6
+        assert "…" not in text.getvalue()
+
+
+def test_a_quick_look_is_small_and_has_an_end():
+    plan = quick_plan(Plan(rounds=9), has_cells=False, has_shapes=False)
+    assert (plan.cells, plan.rounds, plan.count) == (("lstm",), 3, 2)
+    assert [shape.name for shape in plan.shapes] == ["W1"]
+    assert plan.seconds is not None
+    assert plan.seconds < 20
+    two = quick_plan(Plan(cells=("gru", "lstm"), shapes=(TINY,), threads=(1, 2)))
+    assert (two.shapes, two.seconds) == ((TINY,), 4 * plan.seconds)
+
+
+def test_when_the_time_is_over_no_peer_is_waited_for(tmp_path, monkeypatch):
+    """One that hangs is ended and told; cellgen's own figures are there."""
+    (tmp_path / "hanging_peer.py").write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    peers = (Peer("hanging", "hanging_peer"), BY_HAND)
+    tiny = {"cells": ("lstm",), "shapes": (TINY,), "modes": (Mode.FORWARD,)}
+    plan = replace(quick_plan(Plan(**tiny, peers=peers)), seconds=0.5, sgemm_size=64)
+    report = measure(replace(plan, copy_bytes=1 << 12), lambda _: None, lambda _: None)
+    assert "was not ready in the time" in {m.name: m.text for m in report.missing}["hanging"]
+    (case,) = report.cases
+    assert case.own.seconds
+    assert Patience.of(None, 0.0).over
+    assert Patience(limit=3.0).seconds == 3.0
+    assert Patience().seconds is None
 
 
 def test_what_was_aimed_at_is_bold_where_it_holds():

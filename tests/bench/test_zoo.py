@@ -17,7 +17,7 @@ from cellgen.bench.floor import Floor
 from cellgen.bench.measure import TOLERANCE, VANISHING, Plan, compare, measure
 from cellgen.bench.peers import Peer, own
 from cellgen.bench.problem import Mode, problem_of
-from cellgen.bench.process import Worker, WorkerError
+from cellgen.bench.process import Patience, Worker, WorkerError
 from cellgen.bench.report import BenchReport, Case, ContestantEntry, Status
 from cellgen.bench.shapes import NAMED, BenchShape
 from cellgen.cells import SHIPPED
@@ -241,12 +241,12 @@ def test_a_peer_that_takes_too_long_is_ended_and_may_try_again(tmp_path, monkeyp
     (tmp_path / "slow_peer.py").write_text(text, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     problem = problem_of(cellgen.load("lstm").interface, "lstm", TINY)
-    with Worker(Peer("slow", "slow_peer"), 1, limit=60) as worker:
+    with Worker(Peer("slow", "slow_peer"), 1, Patience(limit=60)) as worker:
         worker.wait_until_imported()
-        worker.limit = 0.2
+        worker.patience = Patience(0.2)
         with pytest.raises(WorkerError, match="took longer than"):
             worker.prepare(problem, Mode.FORWARD)
-        worker.limit = 60
+        worker.patience = Patience(60)
         worker.prepare(problem, Mode.BOTH)
         assert worker.results() == {}
 
