@@ -1071,16 +1071,22 @@ def planted(cell: type[Cell], file: str, right: str, wrong: str) -> tuple[CudaKe
 
 
 FRAGMENT_FAULTS = (
-    pytest.param("low.x, high.x, low.y, high.y", "low.x, low.y, high.x, high.y", id="a1 for a2"),
-    pytest.param("top + column, k, inner", "top + column, k ^ 2, inner", id="b of another lane"),
-    pytest.param("at[1] << 16 | at[0]", "at[0] << 16 | at[1]", id="halves of b"),
-    pytest.param("slot % 2 * 2 + second", "second * 2 + slot % 2", id="c1 for c2"),
-    pytest.param("lane % 4 * 2 + at % 2", "lane % 4 + at % 2 * 4", id="columns of a"),
+    ("a1 for a2", "low.x, high.x, low.y, high.y", "low.x, low.y, high.x, high.y"),
+    ("b of another lane", "top + column, k, inner", "top + column, k ^ 2, inner"),
+    ("halves of b", "at[1] << 16 | at[0]", "at[0] << 16 | at[1]"),
+    ("c1 for c2", "slot % 2 * 2 + second", "second * 2 + slot % 2"),
+    ("columns of a", "lane % 4 * 2 + at % 2", "lane % 4 + at % 2 * 4"),
 )
 
 
 @with_cxx
-@pytest.mark.parametrize(("right", "wrong"), FRAGMENT_FAULTS)
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        pytest.param(*fault, id=name, marks=pytest.mark.slow if number else ())
+        for number, (name, *fault) in enumerate(FRAGMENT_FAULTS)
+    ],
+)
 def test_a_swapped_fragment_is_noticed(right: str, wrong: str) -> None:
     """Far beyond what rounding does: bfloat16 agrees to TOLERANCE with the right fragments."""
     good, bad = planted(Elman, "cellgen_cuda_blocks.cuh", right, wrong)
@@ -1398,14 +1404,9 @@ TOGETHER = [
 ]
 
 
+@pytest.mark.slow
 @with_nvcc
-@pytest.mark.parametrize(
-    "group",
-    [
-        pytest.param(g, id=g[0].definition.name, marks=pytest.mark.slow if n else ())
-        for n, g in enumerate(TOGETHER)
-    ],
-)
+@pytest.mark.parametrize("group", TOGETHER, ids=lambda group: group[0].definition.name)
 def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_counted_on(
     group: tuple[type[Cell], ...], tmp_path: Path
 ) -> None:
@@ -1417,6 +1418,7 @@ def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_c
 @with_nvcc
 @pytest.mark.parametrize("cell", names((LSTM, *VARIANTS), (LSTM,)))
 def test_host_code_compiles_without_a_warning(cell: type[Cell], tmp_path: Path) -> None:
+    """And kernels with the registers counted on: each time of a cell for all."""
     source = generate(cell).text(".cu")
     entries = cuda_budgets.compiled(tmp_path, {cell.definition.name: source}, whole=True)
     cuda_budgets.require_budgets(entries, source)
@@ -2089,7 +2091,10 @@ def test_limits_count_bytes_and_operations(benchmark: Callable[[str], ModuleType
 
 
 @with_cxx
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "SLSTMHeads", "MinGRU"])
+@pytest.mark.parametrize(
+    "name",
+    [*(pytest.param(n, marks=pytest.mark.slow) for n in ("LSTM", "GRU", "MinGRU")), "SLSTMHeads"],
+)
 def test_cells_of_finished_products_are_what_is_left_of_a_layer(
     name: str, benchmark: Callable[[str], ModuleType]
 ) -> None:

@@ -111,7 +111,10 @@ def test_a_dialect_spells_a_plan_in_its_own_words_alone(cell: type[Cell]) -> Non
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", [GRU, MLSTM], ids=["gru", "mlstm"])
+@pytest.mark.parametrize(
+    "cell",
+    [pytest.param(GRU, id="gru"), pytest.param(MLSTM, id="mlstm", marks=pytest.mark.slow)],
+)
 def test_what_a_dialect_spells_agrees_with_the_equations(cell: type[Cell], tmp_path: Path) -> None:
     (tmp_path / "toy_device.h").write_text(MACROS)
     (tmp_path / "toy_type.h").write_text('#include "cellgen_cuda_real.cuh"\n')

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cellgen.cells import SHIPPED, Elman
+from cellgen.cells import Elman
 from cellgen.errors import BuildError
 from cellgen.pipeline import generate
 from cellgen.runtime.folders import read_interface
 from cellgen.runtime.interface_file import interface_of
-from tests.conftest import CELLS
+from tests.conftest import VARIANTS
+from tests.cover import each_of, of_interface
 
-CELLS_OF_EVERY_KIND = tuple(dict.fromkeys((*SHIPPED, *CELLS)))
 
-
-@pytest.mark.parametrize("cell", CELLS_OF_EVERY_KIND, ids=lambda cell: cell.definition.name)
+@pytest.mark.parametrize(
+    "cell", [*each_of(of_interface), *VARIANTS], ids=lambda cell: cell.definition.name
+)
 def test_what_is_written_is_read_as_it_was(cell) -> None:
     source = generate(cell, ["c"])
     text = source.files["interface.json"]

@@ -557,8 +557,8 @@ def planted(cell: type[Cell], changes: Sequence[tuple[str, str]]) -> CudaKernel:
     ("changes", "tier"),
     [
         pytest.param(SINGLE, "cluster", id="a single buffer in the place of two"),
-        pytest.param(HALVES, "device", id="published before the data is there"),
-        pytest.param(FULL, "device", id="places that are not emptied"),
+        pytest.param(HALVES, "device", id="published before its data", marks=pytest.mark.slow),
+        pytest.param(FULL, "device", id="places that are not emptied", marks=pytest.mark.slow),
         pytest.param(SUMS, "device", id="a barrier left out"),
     ],
 )

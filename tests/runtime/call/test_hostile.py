@@ -581,11 +581,14 @@ def values() -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_what_is_drawn_at_two_arguments_gives_a_result_or_an_error_of_cellgen(group: str) -> None:
+@pytest.mark.parametrize("examples", [100, pytest.param(3000, marks=pytest.mark.slow)])
+def test_what_is_drawn_at_two_arguments_gives_a_result_or_an_error_of_cellgen(
+    group: str, examples: int
+) -> None:
     known = calls(group)
 
     @settings(
-        max_examples=300,
+        max_examples=examples,
         derandomize=True,
         deadline=None,
         database=None,
