@@ -227,14 +227,18 @@ def lines_of(target: str) -> list[str]:
 
 
 def lowerings() -> list[str]:
-    """Modules that lower a schedule, or programs over time, for a target."""
-    names = ("lower", "lower_for_device")
+    """Folders that plan a time loop from where a schedule says that its buffers live."""
+    folders = [
+        folder
+        for parent in ("schedule", "targets")
+        for folder in sorted((PACKAGE / parent).iterdir())
+        if folder.is_dir()
+    ]
+    reading = re.compile(r"import [^\n]*\bStorage\b|\bStorage\.")
     return [
-        f"{path.relative_to(ROOT)} {node.name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.is_relative_to(PACKAGE / "schedule") or path.is_relative_to(PACKAGE / "targets")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name in names
+        str(folder.relative_to(ROOT))
+        for folder in folders
+        if any(reading.search(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py"))
     ]
 
 

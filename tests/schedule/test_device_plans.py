@@ -59,7 +59,7 @@ def texts(item: object) -> Iterator[str]:
             yield from texts(one)
     elif dataclasses.is_dataclass(item) and type(item).__module__.startswith("cellgen.schedule"):
         for field in dataclasses.fields(item):
-            if field.name not in ("axes", "reason"):  # axes as an interface names them, prose
+            if field.name not in ("axes", "reason", "text"):  # as an interface names them, prose
                 yield from texts(getattr(item, field.name))
 
 
@@ -143,6 +143,40 @@ def test_a_sum_that_is_read_before_all_of_its_products_is_found() -> None:
     assert isinstance(backward.deferred[-1], DeviceProduct)
     text = faults(replace(backward, deferred=backward.deferred[:-1]))
     assert "d_x, a result, is the sum of 1 of 3 products" in text
+
+
+def test_launches_of_another_plan_are_found() -> None:
+    """What the common plan forms is formed, and nothing else is."""
+    for plan in plans(LSTM):
+        part = plan.time.parts[-1]
+        text = faults(
+            replace(
+                plan,
+                time=replace(plan.time, parts=(*plan.time.parts[:-1], replace(part, stages=()))),
+            )
+        )
+        assert f"a launch of {part.name} writes" in text
+        both = replace(part, stages=(*part.stages, *plans(GRU)[plan.is_backward].stepped.stages))
+        parts = (*plan.time.parts[:-1], both)
+        text = faults(replace(plan, time=replace(plan.time, parts=parts)))
+        assert f"no launch of {part.name} forms" in text
+
+
+def test_rows_that_launches_do_not_find_are_reported() -> None:
+    """A matrix over all steps whose rows may lie apart; steps without their strides."""
+    for plan in plans(LSTM):
+        apart = replace(plan, options=replace(plan.options, whole=()))
+        assert "need not lie row after row" in faults(apart)
+        assert "at strides" in faults(replace(plan, strides=()))
+
+
+def test_an_array_that_is_not_reserved_or_is_twice_is_found() -> None:
+    for plan in plans(GRU):
+        last = plan.memory[-1]
+        assert f"{last.name} is there 2 times" in faults(replace(plan, memory=(*plan.memory, last)))
+        panel = plan.packed[-1].panel
+        rest = tuple(array for array in plan.memory if array.name != panel)
+        assert f"lies in {panel}, which is no array" in faults(replace(plan, memory=rest))
 
 
 class WithConstant(Cell, name="with_constant"):

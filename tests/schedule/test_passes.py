@@ -3,7 +3,7 @@ break."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,10 +13,15 @@ from cellgen.cells import GRU, LSTM, DeltaNet
 from cellgen.errors import DerivationError
 from cellgen.pipeline import planned
 from cellgen.schedule.lower import TimePlan, lower
-from cellgen.schedule.lower.passes import PASSES
+from cellgen.schedule.lower.passes import (
+    ON_DEVICE,
+    PASSES,
+    functions_over_time,
+    lowered_for_launches,
+)
 from cellgen.schedule.lower.plan import GroupPlan, OutersPlan, Rows, StagePlan
 from cellgen.schedule.lower.strips import with_strips
-from cellgen.schedule.lower.verify import RULES, verify
+from cellgen.schedule.lower.verify import OF_LAUNCHES, RULES, Rule, verify
 
 
 def plans(cell: type[Cell] = GRU) -> tuple[TimePlan, TimePlan]:
@@ -25,9 +30,9 @@ def plans(cell: type[Cell] = GRU) -> tuple[TimePlan, TimePlan]:
     return lower(whole.sequence, whole.over_time)
 
 
-def fault(plan: TimePlan) -> str:
+def fault(plan: TimePlan, rules: Sequence[Rule] = RULES) -> str:
     with pytest.raises(DerivationError) as caught:
-        verify(plan)
+        verify(plan, rules)
     assert caught.value.code == "schedule.verify"
     return str(caught.value)
 
@@ -39,7 +44,41 @@ def changed(plan: TimePlan, change: Callable[[StagePlan], StagePlan], part: str 
 
 
 def test_every_pass_has_a_rule():
-    assert all(any(f"``{run.__name__}``" in str(r.__doc__) for r in RULES) for run in PASSES)
+    for passes, rules in ((PASSES, RULES), (ON_DEVICE, OF_LAUNCHES)):
+        assert all(any(f"``{run.__name__}``" in str(r.__doc__) for r in rules) for run in passes)
+
+
+def test_a_sum_that_nothing_begins_is_found_before_launches_are_planned():
+    """GRU's ``d_h_prev``: a loop stores its first term where a product adds the rest."""
+    whole = planned(GRU)
+    assert whole.sequence is not None
+    _, backward = map(lowered_for_launches, functions_over_time(whole.sequence, whole.over_time))
+    begun = [s for s in backward.parts[0].stages if isinstance(s, GroupPlan) and s.begun]
+    assert begun
+    verify(backward, OF_LAUNCHES)
+
+    def forgetting(stage: StagePlan) -> StagePlan:
+        return replace(stage, begun=()) if isinstance(stage, GroupPlan) else stage
+
+    text = fault(changed(backward, forgetting), OF_LAUNCHES)
+    assert "has a slot that no product begins" in text
+    without = replace(backward.parts[0], stages=(begun[0],))
+    text = fault(replace(backward, parts=(without, *backward.parts[1:])), OF_LAUNCHES)
+    assert "which no loop before it begins" in text
+
+
+def test_a_sum_in_a_tile_is_none_of_a_launch():
+    forward, _ = plans(LSTM)
+    assert "leaves a sum in its tile" in fault(forward, OF_LAUNCHES)
+    whole = planned(LSTM)
+    assert whole.sequence is not None
+    stored, _ = map(lowered_for_launches, functions_over_time(whole.sequence, whole.over_time))
+
+    def forgetting(stage: StagePlan) -> StagePlan:
+        uses = tuple(p for p in stage.uses if not p.buffer.name.startswith("w_"))
+        return replace(stage, uses=uses) if isinstance(stage, GroupPlan) else stage
+
+    assert "has no place for w_" in fault(changed(stored, forgetting), OF_LAUNCHES)
 
 
 def test_a_stage_that_others_need_is_not_skipped():

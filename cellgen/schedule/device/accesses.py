@@ -160,7 +160,6 @@ def _of_copy(stage: Cleared | PanelCopy | StepsShare) -> Iterator[MemoryAccess]:
 def accesses_in_tier(work: DeviceProduct | TierLoop) -> Iterator[MemoryAccess]:
     """What a stage of a kernel over all steps touches."""
     if isinstance(work, DeviceProduct):
-        assert work.in_tier is not None
         yield from _of_product(work, work.in_tier)
     else:
         yield from accesses(work)

@@ -1,51 +1,81 @@
-"""Plan the deferred part: every stage once, over the rows of all steps."""
+"""Plan the deferred part: every stage once, over the rows of all steps.
+
+Pass: a plan without it -> the same with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import B, T
-from cellgen.schedule.device.function import FunctionPlanner
+from cellgen.schedule.device.form import workspace_of
 from cellgen.schedule.device.loops import named_loops, operands_of, plan_loop, plan_routine
 from cellgen.schedule.device.places import (
     BeforeSteps,
     DevicePlace,
+    DeviceWorkspace,
     Element,
     Extent,
     Matrix,
     Over,
     row_stride,
 )
-from cellgen.schedule.device.stacked import Column, outer_products, planned_product, stack
+from cellgen.schedule.device.plan import DeviceTimePlan
+from cellgen.schedule.device.stacked import (
+    Column,
+    WeightPanels,
+    outer_products,
+    planned_product,
+    stack,
+)
 from cellgen.schedule.device.stages import (
     DeferredStage,
+    DeviceProduct,
     StepsShare,
     WeightGradients,
     not_rendered,
 )
-from cellgen.schedule.device.states import KeptOverTime
 from cellgen.schedule.groups import Group
+from cellgen.schedule.lower.function import FunctionOverTime
+from cellgen.schedule.lower.plan import How, PartPlan, Place
 from cellgen.schedule.lower.rows import leaves_out_rows
-from cellgen.schedule.over_time import Part, Storage
 from cellgen.schedule.schedule import Buffer, BufferKind, Loop, Product, Routine
 
 
+def with_deferred(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
+    """Plan every stage that follows the loop; neighbouring weight gradients share products."""
+    if not plan.is_backward:
+        return plan
+    memory = workspace_of(function, plan)
+    products = (s for s in (*plan.ahead, *plan.steps) if isinstance(s, DeviceProduct))
+    panels = WeightPanels.of(memory.add, products)
+    planner = _DeferredPlanner(plan, plan.time.parts[1], memory, panels)
+    planner.plan_stages()
+    return replace(
+        plan,
+        memory=tuple(memory.arrays),
+        packed=(*plan.packed, *panels.packed),
+        deferred=tuple(planner.stages),
+    )
+
+
 @dataclass
-class DeferredPlanner:
+class _DeferredPlanner:
     """Plans the deferred part."""
 
-    host: FunctionPlanner
-    part: Part
-    kept: KeptOverTime
+    plan: DeviceTimePlan
+    part: PartPlan
+    memory: DeviceWorkspace
+    panels: WeightPanels
     own: dict[Buffer, DevicePlace] = field(default_factory=dict)
     stages: list[DeferredStage] = field(default_factory=list)
 
-    def plan(self) -> tuple[DeferredStage, ...]:
-        """The stages in order; neighbouring weight gradients share products."""
+    def plan_stages(self) -> None:
+        """The stages in order."""
         waiting: list[Product] = []
-        for index, stage in enumerate(self.part.stages, start=1):
+        for index, stage in enumerate(self.part.work, start=1):
             if isinstance(stage, Product):
                 waiting.append(stage)
                 continue
@@ -62,18 +92,17 @@ class DeferredPlanner:
             for name, loop in named_loops(stem, stage.loops):
                 self._loop(name, loop)
         self._products(waiting)
-        contexts = self.host.schedule.programs.contexts
-        for buffer in (b for b in self.part.storage if b.value in contexts):
+        contexts = self.plan.options.programs.contexts
+        for buffer in (p.buffer for p in self.part.places if p.buffer.value in contexts):
             self.stages.append(StepsShare(buffer, self.place(buffer)))
-        return tuple(self.stages)
 
     def _loop(self, stem: str, loop: Loop) -> None:
         self.stages.append(
             plan_loop(
-                f"{self.host.cell}_{stem}",
+                f"{self.plan.cell}_{stem}",
                 loop,
                 self.place,
-                self.host.memory.add,
+                self.memory.add,
                 all_steps=True,
                 leaves_out=leaves_out_rows(loop),
             )
@@ -82,12 +111,12 @@ class DeferredPlanner:
     def _routine(self, stage: Routine) -> None:
         places = [self.place(view.buffer) for view in stage.operands]
         if stage.by_row and any(place.over is not Over.ROWS for place in places):
-            raise not_rendered(self.host.cell, stage)
+            raise not_rendered(self.plan.cell, stage)
         self.stages.append(plan_routine(stage, (T, B), self.place))
 
     def _products(self, products: Sequence[Product]) -> None:
         """Weight gradients: one product for each left operand and run of adjoints."""
-        for run in outer_products(products, self.kept.neighbours(self.part)):
+        for run in outer_products(products, self.plan.kept.neighbours(self.part)):
             left = Matrix(run[0].a, self.place(run[0].a.buffer))
             right = Matrix(run[0].b, self.place(run[0].b.buffer))
             joint = ""
@@ -95,7 +124,7 @@ class DeferredPlanner:
                 rows, widths = run[0].target.shape[0], [p.target.shape[1] for p in run]
                 extent = Extent((rows, sum(widths[1:], start=widths[0])))
                 name = f"{run[0].a.buffer.name}_products"
-                joint = self.host.memory.add(name, Element.REAL, extent)
+                joint = self.memory.add(name, Element.REAL, extent)
             targets = tuple(Matrix(p.target, self.place(p.target.buffer)) for p in run)
             self.stages.append(WeightGradients(run, left, right, targets, joint))
 
@@ -104,15 +133,14 @@ class DeferredPlanner:
             Column(slot.view.buffer.name, slot.view.start[-1], slot.view.shape[-1])
             for slot in group.slots
         ]
-        runs = stack(group, columns, self.kept.neighbours(self.part))
-        self.host.count_products(group)
+        runs = stack(group, columns, self.plan.kept.neighbours(self.part))
         for number, run in enumerate(runs, start=1):
-            panel = self.host.packing.panel(f"{stem}_weights_{number}", run, self.place)
+            panel = self.panels.panel(f"{stem}_weights_{number}", run, self.place)
             operand, target = run.terms[0].operand, group.slots[run.slots[0]].view
             a, c = self.place(operand.buffer), self.place(target.buffer)
             if a.over is not Over.ROWS:
                 raise DerivationError(
-                    f"{self.host.cell}: `{operand} @ ...` over all steps is not rendered for CUDA "
+                    f"{self.plan.cell}: `{operand} @ ...` over all steps is not rendered for CUDA "
                     f"yet, because {operand} lies in {a.over.value}",
                     code="cuda.stage",
                 )
@@ -120,30 +148,51 @@ class DeferredPlanner:
 
     def place(self, buffer: Buffer) -> DevicePlace:
         """Where a buffer lies, from its first step on."""
-        if buffer.value in self.host.own:
-            return self.host.own[buffer.value]
-        storage, stride, options = self.part.storage[buffer], row_stride(buffer), self.host.options
-        options.whole.add(buffer.name)
-        if storage is Storage.SCRATCH:
-            return self._scratch(buffer)
-        if storage is Storage.PREVIOUS:
-            link = next(k for k in self.host.schedule.programs.links if k.previous == buffer.value)
-            left = str(link.next.name)
-            options.whole.add(left)
-            copy = options.fixed.copy_of(buffer.value)
-            rows = BeforeSteps(left, buffer.name, stride, copy)
-            return DevicePlace(rows, Element.STORE, over=Over.PREVIOUS)
-        if buffer.value in self.kept.order:
-            return self.kept.place(buffer.value)
-        is_row = storage is Storage.CONSTANT and buffer.value.is_batched
-        optional = buffer.kind is BufferKind.OPTIONAL
-        rows_of = DevicePlace.of_caller(buffer.name, stride, optional=optional)
-        over = Over.BATCH if is_row else Over.ROWS
-        return DevicePlace(rows_of.source, Element.STORE, optional=optional, over=over)
+        place = self.part.place(buffer)
+        return _OF_HOW.get(place.how, _DeferredPlanner._rows)(self, place)
 
-    def _scratch(self, buffer: Buffer) -> DevicePlace:
+    # --- what is found how ---
+
+    def _rows(self, place: Place) -> DevicePlace:
+        """Rows of the caller, one behind the other, or what is the same for all of them."""
+        buffer = place.buffer
+        optional = buffer.kind is BufferKind.OPTIONAL
+        return DevicePlace.of_caller(buffer.name, row_stride(buffer), optional=optional)
+
+    def _memory(self, place: Place) -> DevicePlace:
+        """What is formed once, or at every step; C has copies of what each step reads alike."""
+        if place.buffer.value in self.plan.once:
+            return self.plan.once[place.buffer.value]
+        if place.of in {array.memory for array in self.plan.time.constants}:
+            return replace(self._rows(place), over=Over.BATCH)
+        return self._scratch(place)
+
+    def _sum(self, place: Place) -> DevicePlace:
+        """A sum over the rows of all steps: its own, or the caller's."""
+        return self.plan.once.get(place.buffer.value) or self._rows(place)
+
+    def _before(self, place: Place) -> DevicePlace:
+        buffer, state = place.buffer, self.plan.state(place.buffer.value)
+        copy = self.plan.options.copy_of(buffer.value)
+        rows = BeforeSteps(str(state.link.next.name), buffer.name, row_stride(buffer), copy)
+        return DevicePlace(rows, Element.STORE, over=Over.PREVIOUS)
+
+    def _kept(self, place: Place) -> DevicePlace:
+        return self.plan.kept.place(place.buffer.value)
+
+    def _scratch(self, place: Place) -> DevicePlace:
+        buffer = place.buffer
         if buffer not in self.own:
-            name, is_stored = f"deferred_{buffer.name}", buffer in operands_of(self.part.stages)
-            memory = self.host.memory
-            self.own[buffer] = memory.place(name, buffer, is_stored=is_stored, steps=(T,))
+            is_stored = buffer in operands_of(self.part.work)
+            own = self.memory.place(place.of, buffer, is_stored=is_stored, steps=(T,))
+            self.own[buffer] = own
         return self.own[buffer]
+
+
+_OF_HOW: Mapping[How, Callable[[_DeferredPlanner, Place], DevicePlace]] = {
+    How.MEMORY: _DeferredPlanner._memory,
+    How.SUMS: _DeferredPlanner._sum,
+    How.BEFORE: _DeferredPlanner._before,
+    How.KEPT: _DeferredPlanner._kept,
+}
+"""All others are rows of the caller."""

@@ -28,8 +28,8 @@ from cellgen.schedule.device.held import (
     Origin,
     SharedAccess,
 )
-from cellgen.schedule.device.places import Element, IfGiven, Places, RowsOfArray, Source
-from cellgen.schedule.device.stages import DeviceLoop, StepStage
+from cellgen.schedule.device.places import Element, IfGiven, RowsOfArray, Source
+from cellgen.schedule.device.stages import DeviceLoop, StepStage, places_in_tier
 from cellgen.schedule.device.tiers import Carried
 from cellgen.schedule.schedule import (
     Access,
@@ -69,14 +69,11 @@ def _is_memory(link: StateLink) -> bool:
 
 
 def hold(
-    stages: Sequence[StepStage],
-    places: Places,
-    links: Sequence[StateLink],
-    carried: Sequence[Carried],
+    stages: Sequence[StepStage], links: Sequence[StateLink], carried: Sequence[Carried]
 ) -> HeldTier | str:
     """Plan the kernel of a part, or say why it has none."""
     try:
-        return _Holding(stages, places, links, carried).plan()
+        return _Holding(stages, links, carried).plan()
     except NotHeld as reason:
         return str(reason)
 
@@ -86,10 +83,12 @@ class _Holding:
     """A kernel while it is planned."""
 
     stages: Sequence[StepStage]
-    places: Places
     links: Sequence[StateLink]
     carried: Sequence[Carried]
     arrays: dict[Buffer, HeldArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = places_in_tier(self.stages)
 
     def plan(self) -> HeldTier:
         """Plan the kernel.
@@ -214,10 +213,10 @@ class _Holding:
             raise NotHeld(f"{buffer.name} is read before it is formed")
         if buffer.value in {one.read for one in self.carried}:
             return Origin.BEFORE
-        return Origin.CONSTANT if self.places(buffer).steady else Origin.STEP
+        return Origin.CONSTANT if self.places[buffer].steady else Origin.STEP
 
     def _add(self, buffer: Buffer, walked: _Walked, origin: Origin) -> None:
-        place = self.places(buffer)
+        place = self.places[buffer]
         is_own = origin is Origin.FORMED and not lasts(place.source)
         self.arrays[buffer] = HeldArray(
             buffer,

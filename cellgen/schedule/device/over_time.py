@@ -10,7 +10,7 @@ before a step is read from a copy there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cellgen.language.value import B, T, Value
 from cellgen.program.over_time import SequencePrograms, StateLink
@@ -70,22 +70,14 @@ class ArraysOverTime:
         """The array of a name, if it is one over time."""
         return next((array for array in self.arrays if array.name == name), None)
 
+    def strides_of(self, name: str) -> tuple[str, str] | None:
+        """Names of an array's strides, if it is one over time."""
+        array = self.find(name)
+        return array.strides if array else None
+
     def copy_of(self, state: Value) -> str:
         """Where a state before a step lies where steps may be masked."""
         return dict(self.before)[state]
-
-
-@dataclass
-class OverTimeLayout:
-    """Arrays over time while a function is planned; gathers those that have to lie in order."""
-
-    fixed: ArraysOverTime
-    whole: set[str] = field(default_factory=set)
-
-    def strides_of(self, name: str) -> tuple[str, str] | None:
-        """Names of an array's strides, if it is one over time."""
-        array = self.fixed.find(name)
-        return array.strides if array else None
 
 
 def lay_out(
@@ -95,7 +87,7 @@ def lay_out(
     links: Sequence[StateLink],
     *,
     is_backward: bool,
-) -> OverTimeLayout:
+) -> ArraysOverTime:
     """Reserve what options over time need."""
     flags = Extent((T, B), NeededWhen.GUARDED)
     validity = memory.add("step_validity", Element.FLAG, flags)
@@ -140,10 +132,8 @@ def lay_out(
         )
         for n, a in items
     )
-    return OverTimeLayout(
-        ArraysOverTime(
-            programs, is_backward, tuple(links), validity, resets, source, arrays, before
-        )
+    return ArraysOverTime(
+        programs, is_backward, tuple(links), validity, resets, source, arrays, before
     )
 
 

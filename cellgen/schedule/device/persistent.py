@@ -23,14 +23,12 @@ from cellgen.schedule.device.places import (
     Element,
     Extent,
     NeededWhen,
-    Places,
     RowsOfArray,
-    placed,
     row_width,
 )
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
 from cellgen.schedule.device.tiers import Passed, TierLoop, refusal
-from cellgen.schedule.schedule import Access, Buffer, View, views
+from cellgen.schedule.schedule import Access, View
 
 GROUP_LESS_ONE, FACTORS_LESS_ONE = 15, 31
 """By how many rows and units at most a channel is longer, to be whole groups and blocks."""
@@ -126,13 +124,12 @@ class Persistent:
 class PersistentChoice:
     """The kernel whose blocks stay on the device, or why there is none."""
 
-    persistent: Persistent | None
+    persistent: Persistent | None = None
     reason: str = ""
 
 
 def choose_persistent(
     stages: Sequence[StepStage],
-    places: Places,
     links: Sequence[StateLink],
     passed: Sequence[Passed],
     add_memory: AddMemory,
@@ -146,7 +143,7 @@ def choose_persistent(
     first = products[0]
     heads = first.heads
     units = first.units if heads is not None else None
-    planner = _PersistentPlanner(places, links, add_memory, heads, units)
+    planner = _PersistentPlanner(links, add_memory, heads, units)
     try:
         planned = planner.stages(stages)
     except _NotPlannedError as error:
@@ -164,7 +161,6 @@ class _NotPlannedError(Exception):
 class _PersistentPlanner:
     """Plans stages one after the other; ``channels`` by the value that they carry."""
 
-    places: Places
     links: Sequence[StateLink]
     add_memory: AddMemory
     heads: Expr | None
@@ -205,7 +201,8 @@ class _PersistentPlanner:
 
     def _product(self, planned: list[PersistentStage], product: DeviceProduct) -> None:
         views = [term.operand for term, _ in product.terms]
-        held = HeldProduct(product, tuple(c for view in views for c in self._channels_of(view)))
+        channels = (c for view in views for c in self._channels_of(view, product))
+        held = HeldProduct(product, tuple(channels))
         before = planned[-1] if planned else None
         self.written += [(view, view.buffer.value) for view in product.targets]
         if before is not None and before.loop is None and _adds_to(before.products[-1], product):
@@ -222,7 +219,7 @@ class _PersistentPlanner:
     ) -> None:
         units = self.head_units or stage.loop.space[-1]
         self._require_own(stage)
-        loop = TierLoop(stage, placed((v.buffer for v in views(stage.loop)), self.places), units)
+        loop = TierLoop(stage, stage.places, units)
         self.written += [(x.view, x.statement.target) for x in stage.loop.lines if x.view]
         sums = self._sums(planned[-1], loop, (*before, *after)) if planned else None
         if sums is None:
@@ -265,20 +262,14 @@ class _PersistentPlanner:
         read |= {
             t.operand.buffer for s in others if isinstance(s, DeviceProduct) for t, _ in s.terms
         }
-        kept_whole = buffers & read or any(not self._is_scratch(b) for b in buffers)
+        kept_whole = buffers & read or not _is_scratch(stage.products[0].product)
         if kept_whole or set(sums.values()) != set(slots.values()):
             return None
         return sums
 
-    def _is_scratch(self, buffer: Buffer) -> bool:
-        """Whether nobody reads a buffer after the step."""
-        source = self.places(buffer).source
-        return isinstance(source, RowsOfArray) and not source.of_caller and not source.by_turns
-
-    def _channels_of(self, operand: View) -> Iterator[Channel]:
+    def _channels_of(self, operand: View, product: DeviceProduct) -> Iterator[Channel]:
         """The channels of an operand, those of its first columns first."""
-        source = self.places(operand.buffer).source
-        if isinstance(source, BeforeStep):
+        if isinstance(product.operand.place.source, BeforeStep):
             link = next(k for k in self.links if k.previous == operand.buffer.value)
             if operand.start[-1] != 0 or expand(operand.shape[-1] - operand.buffer.shape[-1]) != 0:
                 raise _NotPlannedError(f"a product reads a part of {link.previous}")
@@ -311,6 +302,12 @@ class _PersistentPlanner:
         if channel.initial != initial:
             raise _NotPlannedError(f"{value} is read in its own step and in the next one")
         return channel
+
+
+def _is_scratch(product: DeviceProduct) -> bool:
+    """Whether nobody reads the sums of a product after the step."""
+    source = product.sums.place.source
+    return isinstance(source, RowsOfArray) and not source.of_caller and not source.by_turns
 
 
 def _read(stage: DeviceLoop) -> Iterator[View]:

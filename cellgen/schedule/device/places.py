@@ -136,6 +136,10 @@ class RowsOfArray:
         """The array of the workspace and the strides that it names."""
         return frozenset(self.strides or (() if self.of_caller else (self.array,)))
 
+    def at_step(self, at: Moment | None) -> RowsOfArray:
+        """The same at a step, or from the first one on."""
+        return replace(self, at=at)
+
     def __str__(self) -> str:
         turns = ", two by turns" if self.by_turns else ""
         at = f" at {self.at.value}{turns}" if self.at else ""
@@ -154,6 +158,10 @@ class IfGiven:
     def names(self) -> frozenset[str]:
         """Arrays of the workspace and strides that it names."""
         return self.rows.names | (self.other.names if self.other else frozenset())
+
+    def at_step(self, at: Moment | None) -> IfGiven:
+        """The same at a step, or from the first one on."""
+        return IfGiven(self.rows.at_step(at), self.other and self.other.at_step(at))
 
     def __str__(self) -> str:
         return f"{self.rows}, or if that is left out {self.other or 'nothing'}"
@@ -240,12 +248,15 @@ class DevicePlace:
 
     def at_step(self, at: Moment | None) -> DevicePlace:
         """The same at a step, or from the first one on: of rows, and of what stands for them."""
-        source = self.source
-        if isinstance(source, RowsOfArray):
-            return replace(self, source=replace(source, at=at))
-        if isinstance(source, IfGiven):
-            other = source.other and replace(source.other, at=at)
-            return replace(self, source=IfGiven(replace(source.rows, at=at), other))
+        if isinstance(self.source, RowsOfArray | IfGiven):
+            return replace(self, source=self.source.at_step(at))
+        return self
+
+    @property
+    def unguarded(self) -> DevicePlace:
+        """The same in a kernel over all steps, which runs where every step is valid."""
+        if isinstance(self.source, BeforeStep):
+            return replace(self, source=replace(self.source, copy=None))
         return self
 
     def at_all_steps(self, stride: Expr | None = None) -> DevicePlace:

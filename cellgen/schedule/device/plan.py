@@ -1,20 +1,35 @@
 """What a function over time does on a device: frozen, printable, the same for every device.
 
-Output of ``lower_for_device``, input of a target, which spells it and decides nothing:
+A ``TimePlan``, and what passes make of it for launches. Output of ``lower_for_device``, input of a
+target, which spells it and decides nothing:
 ``cellgen show CELL --schedule --target cuda`` prints it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from sympy import Expr
+
+from cellgen.language.value import Value
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.held import HeldTier
 from cellgen.schedule.device.over_time import ArraysOverTime
 from cellgen.schedule.device.persistent import PersistentChoice
-from cellgen.schedule.device.places import DeviceMemory, IfGiven, Moment, RowsOfArray
+from cellgen.schedule.device.places import (
+    ZERO,
+    DeviceMemory,
+    DevicePlace,
+    Element,
+    IfGiven,
+    Moment,
+    RowsOfArray,
+    row_width,
+)
+from cellgen.schedule.device.stacked import Neighbours
 from cellgen.schedule.device.stages import (
+    AheadStage,
     DeferredStage,
     DeviceLoop,
     DeviceProduct,
@@ -23,10 +38,9 @@ from cellgen.schedule.device.stages import (
     StepStage,
     SumOfProducts,
 )
-from cellgen.schedule.device.states import KeptOverTime
-from cellgen.schedule.device.steps import AheadStage
 from cellgen.schedule.device.tiers import TierChoice, TierKind
-from cellgen.schedule.schedule import PlannedFunction
+from cellgen.schedule.lower.plan import PartPlan, TimePlan
+from cellgen.schedule.schedule import PlannedFunction, View
 
 
 @dataclass(frozen=True)
@@ -53,37 +67,77 @@ class DeviceState:
 
 
 @dataclass(frozen=True)
+class KeptOverTime:
+    """What the deferred part reads of the loop, side by side in one array over time."""
+
+    order: tuple[Value, ...] = ()
+    memory: str = ""
+    stride: Expr = ZERO
+
+    def place(self, value: Value, step: Moment | None = None) -> DevicePlace:
+        """Where a value that is kept lies, at a step or from the first one on."""
+        before = self.order[: self.order.index(value)]
+        start = sum((row_width(v) for v in before), start=ZERO)
+        return DevicePlace.in_memory(self.memory, self.stride, Element.STORE, step, start)
+
+    def neighbours(self, part: PartPlan) -> Neighbours:
+        """The views that lie side by side, in order."""
+        buffers = {place.buffer.value: place.buffer for place in part.places}
+        own = (buffers[value] for value in self.order if value in buffers)
+        return Neighbours([View(b, tuple(ZERO for _ in b.shape), b.shape) for b in own])
+
+
+@dataclass(frozen=True)
 class DeviceTimePlan:
-    """The plan of one function over time.
+    """The plan of one function over time: ``time`` is what all targets share.
 
     ``strides`` are the strides of arrays over time that steps read. ``prologue`` and ``packed``
     run once, ``ahead`` serves every step at once, ``steps`` run in each; of a backward pass,
     ``deferred`` follows over the rows of all steps, then ``epilogue``. ``tier`` is the kernel over
     all steps, or why there is none, ``persistent`` the one whose blocks are on the device together.
-    ``sums`` are those of products.
+    ``sums`` are those of products, ``once`` says where lies what is the same at every step.
     """
 
-    cell: str
-    function: str
-    memory: tuple[DeviceMemory, ...]
-    strides: tuple[str, ...]
+    time: TimePlan
     options: ArraysOverTime
-    prologue: tuple[OnceStage, ...]
-    packed: tuple[PanelCopy, ...]
-    ahead: tuple[AheadStage, ...]
-    steps: tuple[StepStage, ...]
-    states: tuple[DeviceState, ...]
-    tier: TierChoice
-    persistent: PersistentChoice
-    kept: KeptOverTime | None = None
+    memory: tuple[DeviceMemory, ...]
+    once: Mapping[Value, DevicePlace]
+    sums: tuple[SumOfProducts, ...]
+    strides: tuple[str, ...] = ()
+    prologue: tuple[OnceStage, ...] = ()
+    packed: tuple[PanelCopy, ...] = ()
+    ahead: tuple[AheadStage, ...] = ()
+    steps: tuple[StepStage, ...] = ()
+    states: tuple[DeviceState, ...] = ()
+    tier: TierChoice = field(default_factory=TierChoice)
+    persistent: PersistentChoice = field(default_factory=PersistentChoice)
+    kept: KeptOverTime = field(default_factory=KeptOverTime)
     deferred: tuple[DeferredStage, ...] = ()
     epilogue: tuple[OnceStage, ...] = ()
-    sums: tuple[SumOfProducts, ...] = ()
+
+    @property
+    def cell(self) -> str:
+        """Name of the cell."""
+        return self.time.cell
+
+    @property
+    def function(self) -> str:
+        """Name of the function."""
+        return self.time.function
+
+    @property
+    def stepped(self) -> PartPlan:
+        """What runs at every step."""
+        return self.time.parts[0]
+
+    def state(self, previous: Value) -> DeviceState:
+        """A state by its value before a step."""
+        return next(state for state in self.states if state.link.previous == previous)
 
     @property
     def is_backward(self) -> bool:
         """Whether it gives gradients."""
-        return self.options.is_backward
+        return self.time.backward
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

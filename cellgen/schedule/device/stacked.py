@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from sympy import Add, Expr, Integer
 
@@ -24,6 +25,8 @@ from cellgen.schedule.device.places import (
 from cellgen.schedule.device.stages import DeviceProduct, Panel, PanelCopy
 from cellgen.schedule.groups import Group, Term, Weight
 from cellgen.schedule.schedule import Product, View
+
+Reached: TypeAlias = tuple[tuple[Term, tuple[Weight, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class StackedProduct:
         """Whether each head has weights of its own."""
         return self.terms[0].by_head
 
+    @property
+    def reached(self) -> Reached:
+        """Its terms, each with the weights of the slots."""
+        return tuple(zip(self.terms, self.weights, strict=True))
+
 
 def planned_product(
     group: Group,
@@ -61,16 +69,16 @@ def planned_product(
     operand: DevicePlace,
     sums: DevicePlace,
     *,
-    in_tier: DevicePlace | None = None,
+    all_steps: bool = True,
     name: str = "",
 ) -> DeviceProduct:
     """Plan a run of a group, from where its operand lies to where its sums do.
 
-    ``in_tier`` is where a kernel over all steps finds the operand of a step, ``name`` the group's.
+    It is of ``all_steps`` or of one; ``name`` is the group's.
     """
     view, targets = run.terms[0].operand, tuple(group.slots[slot].view for slot in run.slots)
     return DeviceProduct(
-        terms=tuple(zip(run.terms, run.weights, strict=True)),
+        terms=run.reached,
         width=group.units,
         heads=group.heads if run.by_head else None,
         operand=Matrix(view, operand),
@@ -78,7 +86,7 @@ def planned_product(
         sums=Matrix(targets[0], sums),
         targets=targets,
         onto=run.onto,
-        in_tier=None if in_tier is None else Matrix(view, in_tier),
+        all_steps=all_steps,
         group=name,
     )
 
@@ -88,8 +96,13 @@ class WeightPanels:
     """Weights that have to lie side by side, and the copies that put them there."""
 
     add_memory: AddMemory
+    known: dict[Reached, Panel]
     packed: list[PanelCopy] = field(default_factory=list)
-    _known: dict[tuple[object, ...], Panel] = field(default_factory=dict)
+
+    @staticmethod
+    def of(add_memory: AddMemory, products: Iterable[DeviceProduct]) -> WeightPanels:
+        """Go on from the panels of some products."""
+        return WeightPanels(add_memory, {product.terms: product.panel for product in products})
 
     def panel(self, name: str, run: StackedProduct, places: Places) -> Panel:
         """Find the weights of a run, or pack them.
@@ -102,11 +115,10 @@ class WeightPanels:
             place = places(first.view.buffer)
             stride = first.head[1] if by_head else first.view.row_stride
             return Panel(Matrix(first.view, place), stride, first.transposed)
-        key = (run.terms, run.weights)
-        if key not in self._known:
+        if run.reached not in self.known:
             pack = self._pack_heads if by_head else self._pack
-            self._known[key] = pack(name, run, places)
-        return self._known[key]
+            self.known[run.reached] = pack(name, run, places)
+        return self.known[run.reached]
 
     def _pack_heads(self, name: str, run: StackedProduct, places: Places) -> Panel:
         first = run.weights[0][0]

@@ -175,8 +175,7 @@ class DeviceProduct:
 
     ``width`` are the units of a slot, all ``heads`` that have weights of their own side by side.
     ``targets`` are what its slots form, side by side from ``sums`` on; ``onto`` adds to what is
-    there. ``in_tier`` is the operand of a step in a kernel over all steps, ``group`` names products
-    whose sums one loop reads.
+    there. ``group`` names products of a step whose sums one loop reads; others are of all steps.
     """
 
     terms: tuple[tuple[Term, tuple[Weight, ...]], ...]
@@ -187,8 +186,13 @@ class DeviceProduct:
     sums: Matrix
     targets: tuple[View, ...]
     onto: bool
-    in_tier: Matrix | None = None
+    all_steps: bool = True
     group: str = ""
+
+    @property
+    def in_tier(self) -> Matrix:
+        """The operand of a step in a kernel over all steps."""
+        return Matrix(self.operand.view, self.operand.place.unguarded)
 
     @property
     def slots(self) -> int:
@@ -206,11 +210,6 @@ class DeviceProduct:
         return Add(*(term.inner for term, _ in self.terms))
 
     @property
-    def all_steps(self) -> bool:
-        """Whether it is of all steps at once."""
-        return self.in_tier is None
-
-    @property
     def names(self) -> frozenset[str]:
         """Arrays of the workspace and strides that a step names, its weights left out."""
         return self.operand.place.names | self.sums.place.names
@@ -218,7 +217,6 @@ class DeviceProduct:
     @property
     def names_in_tier(self) -> frozenset[str]:
         """The same in a kernel over all steps, with its weights, which it is given."""
-        assert self.in_tier is not None
         return self.in_tier.place.names | self.panel.names | self.sums.place.names
 
     def __str__(self) -> str:
@@ -259,6 +257,11 @@ class WeightGradients:
     joint: str = ""
 
     @property
+    def operands(self) -> tuple[Matrix, ...]:
+        """What it reads and writes."""
+        return (self.left, self.right, *self.targets)
+
+    @property
     def widths(self) -> list[Expr]:
         """Columns of each."""
         return [product.target.shape[1] for product in self.products]
@@ -278,6 +281,8 @@ class StepsShare:
         return f"{self.buffer.name}: shares of all steps"
 
 
+AheadStage: TypeAlias = Cleared | DeviceProduct
+"""What is done for all steps before the loop over them."""
 StepStage: TypeAlias = DeviceProduct | DeviceLoop | DeviceRoutine
 """A stage that runs in every step."""
 OnceStage: TypeAlias = WholeProduct | DeviceLoop | DeviceRoutine
@@ -295,6 +300,12 @@ def names_of(places: Iterable[DevicePlace]) -> frozenset[str]:
     own = tuple(places)
     kept = [place.kept for place in own if place.kept is not None]
     return frozenset[str]().union(*(place.names for place in (*own, *kept)))
+
+
+def places_in_tier(stages: Iterable[StepStage]) -> Mapping[Buffer, DevicePlace]:
+    """Where what the loops of a step touch lies in a kernel over all steps."""
+    loops = (stage for stage in stages if isinstance(stage, DeviceLoop))
+    return {buffer: p.unguarded for loop in loops for buffer, p in loop.places.items()}
 
 
 def product_in_words(term: Term, weights: Sequence[Weight]) -> str:

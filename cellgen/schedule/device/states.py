@@ -1,17 +1,19 @@
-"""Where states lie over time, and what the deferred part reads of the loop."""
+"""Say where states lie over time, and what the deferred part reads of the loop.
+
+Passes: a plan without states -> the same with them, forward or backward.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from sympy import Expr, Integer
+from sympy import Integer
 
 from cellgen.language.value import B, T, Value
 from cellgen.program.over_time import StateLink
-from cellgen.schedule.device.function import FunctionPlanner
+from cellgen.schedule.device.form import workspace_of
 from cellgen.schedule.device.places import (
-    ZERO,
-    DevicePlace,
+    DeviceWorkspace,
     Element,
     Extent,
     IfGiven,
@@ -19,73 +21,57 @@ from cellgen.schedule.device.places import (
     RowsOfArray,
     row_width,
 )
-from cellgen.schedule.device.stacked import Neighbours
-from cellgen.schedule.over_time import Part
-from cellgen.schedule.schedule import View
+from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan, KeptOverTime
+from cellgen.schedule.lower.function import FunctionOverTime
+from cellgen.schedule.lower.plan import State
 
 
-def state_of_caller(host: FunctionPlanner, link: StateLink) -> RowsOfArray:
+def with_states(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
+    """Say where a forward step leaves each state; one that is no output has two places by turns."""
+    if plan.is_backward:
+        return plan
+    memory, states = workspace_of(function, plan), []
+    for link, state in zip(function.programs.links, plan.time.states, strict=True):
+        rows = rows_over_time(plan, link)
+        if not state.output:
+            rows = _pair(memory, link.next, Element.STORE)
+        now, last = (_saved_or(state, replace(rows, at=at)) for at in (Moment.NOW, Moment.LAST))
+        states.append(DeviceState(link, now, last))
+    return replace(plan, memory=tuple(memory.arrays), states=tuple(states))
+
+
+def with_adjoints(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
+    """Say where gradients between steps lie, and side by side what the deferred part reads."""
+    if not plan.is_backward:
+        return plan
+    memory, order, kept = workspace_of(function, plan), function.programs.kept, KeptOverTime()
+    if order:
+        total = sum((row_width(v) for v in order[1:]), start=row_width(order[0]))
+        own = memory.add("adjoints", Element.STORE, Extent((T, B, total)))
+        kept = KeptOverTime(order, own, total)
+    states = tuple(
+        DeviceState(link, carries=_pair(memory, link.passed, Element.REAL))
+        for link in function.programs.links
+    )
+    return replace(plan, memory=tuple(memory.arrays), states=states, kept=kept)
+
+
+def rows_over_time(plan: DeviceTimePlan, link: StateLink) -> RowsOfArray:
     """Rows of a state in the caller's array of it over time."""
     name = str(link.next.name)
-    strides = host.options.strides_of(name)
+    strides = plan.options.strides_of(name)
     return RowsOfArray(name, row_width(link.next), of_caller=True, strides=strides)
 
 
-def state_over_time(host: FunctionPlanner, link: StateLink) -> RowsOfArray:
-    """Rows of a state in the forward loop; one that is no output has two places by turns."""
-    if link.next in host.schedule.programs.outputs:
-        return state_of_caller(host, link)
-    return pair_of(host, link.next, Element.STORE)
-
-
-def pair_of(host: FunctionPlanner, value: Value, element: Element) -> RowsOfArray:
+def _pair(memory: DeviceWorkspace, value: Value, element: Element) -> RowsOfArray:
     """Rows of a value in the workspace, of two steps by turns."""
     width = row_width(value)
-    pair = host.memory.add(f"{value.name}_pair", element, Extent((Integer(2), B, width)))
+    pair = memory.add(f"{value.name}_pair", element, Extent((Integer(2), B, width)))
     return RowsOfArray(pair, width, by_turns=True)
 
 
-def saved_or(
-    host: FunctionPlanner, value: Value, state: RowsOfArray, step: Moment
-) -> RowsOfArray | IfGiven:
+def _saved_or(state: State, rows: RowsOfArray) -> RowsOfArray | IfGiven:
     """A state that is no output lies where it is saved, if it is."""
-    own = replace(state, at=step)
-    if not state.by_turns or value not in host.schedule.programs.saved:
-        return own
-    saved = RowsOfArray(str(value.name), state.stride, of_caller=True, at=step)
-    return IfGiven(saved, own)
-
-
-@dataclass(frozen=True)
-class KeptOverTime:
-    """What the deferred part reads of the loop, side by side in one array over time."""
-
-    order: tuple[Value, ...]
-    memory: str
-    stride: Expr
-
-    @staticmethod
-    def plan(host: FunctionPlanner) -> KeptOverTime:
-        """Give what is kept one array over time."""
-        order = host.schedule.programs.kept
-        if not order:
-            return KeptOverTime((), "", ZERO)
-        total = sum((row_width(v) for v in order[1:]), start=row_width(order[0]))
-        memory = host.memory.add("adjoints", Element.STORE, Extent((T, B, total)))
-        return KeptOverTime(order, memory, total)
-
-    def place(self, value: Value, step: Moment | None = None) -> DevicePlace:
-        """Where a value that is kept lies, at a step or from the first one on."""
-        before = self.order[: self.order.index(value)]
-        start = sum((row_width(v) for v in before), start=ZERO)
-        return DevicePlace.in_memory(self.memory, self.stride, Element.STORE, step, start)
-
-    def neighbours(self, part: Part) -> Neighbours:
-        """The views that lie side by side, in order."""
-        buffers = {buffer.value: buffer for buffer in part.storage}
-        views = []
-        for value in self.order:
-            if value in buffers:
-                shape = buffers[value].shape
-                views.append(View(buffers[value], tuple(Integer(0) for _ in shape), shape))
-        return Neighbours(views)
+    if not rows.by_turns or not state.saved:
+        return rows
+    return IfGiven(RowsOfArray(state.name, rows.stride, of_caller=True, at=rows.at), rows)

@@ -1,23 +1,22 @@
 """Where buffers lie in a step that runs again and again.
 
-Input: a part of the schedule and the workspace. Output: ``DevicePlace`` of each buffer, in the
-launches of one step and in a kernel over all steps.
+Input: a plan, whose common part says how each buffer is found (``How``), and its workspace. Output:
+``DevicePlace`` of each buffer in the launches of one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sympy import Expr, Integer
 
-from cellgen.language.value import B, T, Value
-from cellgen.program.over_time import StateLink
-from cellgen.schedule.device.function import FunctionPlanner
+from cellgen.language.value import B, T
 from cellgen.schedule.device.loops import operands_of
 from cellgen.schedule.device.places import (
     BeforeStep,
     DevicePlace,
+    DeviceWorkspace,
     Element,
     Extent,
     IfGiven,
@@ -25,137 +24,128 @@ from cellgen.schedule.device.places import (
     RowsOfArray,
     row_stride,
 )
+from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.stacked import Column
-from cellgen.schedule.device.states import KeptOverTime, pair_of, saved_or
+from cellgen.schedule.device.states import rows_over_time
 from cellgen.schedule.groups import Group, loops_of, views_read
-from cellgen.schedule.over_time import Part, Storage
-from cellgen.schedule.schedule import (
-    Access,
-    Buffer,
-    BufferKind,
-    Load,
-    Loop,
-    Store,
-    View,
-)
+from cellgen.schedule.lower.plan import How, Place
+from cellgen.schedule.schedule import Access, Buffer, BufferKind, Load, Loop, Store, View
 
 
 class StepPlaces:
     """Places of the buffers of ``forward`` or ``reverse``; sums of a group lie side by side."""
 
-    def __init__(
-        self,
-        host: FunctionPlanner,
-        name: str,
-        part: Part,
-        states: Mapping[Value, RowsOfArray],
-        kept: KeptOverTime | None,
-    ) -> None:
-        self.host, self.name, self.part, self.states = host, name, part, states
-        self.kept = kept
-        self.operands = operands_of(part.stages)
-        self.read = {view.buffer for stage in part.stages for view in views_read(stage)}
-        self.carries: dict[Value, RowsOfArray] = {}
+    def __init__(self, plan: DeviceTimePlan, memory: DeviceWorkspace) -> None:
+        self.plan, self.memory, self.part = plan, memory, plan.stepped
+        self.operands = operands_of(self.part.work)
+        self.read = {view.buffer for work in self.part.work for view in views_read(work)}
+        self.states = {str(state.link.previous.name): state for state in plan.states}
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[Expr, bool]] = {}
         self.own: dict[Buffer, DevicePlace] = {}
         self.ahead: set[Buffer] = set()
         self.kept_sums: dict[Buffer, DevicePlace] = {}
-        for link in host.schedule.programs.links if name == "reverse" else ():
-            self.carries[link.passed] = pair_of(host, link.passed, Element.REAL)
 
-    def place(self, buffer: Buffer) -> DevicePlace:  # noqa: PLR0911 - one case a return
+    def place(self, buffer: Buffer) -> DevicePlace:
         """Where a buffer lies in the current step."""
-        if buffer.value in self.host.own:
-            return self.host.own[buffer.value]
         if buffer in self.columns:
             at = self._sum_place(self.columns[buffer])
             return replace(at, kept=self.kept_sums.get(buffer))
-        storage, stride = self.part.storage[buffer], row_stride(buffer)
-        if storage is Storage.CARRY_IN or storage is Storage.CARRY_OUT:
-            return self._carry(buffer, storage)
-        if storage is Storage.PREVIOUS:
-            return self._previous(buffer)
-        if storage is Storage.SCRATCH:
-            return self._scratch(buffer)
-        if storage is Storage.TIME:
-            return self._time(buffer, stride)
-        optional = buffer.kind is BufferKind.OPTIONAL
-        return DevicePlace.of_caller(buffer.name, stride, optional=optional, steady=True)
+        place = self.part.place(buffer)
+        return _OF_HOW[place.how](self, place)
 
-    def place_in_tier(self, buffer: Buffer) -> DevicePlace:
-        """The same in a kernel over all steps, which runs where every step is valid."""
-        if self.part.storage[buffer] is Storage.PREVIOUS and buffer.value not in self.host.own:
-            return self._previous(buffer, guarded=False)
-        return self.place(buffer)
-
-    def _previous(self, buffer: Buffer, guarded: bool = True) -> DevicePlace:
-        """A state before the current step: a copy where steps may be masked."""
-        before = self.state_rows(self._link_of(buffer.value).next, Moment.BEFORE)
-        stride, copy = row_stride(buffer), None
-        if guarded:
-            step = Moment.NOW if self.name == "reverse" else None
-            copy = RowsOfArray(self.host.options.fixed.copy_of(buffer.value), stride, at=step)
-        return DevicePlace(BeforeStep(before, buffer.name, stride, copy), Element.STORE)
+    def is_input(self, view: View) -> bool:
+        """Whether an operand of a forward step is there for all steps before the first."""
+        place = self.part.place(view.buffer)
+        over_time = place.how in (How.SERIES, How.STAGED)
+        is_argument = view.buffer.kind is BufferKind.ARGUMENT
+        return not self.plan.is_backward and is_argument and over_time
 
     def _sum_place(self, column: Column) -> DevicePlace:
         stride, over_time = self.sums[column.memory]
         at = Moment.NOW if over_time else None
         return DevicePlace.in_memory(column.memory, stride, Element.REAL, at, column.start)
 
-    def _carry(self, buffer: Buffer, storage: Storage) -> DevicePlace:
-        links = self.host.schedule.programs.links
-        link = next(k for k in links if buffer.value in (k.carry, k.passed))
-        at = Moment.AFTER if storage is Storage.CARRY_IN else Moment.NOW
-        return DevicePlace(self.carried(link, at), Element.REAL)
+    # --- what is found how ---
 
-    def carried(self, link: StateLink, at: Moment) -> RowsOfArray:
-        """Where the gradient that reaches a step, or the step before it, lies."""
-        return replace(self.carries[link.passed], at=at)
+    def _steady(self, place: Place) -> DevicePlace:
+        """What is the same at every step."""
+        buffer = place.buffer
+        optional = buffer.kind is BufferKind.OPTIONAL
+        return DevicePlace.of_caller(
+            buffer.name, row_stride(buffer), optional=optional, steady=True
+        )
 
-    def _time(self, buffer: Buffer, stride: Expr) -> DevicePlace:  # noqa: PLR0911 - one case a return
-        value, programs = buffer.value, self.host.schedule.programs
-        if self.kept is not None and value in self.kept.order:
-            return self.kept.place(value, Moment.NOW)
-        strides = self.host.options.strides_of(buffer.name)
-        rows = RowsOfArray(buffer.name, stride, of_caller=True, at=Moment.NOW, strides=strides)
-        if buffer.kind is BufferKind.OPTIONAL:
+    def _memory(self, place: Place) -> DevicePlace:
+        return self.plan.once.get(place.buffer.value) or self._scratch(place)
+
+    def _over_time(self, place: Place) -> DevicePlace:
+        rows = self._rows(place.buffer)
+        if place.buffer.kind is BufferKind.OPTIONAL:
             return _nullable(rows)
-        is_result = self.name == "forward" and buffer.kind is BufferKind.RESULT
-        if not is_result or value in programs.outputs:
-            return DevicePlace(rows, Element.STORE)
-        if value in self.states:
-            return DevicePlace(self.state_rows(value, Moment.NOW), Element.STORE)
-        if value not in programs.saved:
-            return self._scratch(buffer)
-        if buffer not in self.read:
+        return DevicePlace(rows, Element.STORE)
+
+    def _saved(self, place: Place) -> DevicePlace:
+        """What the caller has saved, or may want saved: then steps read their own."""
+        if not place.other:
+            return self._over_time(place)
+        rows = self._rows(place.buffer)
+        if place.buffer not in self.read:
             return _nullable(rows)
-        own = self._scratch(buffer).source
+        own = self._scratch(place).source
         assert isinstance(own, RowsOfArray)
         return DevicePlace(IfGiven(rows, own), Element.STORE)
 
-    def state_rows(self, value: Value, step: Moment) -> RowsOfArray | IfGiven:
-        """Where a state lies after a step."""
-        if self.name == "reverse":
-            return replace(self.states[value], at=step)
-        return saved_or(self.host, value, self.states[value], step)
+    def _rows(self, buffer: Buffer) -> RowsOfArray:
+        """Rows of an array of the caller, at the step."""
+        return RowsOfArray(
+            buffer.name,
+            row_stride(buffer),
+            of_caller=True,
+            at=Moment.NOW,
+            strides=self.plan.options.strides_of(buffer.name),
+        )
 
-    def _scratch(self, buffer: Buffer) -> DevicePlace:
+    def _before(self, place: Place) -> DevicePlace:
+        """A state before the current step: a copy where steps may be masked."""
+        buffer, state = place.buffer, self.states[place.of]
+        stride, step = row_stride(buffer), Moment.NOW if self.plan.is_backward else None
+        copy = RowsOfArray(self.plan.options.copy_of(buffer.value), stride, at=step)
+        before = BeforeStep(self._left(state, Moment.BEFORE), buffer.name, stride, copy)
+        return DevicePlace(before, Element.STORE)
+
+    def _pair(self, place: Place) -> DevicePlace:
+        return DevicePlace(self._left(self.states[place.of], Moment.NOW), Element.STORE)
+
+    def _left(self, state: DeviceState, at: Moment) -> RowsOfArray | IfGiven:
+        """Where a state lies after a step."""
+        if state.left is None:
+            return replace(rows_over_time(self.plan, state.link), at=at)
+        return state.left.at_step(at)
+
+    def _carry(self, place: Place) -> DevicePlace:
+        """The gradient that reaches a step, or the step before it."""
+        at = Moment.AFTER if place.how is How.CARRY else Moment.NOW
+        return DevicePlace(self.states[place.of].carried(at), Element.REAL)
+
+    def _kept(self, place: Place) -> DevicePlace:
+        return self.plan.kept.place(place.buffer.value, Moment.NOW)
+
+    def _scratch(self, place: Place) -> DevicePlace:
+        buffer = place.buffer
         if buffer not in self.own:
-            is_result = buffer.kind is BufferKind.RESULT
-            is_stored = buffer in self.operands or is_result
-            name, memory = f"{self.name}_{buffer.name}", self.host.memory
+            is_stored = buffer in self.operands or buffer.kind is BufferKind.RESULT
             steps = (T,) if buffer in self.ahead else ()
-            own = memory.place(name, buffer, is_stored=is_stored, steps=steps)
+            name = place.other or place.of
+            own = self.memory.place(name, buffer, is_stored=is_stored, steps=steps)
             self.own[buffer] = own.at_step(Moment.NOW) if steps else own
         return self.own[buffer]
 
-    def _link_of(self, state: Value) -> StateLink:
-        return next(k for k in self.host.schedule.programs.links if k.previous == state)
+    # --- sums of groups ---
 
     def form_ahead(self, buffers: Iterable[Buffer]) -> None:
         """Give what products of all steps form a place at every step, unless the caller has one."""
-        outputs = self.host.schedule.programs.outputs
+        outputs = self.plan.options.programs.outputs
         self.ahead |= {b for b in buffers if b.value not in outputs and not self._is_scratch(b)}
 
     def put_side_by_side(self, stem: str, group: Group, over_time: bool) -> None:
@@ -176,7 +166,7 @@ class StepPlaces:
             self.kept_sums[buffer] = _nullable(rows)
         total = sum((b.shape[-1] for b in chosen[1:]), start=chosen[0].shape[-1])
         extent = Extent((T, B, total) if over_time else (B, total))
-        memory = self.host.memory.add(f"{stem}_sums", Element.REAL, extent)
+        memory = self.memory.add(f"{stem}_sums", Element.REAL, extent)
         self.sums[memory] = (total, over_time)
         start: Expr = Integer(0)
         for buffer in chosen:
@@ -184,18 +174,19 @@ class StepPlaces:
             start = start + buffer.shape[-1]
 
     def _is_scratch(self, buffer: Buffer) -> bool:
-        return self.part.storage[buffer] is Storage.SCRATCH and buffer not in self.operands
+        """Whether nothing fixes the place of a step's own value, and no product reads it."""
+        place = self.part.place(buffer)
+        is_own = place.how is How.MEMORY and buffer.kind is BufferKind.WORKSPACE
+        return is_own and buffer not in self.operands
 
     def _is_kept(self, buffer: Buffer, group: Group) -> bool:
         """Whether a sum is saved for the backward pass, and one loop of the group reads it."""
-        programs = self.host.schedule.programs
-        fixed = {*programs.outputs, *self.states}
-        is_saved = self.name == "forward" and buffer.value in programs.saved
-        if not is_saved or buffer.value in fixed or buffer in self.operands:
+        place = self.part.place(buffer)
+        if not (place.how is How.SAVED and place.other) or buffer in self.operands:
             return False
-        if group.heads is not None or self.part.storage[buffer] is not Storage.TIME:
+        if group.heads is not None:
             return False
-        readers = [loop for loop in loops_of(self.part.stages) if _loads_of(loop, buffer)]
+        readers = [loop for loop in loops_of(self.part.work) if _loads_of(loop, buffer)]
         if len(readers) != 1 or readers[0] not in group.loops or readers[0].is_nest:
             return False
         stores = {line.store for line in readers[0].lines}
@@ -219,3 +210,19 @@ def _nullable(rows: RowsOfArray) -> DevicePlace:
 
 def _loads_of(loop: Loop, buffer: Buffer) -> list[Load]:
     return [load for load in loop.loads if load.view.buffer == buffer]
+
+
+_OF_HOW: Mapping[How, Callable[[StepPlaces, Place], DevicePlace]] = {
+    How.MEMBER: StepPlaces._steady,
+    How.SCALAR: StepPlaces._steady,
+    How.MEMORY: StepPlaces._memory,
+    How.SERIES: StepPlaces._over_time,
+    How.STAGED: StepPlaces._over_time,
+    How.SAVED: StepPlaces._saved,
+    How.BEFORE: StepPlaces._before,
+    How.PAIR: StepPlaces._pair,
+    How.CARRY: StepPlaces._carry,
+    How.PASSED: StepPlaces._carry,
+    How.KEPT: StepPlaces._kept,
+}
+"""Rows of many steps, and sums over groups of rows, are of the deferred part."""

@@ -25,7 +25,7 @@ from sympy import Expr, expand
 
 from cellgen.language.value import B, Value
 from cellgen.schedule.device.held import HeldTier
-from cellgen.schedule.device.places import DevicePlace, Over, Places, RowsOfArray, placed
+from cellgen.schedule.device.places import DevicePlace, Over, RowsOfArray
 from cellgen.schedule.device.stages import (
     DeviceLoop,
     DeviceProduct,
@@ -33,8 +33,9 @@ from cellgen.schedule.device.stages import (
     StepStage,
     loads_for,
     names_of,
+    places_in_tier,
 )
-from cellgen.schedule.schedule import Buffer, BufferKind, Line, Load, Loop, Store, views
+from cellgen.schedule.schedule import Buffer, BufferKind, Line, Load, Loop, Store
 
 MOST_SLOTS = 8
 """Sums that a thread of a block holds in registers; more would spill."""
@@ -204,50 +205,47 @@ class Tier:
 class TierChoice:
     """The kernel over time of a part, one that keeps memories in registers, or why it has none."""
 
-    tier: Tier | None
+    tier: Tier | None = None
     reason: str = ""
     held: HeldTier | None = None
 
 
 def choose(
-    stages: Sequence[StepStage],
-    places: Places,
-    carried: Sequence[Carried],
-    passed: Sequence[Passed],
+    stages: Sequence[StepStage], carried: Sequence[Carried], passed: Sequence[Passed]
 ) -> TierChoice:
     """Choose the best tier that a part allows."""
     if reason := refusal(stages):
         return TierChoice(None, reason)
     loops = [stage for stage in stages if isinstance(stage, DeviceLoop)]
     if len(stages) == len(loops) == 1 and _all_formed(loops[0].loop, carried):
-        return TierChoice(_stream(loops[0], places, carried))
+        return TierChoice(_stream(loops[0], carried))
     first = next((stage for stage in stages if isinstance(stage, DeviceProduct)), None)
     heads = first.heads if first else None
     units = first.units if first and heads is not None else None
     followers = (*stages[1:], None)
     in_blocks = tuple(
-        TierStage(_in_block(stage, places, units), not _same_thread(stage, following))
+        TierStage(_in_block(stage, units), not _same_thread(stage, following))
         for stage, following in zip(stages, followers, strict=True)
     )
     cuts = tuple(Passed(p.rows, p.units if units is None else units) for p in passed)
     return TierChoice(Tier(TierKind.BLOCK, in_blocks, (), cuts, heads, units))
 
 
-def _in_block(stage: StepStage, places: Places, units: Expr | None) -> DeviceProduct | TierLoop:
+def _in_block(stage: StepStage, units: Expr | None) -> DeviceProduct | TierLoop:
     assert not isinstance(stage, DeviceRoutine)
     if isinstance(stage, DeviceProduct):
         return stage
-    return TierLoop(stage, _places_of(stage, places), units or stage.loop.space[-1])
+    return TierLoop(stage, places_in_tier([stage]), units or stage.loop.space[-1])
 
 
-def _stream(stage: DeviceLoop, places: Places, carried: Sequence[Carried]) -> Tier:
+def _stream(stage: DeviceLoop, carried: Sequence[Carried]) -> Tier:
     """A thread for each unit; a gradient that stays in its register needs no memory.
 
     A state is an output, or saved.
     """
     loop = TierLoop(
         stage,
-        _places_of(stage, places),
+        places_in_tier([stage]),
         stage.loop.space[-1],
         in_registers=frozenset(c.read for c in carried),
         unwritten=frozenset(c.new for c in carried if not c.rounded),
@@ -255,10 +253,6 @@ def _stream(stage: DeviceLoop, places: Places, carried: Sequence[Carried]) -> Ti
     read = {load.value for load in stage.loop.loads}
     held = tuple(c for c in carried if c.read in read or c.last is not None)
     return Tier(TierKind.STREAM, (TierStage(loop),), held)
-
-
-def _places_of(stage: DeviceLoop, places: Places) -> Mapping[Buffer, DevicePlace]:
-    return placed((view.buffer for view in views(stage.loop)), places)
 
 
 def _same_thread(stage: StepStage, following: StepStage | None) -> bool:

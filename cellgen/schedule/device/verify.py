@@ -1,8 +1,8 @@
 """Check a plan of a device: what is read has been written, and is still there.
 
-Input: ``DeviceTimePlan``. Its launches are followed over a sequence of three steps, address by
-address: an array, a step, a range of columns; packed weights rectangle by rectangle (``panels``).
-Four rules hold:
+Input: ``DeviceTimePlan``. ``rules`` say what single passes leave behind. Launches are followed over
+a sequence of three steps, address by address: an array, a step, a range of columns; packed weights
+rectangle by rectangle (``panels``). Four rules hold:
 
 - nothing is read before it is written, in memory of the workspace or in a result of the caller;
 - nothing is overwritten while it is live: what is read is the value that was written there last,
@@ -34,13 +34,12 @@ from cellgen.schedule.device.accesses import (
     meet,
     rows_of,
 )
-from cellgen.schedule.device.panels import panel_faults
 from cellgen.schedule.device.persistent import Channel, Persistent
 from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.device.rules import AFTER_FOLLOWING, BEFORE_FOLLOWING, Rule
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, WeightGradients
 from cellgen.schedule.device.tiers import Tier, TierKind, TierLoop
-from cellgen.schedule.device.verify_held import held_faults
 from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
 
 STEPS = 3
@@ -56,8 +55,7 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     Raises:
         DerivationError: naming the function, the stage and the array.
     """
-    for what in (*panel_faults(plan), *held_faults(plan)):
-        raise _fault(plan, what)
+    _verify_rules(plan, BEFORE_FOLLOWING)
     memory = _PlanMemory(plan)
     for stage in (*plan.prologue, *plan.packed, *plan.ahead):
         memory.follow(stage, 0)
@@ -78,6 +76,12 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     if plan.persistent.persistent is not None:
         _verify_channels(plan, plan.persistent.persistent)
         _verify_own(plan, plan.persistent.persistent, memory)
+    _verify_rules(plan, AFTER_FOLLOWING)
+
+
+def _verify_rules(plan: DeviceTimePlan, rules: Iterable[Rule]) -> None:
+    for what in (what for rule in rules for what in rule(plan)):
+        raise _fault(plan, what)
 
 
 def _verify_results(plan: DeviceTimePlan, memory: _PlanMemory) -> None:

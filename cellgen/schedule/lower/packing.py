@@ -12,7 +12,8 @@ from sympy import Expr
 
 from cellgen.schedule.lower.function import FunctionOverTime
 from cellgen.schedule.lower.lengths import total
-from cellgen.schedule.lower.plan import Operand, OutersPlan, StagePlan, TimePlan
+from cellgen.schedule.lower.plan import OutersPlan, StagePlan, TimePlan
+from cellgen.schedule.lower.sums import Operand
 
 
 def with_packed_operands(function: FunctionOverTime, plan: TimePlan) -> TimePlan:

@@ -15,8 +15,8 @@ from sympy import Expr
 
 from cellgen.language.value import Shape, format_axis, format_shape
 from cellgen.runtime.notebook import ShownInNotebooks
-from cellgen.schedule.groups import Group
-from cellgen.schedule.lower.sums import RowArray, RowSum, StepsTotal, Total
+from cellgen.schedule.groups import Group, GroupedStage
+from cellgen.schedule.lower.sums import Operand, Outer, RowArray, RowSum, StepsTotal, Total
 from cellgen.schedule.schedule import Buffer, Loop, PlannedFunction, Product, Routine
 
 
@@ -196,8 +196,9 @@ class GroupPlan:
 
     ``granularity``: slots of the widest panel by whose blocks threads share units. ``whole``:
     memory for the products where weights are not packed. ``free``: nothing in it waits for a state.
-    ``in_place``: result rows of many steps that tiles write where they belong. ``wants``, of every
-    kind of stage: results for which alone it runs, and is skipped where the caller wants none.
+    ``in_place``: result rows of many steps that tiles write where they belong. ``begun``: slots
+    that a loop before it has begun. ``wants``, of every kind of stage: results for which alone it
+    runs, and is skipped where the caller wants none.
     """
 
     name: str
@@ -217,6 +218,7 @@ class GroupPlan:
     in_place: tuple[tuple[Buffer, Expr | None], ...]
     zeroed: tuple[int, ...]
     leaves_out: bool
+    begun: tuple[int, ...] = ()
     wants: tuple[str, ...] = ()
     barrier: bool = False
 
@@ -274,34 +276,6 @@ class ProductPlan:
 
 
 @dataclass(frozen=True)
-class Operand:
-    """One operand of weight gradients: a rectangle of a buffer, of each head if there are any.
-
-    ``packed_after``: rows of the operands that are packed before it.
-    """
-
-    buffer: Buffer
-    offset: Expr | None
-    length: Expr
-    head_step: Expr | None
-    packed_after: Expr | None = None
-
-
-@dataclass(frozen=True)
-class Outer:
-    """One weight gradient; ``begins``: the first chunk writes it whole."""
-
-    left: int
-    right: int
-    target: Buffer
-    offset: Expr | None
-    stride: Expr
-    head_step: Expr | None
-    begins: bool
-    text: str
-
-
-@dataclass(frozen=True)
 class OutersPlan:
     """Weight gradients over the same rows: threads share the rows of each result."""
 
@@ -334,6 +308,19 @@ class StripPlan:
 StagePlan: TypeAlias = GroupPlan | LoopPlan | RoutinePlan | OutersPlan | StripPlan | ProductPlan
 
 
+def work_of(stage: StagePlan) -> tuple[GroupedStage, ...]:
+    """What a stage is made of: a group, loops, a routine, products."""
+    if isinstance(stage, OutersPlan):
+        return tuple(outer.product for outer in stage.outers)
+    if isinstance(stage, StripPlan):
+        return stage.loops
+    if isinstance(stage, GroupPlan):
+        return (stage.group,)
+    if isinstance(stage, LoopPlan):
+        return (stage.loop,)
+    return (stage.routine if isinstance(stage, RoutinePlan) else stage.product,)
+
+
 @dataclass(frozen=True)
 class StageRows:
     """Neighbouring deferred stages; if ``by_rows``, a group of rows goes through them at a time."""
@@ -354,6 +341,15 @@ class PartPlan:
     can_split: bool
     free_units: Expr | None
     free_granularity: int
+
+    @property
+    def work(self) -> tuple[GroupedStage, ...]:
+        """What its stages are made of, in order."""
+        return tuple(work for stage in self.stages for work in work_of(stage))
+
+    def place(self, buffer: Buffer) -> Place:
+        """Where a buffer lies."""
+        return next(place for place in self.places if place.buffer == buffer)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from cellgen.schedule.lower.places import Places, places_of
 from cellgen.schedule.lower.plan import (
     GroupPlan,
     LoopPlan,
-    Operand,
-    Outer,
     OutersPlan,
     PartPlan,
     ProductPlan,
@@ -27,6 +25,7 @@ from cellgen.schedule.lower.plan import (
 )
 from cellgen.schedule.lower.products import form_group, offset, widest
 from cellgen.schedule.lower.rows import leaves_out_rows
+from cellgen.schedule.lower.sums import Operand, Outer
 from cellgen.schedule.lower.touched import begins_with_product, loaded, stored
 from cellgen.schedule.over_time import summed_over_rows, waits_for_no_state
 from cellgen.schedule.schedule import Loop, Product, View
@@ -121,12 +120,11 @@ class StageFormer:
                 Outer(
                     list(lefts).index((a, rows)),
                     list(rights).index((b, columns)),
-                    c.buffer,
+                    stage,
                     offset(c),
                     c.row_stride if heads is None else columns,
                     None if heads is None else length((rows, columns)),
                     not stage.accumulate and begins_with_product(part, c.buffer),
-                    f"{c} += {a}.T @ {b}",
                 )
             )
         uses = self.places.uses(

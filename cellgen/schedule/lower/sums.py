@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from cellgen.schedule.schedule import Buffer, Product
+
 
 @dataclass(frozen=True)
 class Total:
@@ -50,3 +52,40 @@ class RowArray:
     memory: str
     width: Expr
     member: str = ""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of weight gradients: a rectangle of a buffer, of each head if there are any.
+
+    ``packed_after``: rows of the operands that are packed before it.
+    """
+
+    buffer: Buffer
+    offset: Expr | None
+    length: Expr
+    head_step: Expr | None
+    packed_after: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Outer:
+    """One weight gradient; ``begins``: the first chunk writes it whole."""
+
+    left: int
+    right: int
+    product: Product
+    offset: Expr | None
+    stride: Expr
+    head_step: Expr | None
+    begins: bool
+
+    @property
+    def target(self) -> Buffer:
+        """The array of which it is a rectangle."""
+        return self.product.target.buffer
+
+    @property
+    def text(self) -> str:
+        """What it adds up."""
+        return f"{self.product.target} += {self.product.a}.T @ {self.product.b}"

@@ -6,8 +6,9 @@ pass leaves behind, whatever made it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
+from typing import TypeAlias
 
 from sympy import Expr, Integer, expand
 
@@ -23,17 +24,18 @@ from cellgen.schedule.lower.plan import (
     StagePlan,
     TimePlan,
 )
-from cellgen.schedule.schedule import fault_of_plan
+from cellgen.schedule.schedule import Store, fault_of_plan
 
-Faults = Iterator[str]
+Faults: TypeAlias = Iterator[str]
+Rule: TypeAlias = Callable[[TimePlan], Faults]
 
 OVER_TIME = (How.SERIES, How.STAGED, How.ACROSS, How.IN_PLACE)
 OF_STATE = (How.BEFORE, How.CARRY, How.PASSED, How.PAIR)
 IN_MEMORY = (How.MEMORY, How.KEPT, How.SUMS)
 
 
-def verify(plan: TimePlan) -> None:
-    """Check what the passes have left, then lifetimes and barriers.
+def verify(plan: TimePlan, rules: Sequence[Rule] | None = None) -> None:
+    """Check what the passes have left, then lifetimes and barriers; or some ``rules`` alone.
 
     Raises:
         DerivationError: naming the function, and the name or the stage.
@@ -41,7 +43,7 @@ def verify(plan: TimePlan) -> None:
     for once in (plan.prologue, plan.epilogue):
         if once is not None:
             once.verify()
-    for rule in RULES:
+    for rule in RULES if rules is None else rules:
         for what in rule(plan):
             raise fault_of_plan(f"{plan.cell}.{plan.function}", what)
 
@@ -53,7 +55,6 @@ def _stages(plan: TimePlan) -> Iterator[tuple[PartPlan, StagePlan]]:
 def places_have_tables(plan: TimePlan) -> Faults:
     """``form``: a place names what stands in the plan's tables."""
     tables = {
-        IN_MEMORY: {item.name for item in plan.memory},
         OVER_TIME: {item.name for item in plan.series},
         OF_STATE: {item.previous for item in plan.states},
     }
@@ -73,9 +74,35 @@ def products_begin(plan: TimePlan) -> Faults:
             placed = {place.buffer for place in stage.uses}
             for run in (run for run in stage.runs if run.operand not in placed):
                 yield f"{stage.name} multiplies {run.operand.name} without a place"
-            slots = {w.slot for run in stage.runs for w in run.weights if w.begins}
-            if slots != set(range(len(stage.group.slots))):
+            slots = [w.slot for run in stage.runs for w in run.weights if w.begins]
+            if sorted((*slots, *stage.begun)) != list(range(len(stage.group.slots))):
                 yield f"{stage.name} has a slot that no product begins"
+
+
+def begun_sums_are_terms(plan: TimePlan) -> Faults:
+    """``with_begun_sums``: the loop right before a group writes each slot that is begun, whole."""
+    for part in plan.parts:
+        for before, stage in pairwise((None, *part.stages)):
+            if not isinstance(stage, GroupPlan):
+                continue
+            lines = before.loop.lines if isinstance(before, LoopPlan) else ()
+            stored = {line.view for line in lines if line.store is Store.WRITE}
+            for view in (stage.group.slots[slot].view for slot in stage.begun):
+                if view not in stored:
+                    yield f"{stage.name} adds to {view}, which no loop before it begins"
+
+
+def products_have_places(plan: TimePlan) -> Faults:
+    """``with_stored_products``: no weights and no sum lie in tiles alone."""
+    for _, stage in _stages(plan):
+        if isinstance(stage, GroupPlan):
+            placed = {place.buffer for place in stage.uses}
+            views = [slot.view for slot in stage.group.slots if slot.needs_memory]
+            if len(views) < len(stage.group.slots):
+                yield f"{stage.name} leaves a sum in its tile"
+            views += [weight.view for term in stage.group.terms for weight in term.weights]
+            for view in (view for view in views if view.buffer not in placed):
+                yield f"{stage.name} has no place for {view}"
 
 
 def skipped_stages_are_alone(plan: TimePlan) -> Faults:
@@ -163,6 +190,9 @@ def memory_suffices(plan: TimePlan) -> Faults:
             return
     for part in plan.parts:
         for place in part.places:
+            if place.how in IN_MEMORY and place.of not in memory:
+                yield f"{place.of} is no {place.how.value}"
+                return
             of = place.other or (place.of if place.how in IN_MEMORY else "")
             rows = Rows.BATCH if place.other or plan.by_step else _rows(part, place)
             if not of or (memory[of].rows is Rows.ONE and not place.buffer.value.is_batched):
@@ -201,7 +231,14 @@ def _named(plan: TimePlan) -> Iterator[str]:
     yield from (item.of for item in plan.steps_totals if item.in_memory)
 
 
-RULES: tuple[Callable[[TimePlan], Faults], ...] = (
+OF_LAUNCHES: tuple[Rule, ...] = (
+    places_have_tables,
+    products_begin,
+    begun_sums_are_terms,
+    products_have_places,
+)
+"""Of what launches begin with, before any memory is reserved."""
+RULES: tuple[Rule, ...] = (
     places_have_tables,
     products_begin,
     skipped_stages_are_alone,

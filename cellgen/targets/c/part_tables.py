@@ -11,7 +11,6 @@ from cellgen.runtime.names import c_name
 from cellgen.schedule.lower.plan import (
     GroupPlan,
     LoopPlan,
-    Operand,
     OutersPlan,
     PanelProduct,
     PartPlan,
@@ -22,6 +21,7 @@ from cellgen.schedule.lower.plan import (
     StripPlan,
     Weights,
 )
+from cellgen.schedule.lower.sums import Operand
 from cellgen.schedule.schedule import Buffer
 from cellgen.targets.c.equations import numbered
 from cellgen.targets.c.tables import NONE, PlanTables, Table, row

@@ -345,7 +345,7 @@ def _name_in(stage: PersistentStage, channel: Channel) -> str:
 
 def _left_out(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
     """What the host does behind the kernel: adjoints of masked steps count nothing."""
-    if plan.kept is None or not plan.kept.order:
+    if not plan.kept.order:
         return []
     by = c_factor(plan.kept.stride)
     return [

@@ -181,7 +181,6 @@ def _stage(stage: TierStage, words: DeviceDialect) -> StageLines:
 
 
 def _product(stage: DeviceProduct) -> ProductLines:
-    assert stage.in_tier is not None
     return ProductLines(
         str(stage),
         stage.slots,

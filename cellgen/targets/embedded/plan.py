@@ -13,8 +13,9 @@ from functools import cached_property
 from cellgen.language.value import Role, Value
 from cellgen.program.learning import learning, running, training
 from cellgen.program.over_time import SequencePrograms
+from cellgen.schedule.groups import Group
 from cellgen.schedule.lower import TimePlan, lower
-from cellgen.schedule.lower.plan import How, LoopPlan, Place, ProductPlan, RoutinePlan, StagePlan
+from cellgen.schedule.lower.plan import How, Place
 from cellgen.schedule.over_time import SequenceSchedule, schedule_sequence
 from cellgen.schedule.schedule import Buffer, BufferKind, PlannedFunction, Stage
 from cellgen.targets.interface import sequence_signatures
@@ -86,18 +87,10 @@ class PlansOverTime:
             function.name,
             function.program.arguments,
             function.buffers,
-            tuple(map(_work, part.stages)),
+            tuple(work for work in part.work if not isinstance(work, Group)),
             part.places,
             frozenset(b for b in function.of_kind(BufferKind.RESULT) if b.name in totals),
         )
-
-
-def _work(stage: StagePlan) -> Stage:
-    """What a stage spells."""
-    if isinstance(stage, LoopPlan):
-        return stage.loop
-    assert isinstance(stage, ProductPlan | RoutinePlan)
-    return stage.product if isinstance(stage, ProductPlan) else stage.routine
 
 
 @dataclass(frozen=True)
