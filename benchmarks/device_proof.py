@@ -18,6 +18,7 @@ from cellgen.program.derive import forward as forward_program
 from cellgen.proof.check.kinks import kinks_of
 from cellgen.runtime.abi import Function, axis_length
 from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.kernel import Kernel
@@ -27,12 +28,12 @@ DIMS = {"K": 2, "D": 3, "P": 3, "M": 5, "N": 4, "R": 3}
 RUNS = (("steps", False), ("whole", False), ("fragments", False), ("steps", True))
 """Tiers, and whether steps are left out, start anew and are taken from the last to the first."""
 # float64 and float32: sums of up to 10^3 terms over 12 steps, growth included. bfloat16: 2^-9 for
-# each of some tens of roundings in a row.
-BARS = {"float64": 1e-11, "float32": 2e-4, "bfloat16": 0.08}
+# each of some tens of roundings in a row; float16: 2^-12 for each of as many.
+BARS = {"float64": 1e-11, "float32": 2e-4, "bfloat16": 0.08, "float16": 0.01}
 POSITIVE = ("n_prev", "tau", "ts")
 """What is divided by, or is a time: elsewhere a cell is not defined, or grows without bound."""
 FEW = 5
-"""Steps over which a rounding to bfloat16 does not grow much. Of a cell with thresholds, few values
+"""Steps over which a rounding to 16 bits does not grow much. Of a cell with thresholds, few values
 besides: among many, some are always rounded across one."""
 WORSE = 4
 """Times the error of the C kernel in float32 that a device's may have, where that is over the bar:
@@ -104,14 +105,14 @@ def _over_time(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int, quick: 
         return float("inf")
     worst = 0.0
     shapes = SHAPES[:2] if quick else SHAPES
-    if dtype == "bfloat16":
+    if dtype in ON_UNITS:
         shapes = (
             SHAPES[:1] if _is_kinked(kernel.name) else tuple((min(t, FEW), *o) for t, *o in shapes)
         )
     for shape, (tier, with_options) in product(shapes, RUNS):
-        if tier == "fragments" and dtype != "bfloat16":
+        if tier == "fragments" and dtype not in ON_UNITS:
             continue
-        if dtype == "bfloat16" and shape[-1] == 1:
+        if dtype in ON_UNITS and shape[-1] == 1:
             continue  # a layer norm of one unit is 1 / sqrt(epsilon) times its rounding
         options = _options(shape, seed) if with_options else {}
         try:
@@ -331,7 +332,7 @@ def _error(
     error = _largest(found - exact) / scale
     if not np.isfinite(error):
         return float("inf")
-    return 0.0 if dtype == "bfloat16" and exact.size == 1 else error  # a single sum may cancel
+    return 0.0 if dtype in ON_UNITS and exact.size == 1 else error  # a single sum may cancel
 
 
 def _largest(array: np.ndarray) -> float:
@@ -346,7 +347,8 @@ def backward_outputs(function: Function, expected: object) -> list[str]:
 def _draw(
     function: Function, sizes: dict[str, int], rng: np.random.Generator, optional: bool
 ) -> dict[str, np.ndarray]:
-    """Random arguments that bfloat16 holds too, so that rounding them is no error.
+    """Random arguments that bfloat16 holds too, and float16 unless they are next to nothing, so
+    that rounding them is no error.
 
     Weights are scaled by their fan-in, so that many steps do not blow roundings up.
     """

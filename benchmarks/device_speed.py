@@ -21,6 +21,7 @@ from device_limits import Limit, bytes_of, limit_of
 
 import cellgen
 from cellgen.runtime.abi import Function, axis_length
+from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.kernel import CudaKernel
 
 Record = dict[str, object]
@@ -60,7 +61,7 @@ def bench(device: str, cells: Sequence[str] = CELLS, rounds: int = ROUNDS) -> li
 
 def _records(device: str, cells: Sequence[str]) -> Iterator[Record]:
     layers = [cell for cell in ("lstm", "gru") if cell in cells]
-    for cell, shape, dtype in product(layers, SHAPES, ("float32", "bfloat16")):
+    for cell, shape, dtype in product(layers, SHAPES, ("float32", *ON_UNITS)):
         yield from _both(cell, shape, dtype, device)
     for cell, shape in product([cell.upper() for cell in layers], SHAPES):
         for dtype, tf32 in (

@@ -4,7 +4,7 @@
     python benchmarks/device_stay.py time --cells lstm
 
 ``prove`` compares each cell that has such kernels with its C kernels in float64: over the device
-and in clusters, of float32 and bfloat16, forward and back, launched and as a graph with equal bits.
+and in clusters, of each of ``DTYPES``, forward and back, launched and as a graph with equal bits.
 ``time`` takes the tiers of a cell at the shapes of lab note 14 in turns, and cuDNN's layer of
 PyTorch in each element type beside them. A line of JSON for each record, as it comes; ends with 1
 where one is not ok. ``--emulated`` proves on the CPU.
@@ -26,6 +26,7 @@ import cellgen
 from cellgen.cells import SHIPPED
 from cellgen.errors import DeviceError
 from cellgen.pipeline import planned
+from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import EMULATED, EMULATED_CAPABILITY
 from cellgen.schedule.device.lower import lower_for_device
@@ -33,6 +34,7 @@ from cellgen.schedule.device.lower import lower_for_device
 FIRST = ("lstm", "gru", "gru_reset_before", "slstm_heads", "lstm_projection", "elman")
 """One level of products, two, heads, a product of an element's result: these come first."""
 TIERS = ("device", "cluster")
+DTYPES = ("float32", *ON_UNITS)
 PROVEN = ((3, 4, 5, 12), (6, 33, 9, 40))
 """Steps, rows, inputs, units: two octets and a part of a group; five octets and three groups."""
 TIMED = ((512, 16, 1024), (100, 32, 256), (100, 64, 512), (1000, 1, 256))
@@ -62,7 +64,7 @@ def prove(names: list[str], *, emulated: bool) -> Iterator[Record]:
     for name in names:
         kernel, exact = cellgen.load_cuda(name, emulated=emulated), cellgen.load(name)
         with _machine(kernel, emulated=emulated):
-            for dtype, tier, shape in product(("float32", "bfloat16"), TIERS, shapes):
+            for dtype, tier, shape in product(DTYPES, TIERS, shapes):
                 record: Record = {"cell": name, "dtype": dtype, "tier": tier, "shape": shape}
                 try:
                     error = _compare(kernel, exact, dtype, shape, 0, tier, {})
@@ -97,11 +99,11 @@ def times(names: list[str]) -> Iterator[Record]:
     speed = importlib.import_module("device_speed")  # needs PyTorch
     device = importlib.import_module("device")._device(False)
     for name, shape in product(names, TIMED):
-        for dtype in ("bfloat16", "float32"):
+        for dtype in DTYPES:
             for tier in ("auto", *TIERS):
                 yield _timed(speed, cellgen.load_cuda(name), shape, dtype, tier)
         if name in ("lstm", "gru"):
-            for dtype in ("float16", "bfloat16", "float32"):
+            for dtype in DTYPES:
                 yield speed._cudnn(name.upper(), shape, dtype, False, device)
 
 

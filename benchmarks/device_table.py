@@ -54,7 +54,7 @@ def scans(bench: Sequence[Record]) -> Iterator[str]:
 def proofs(check: Sequence[Record]) -> Iterator[str]:
     """Largest errors by element type and by what is asked, over all cells."""
     rows = []
-    for dtype in ("float64", "float32", "bfloat16"):
+    for dtype in ("float64", "float32", "bfloat16", "float16"):
         for what in ("over time", "step", "layouts"):
             found = [r for r in check if r.get("dtype") == dtype and r["what"] == what]
             if found:

@@ -89,5 +89,7 @@ def require_budgets(entries: Sequence[Entry], source: str) -> None:
     assert {e.architecture for e in entries} == {"sm_80", "sm_90a"}
     assert not [e for e in entries if e.spilled > e.spills]
     assert not [e for e in entries if e.registers > e.budget]
-    with_units = [e for e in entries if re.search(r"_block_bf16( |I19cellgen_)by_fragment", e.name)]
-    assert len(with_units) == 2 * source.count("template <typename way>")
+    for suffix in ("bf16", "f16"):
+        by_units = re.compile(rf"_block_{suffix}( |I19cellgen_)by_fragment")
+        with_units = [e for e in entries if by_units.search(e.name)]
+        assert len(with_units) == 2 * source.count("template <typename way>")

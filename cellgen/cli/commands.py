@@ -126,7 +126,8 @@ def explain_cell(
     dtype: Annotated[
         str,
         typer.Option(
-            metavar="DTYPE", help="float32 (where left out) or float64; for cuda also bfloat16."
+            metavar="DTYPE",
+            help="float32 (where left out) or float64; for cuda also bfloat16 or float16.",
         ),
     ] = "",
     target: TargetOption = DEFAULT,

@@ -50,7 +50,7 @@ CPU = TensorPlace(
     parts=True,
     widens=True,
 )
-CUDA = TensorPlace("cuda", (*WIDE, torch.bfloat16))
+CUDA = TensorPlace("cuda", (*WIDE, torch.bfloat16, torch.float16))
 ANYWHERE = TensorPlace("torch", (*WIDE, torch.bfloat16, torch.float16))
 """What a form of torch's own operators has, on every device."""
 

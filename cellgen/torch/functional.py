@@ -6,8 +6,6 @@ Input: tensors by the names of the declaration. Output: a named tuple of tensors
 from __future__ import annotations
 
 import difflib
-import functools
-import warnings
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -361,19 +359,12 @@ class CellFunction:
             raise KindError(str(error)) from None
 
     def _cast(self, theta: list[Any]) -> list[Tensor]:
-        """Under autocast, bring tensors to the precision that it asks for, or to float32.
-
-        That is where the kernels of the device have no such precision.
-        """
+        """Under autocast, bring tensors to the precision that it asks for."""
         kind = theta[0].device.type if isinstance(theta[0], Tensor) else "cpu"
         kind = "cuda" if kind == "cuda" else "cpu"
         if not torch.is_autocast_enabled(kind):
             return theta
         wanted = torch.get_autocast_dtype(kind)
-        if wanted not in PLACES[kind].dtypes:
-            wanted = torch.float32
-            if not torch.compiler.is_compiling():
-                _say_precision()
         return [t.to(wanted) if getattr(t, "dtype", None) in CAST else t for t in theta]
 
     def _unknown(self, name: str) -> KindError:
@@ -441,16 +432,6 @@ ELSEWHERE = {
 def _steps_first(table: Any) -> Any:
     """Swap the first two axes of a table (B, T); what has not two is refused later."""
     return table.transpose(0, 1) if isinstance(table, Tensor) and table.dim() > 1 else table
-
-
-@functools.cache
-def _say_precision() -> None:
-    """Say once in a process what autocast gets."""
-    warnings.warn(
-        "cellgen's kernels compute in float32 under autocast: inputs of lower precision are "
-        "converted, and results are float32",
-        stacklevel=6,
-    )
 
 
 def function(

@@ -3,9 +3,8 @@
 Same constructors, parameters, layouts, results within rounding, same errors; the arithmetic is
 cellgen's.
 
-What cellgen has no kernel for (devices other than the CPU and those of CUDA, float16 on those of
-CUDA, arguments that torch refuses) goes the way of ``torch.nn``, which computes it or raises its
-own error.
+What cellgen has no kernel for (devices other than the CPU and those of CUDA, arguments that torch
+refuses) goes the way of ``torch.nn``, which computes it or raises its own error.
 """
 
 from __future__ import annotations

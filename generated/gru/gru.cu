@@ -14,19 +14,22 @@
  * not this file. Arrays are row-major and contiguous device memory, steps and rows of those over time
  * as far apart as the strides say; functions launch on the stream of their arguments and neither
  * synchronise nor allocate. */
-#ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
+#ifndef CELLGEN_STORE /* the body below, once for each type of elements */
 
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
 #include "cellgen_persist_choice.cuh"
-#define CELLGEN_STORE 32
+#define CELLGEN_STORE f32
 #include "gru.cu"
 #undef CELLGEN_STORE
-#define CELLGEN_STORE 64
+#define CELLGEN_STORE f64
 #include "gru.cu"
 #undef CELLGEN_STORE
-#define CELLGEN_STORE 16
+#define CELLGEN_STORE bf16
+#include "gru.cu"
+#undef CELLGEN_STORE
+#define CELLGEN_STORE f16
 #include "gru.cu"
 #undef CELLGEN_STORE
 
@@ -696,7 +699,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
     }
 }
 
-#if CELLGEN_STORE != 64
+#if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
 __global__ void CELLGEN_TOGETHER_BOUNDS
@@ -826,7 +829,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
-#if CELLGEN_STORE != 64
+#if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
         return (int64_t)0
@@ -954,7 +957,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     /* x @ [w_n, w_z, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (4 * nH), 0);
     bool stays = (how & CELLGEN_STAYS) != 0;
-    #if CELLGEN_STORE != 64
+    #if CELLGEN_PRECISION == 32
     cellgen_together together = {};
     stays = stays && CELLGEN_CUDA_NAME(gru_forward_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
     if (stays) { /* blocks take rows through all steps together */
@@ -973,7 +976,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
         cellgen_blocks blocks;
         const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, cellgen_by_fragment::resident(3, nH, nH), 2, &blocks);
         if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_on_units<store>>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
         } else if (way == CELLGEN_BY_THREAD) { /* without them */
             CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
         } else {
@@ -1233,7 +1236,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
     }
 }
 
-#if CELLGEN_STORE != 64
+#if CELLGEN_PRECISION == 32
 /* Blocks share the units of a layer and take rows through all steps together. */
 template <bool in_cluster>
 __global__ void CELLGEN_TOGETHER_BOUNDS
@@ -1383,7 +1386,7 @@ static inline bool CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int tier, cellgen_together *chosen)
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)tier, (void)chosen;
-#if CELLGEN_STORE != 64
+#if CELLGEN_PRECISION == 32
     if ((nH) < 1) return false; /* nothing to share */
     const auto weights = [=](int blocks) {
         return (int64_t)0
@@ -1582,7 +1585,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cg_transpose(&run, nH, nI, cg_rows(deferred_8_weights_2 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     bool stays = (how & CELLGEN_STAYS) != 0;
-    #if CELLGEN_STORE != 64
+    #if CELLGEN_PRECISION == 32
     cellgen_together together = {};
     stays = stays && CELLGEN_CUDA_NAME(gru_reverse_persistent_stays)(nT, nB, nI, nH, args->tier, &together);
     if (stays) { /* blocks take rows through all steps together */
@@ -1604,7 +1607,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
         cellgen_blocks blocks;
         const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 3 * nH), 2, &blocks);
         if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
+            CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_on_units<store>>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
         } else if (way == CELLGEN_BY_THREAD) { /* without them */
             CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_weights_1);
         } else {

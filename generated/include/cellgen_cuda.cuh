@@ -12,12 +12,12 @@
 
 #if defined(CELLGEN_EMULATED)
 #include "cellgen_cuda_emulation.h"
+#undef CELLGEN_UNROLL /* of the C runtime */
 #define CELLGEN_UNROLL
 #define CELLGEN_UNROLL_4
 #else
 #define CELLGEN_UNROLL _Pragma("unroll")
 #define CELLGEN_UNROLL_4 _Pragma("unroll 4")
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 /* A kernel may be given in brackets, so that its template arguments may hold commas. */
@@ -48,6 +48,7 @@
 
 #include <dlfcn.h>
 
+#include "cellgen_cuda_elements.cuh"
 #include "cellgen_math.h"
 
 /* Codes above those of cellgen.h: a CUDA error, a status of cuBLAS. */
@@ -66,14 +67,6 @@ inline int cellgen_cuda_code(cudaError_t error)
 #define CELLGEN_CUDA_BYTES(count, type) (((int64_t)(count) * (int64_t)sizeof(type) + 255) / 256 * 256)
 
 /* ---------------------------------------------------------------------------------- elements */
-
-inline __device__ float cellgen_widen(float x) { return x; }
-inline __device__ double cellgen_widen(double x) { return x; }
-inline __device__ float cellgen_widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-
-inline __device__ void cellgen_put(float *place, float x) { *place = x; }
-inline __device__ void cellgen_put(double *place, double x) { *place = x; }
-inline __device__ void cellgen_put(__nv_bfloat16 *place, float x) { *place = __float2bfloat16(x); }
 
 /* Rows of elements, `stride` elements apart; `at` is NULL for an array that is not there. */
 template <typename E> struct cellgen_rows {
@@ -289,7 +282,7 @@ __global__ void cellgen_copy_elements(
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     if (!from.at)
-        cg_store(to, row, unit, cellgen_widen(D(0.0f)));
+        cg_store(to, row, unit, typename cellgen_element<D>::real(0));
     else
         cg_store(to, row, unit, transposed ? cg_load(from, unit, row) : cg_load(from, row, unit));
 }

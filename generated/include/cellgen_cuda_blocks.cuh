@@ -4,7 +4,7 @@
  *     cellgen_by_thread     a thread forms all sums of one unit of a row, the contracted index
  *                           ascending as in products step by step: equal bits
  *     cellgen_by_fragment   a warp forms the sums of 8 units of 8 rows with the matrix units
- *                           (mma.sync m16n8k16): bfloat16 factors, sums in float
+ *                           (mma.sync m16n8k16): factors of 16 bits, sums in float
  * In both, the thread that forms the sums of a unit of a row also does what follows for it, so that no
  * barrier is needed between. Shapes of matrices need not be multiples of anything: what is beyond them
  * counts as zero.
@@ -135,22 +135,11 @@ struct cellgen_by_thread {
 
 enum { CELLGEN_FRAGMENT_UNITS = 8, CELLGEN_FRAGMENT_ROWS = 8, CELLGEN_FRAGMENT_INNER = 16 };
 
-#if !defined(CELLGEN_EMULATED)
-/* c += a b, of a whole warp */
-inline __device__ void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-#endif
-
 /* Two neighbours of a row, the first in the lower half; zero beyond `inner` and for rows that are
  * not there. */
+template <typename E>
 inline __device__ uint32_t cellgen_two(
-    cellgen_rows<const __nv_bfloat16> from, int64_t row, int64_t k, int64_t inner, bool is_row)
+    cellgen_rows<const E> from, int64_t row, int64_t k, int64_t inner, bool is_row)
 {
     if (!is_row || k >= inner) return 0;
     const uint16_t *const at = (const uint16_t *)(const void *)(from.at + (row * from.stride + k));
@@ -235,7 +224,7 @@ struct cellgen_by_fragment {
     };
 
     /* Add the products of 16 factors, two slots at once. */
-    template <int slots>
+    template <typename E, int slots>
     static inline __device__ void add_tile(
         float (&sum)[(slots + 1) / 2][4], const uint2 *fragments, const uint32_t (&b)[2])
     {
@@ -244,16 +233,15 @@ struct cellgen_by_fragment {
             const uint2 low = fragments[slot * 32];
             const uint2 high = slot + 1 < slots ? fragments[(slot + 1) * 32] : uint2{0, 0};
             const uint32_t a[4] = {low.x, high.x, low.y, high.y};
-            cellgen_mma(sum[slot / 2], a, b);
+            cellgen_mma<E>(sum[slot / 2], a, b);
         }
     }
 
     /* sums[row][slot * apart + unit] (+)= operand[row] . weights[][slot][unit] */
-    template <int slots, typename C>
+    template <int slots, typename E, typename C>
     static inline __device__ void product(
-        int64_t top, int64_t rows, int64_t units, int64_t inner,
-        cellgen_rows<const __nv_bfloat16> operand, const __nv_bfloat16 *weights, cellgen_rows<C> sums,
-        int64_t apart, int onto)
+        int64_t top, int64_t rows, int64_t units, int64_t inner, cellgen_rows<const E> operand,
+        const E *weights, cellgen_rows<C> sums, int64_t apart, int onto)
     {
         const tiles mine(rows, units);
         const int64_t k_tiles = cellgen_whole(inner, CELLGEN_FRAGMENT_INNER) / CELLGEN_FRAGMENT_INNER;
@@ -268,7 +256,7 @@ struct cellgen_by_fragment {
                 for (int at = 0; at < 4; ++at) sum[pair][at] = 0;
             __syncwarp();
             const bool is_row = column < rows;
-            const __nv_bfloat16 *const factors = operand.at + (top + column) * operand.stride;
+            const E *const factors = operand.at + (top + column) * operand.stride;
             if (inner % CELLGEN_FRAGMENT_INNER == 0 && (uintptr_t)factors % 4 == 0) {
                 const uint32_t *const twos = (const uint32_t *)(const void *)factors + t;
                 CELLGEN_UNROLL_4
@@ -277,7 +265,7 @@ struct cellgen_by_fragment {
                         is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2)] : 0,
                         is_row ? twos[k_tile * (CELLGEN_FRAGMENT_INNER / 2) + 4] : 0,
                     };
-                    add_tile<slots>(sum, fragments + k_tile * slots * 32, b);
+                    add_tile<E, slots>(sum, fragments + k_tile * slots * 32, b);
                 }
             } else {
                 for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
@@ -286,7 +274,7 @@ struct cellgen_by_fragment {
                         cellgen_two(operand, top + column, k, inner, is_row),
                         cellgen_two(operand, top + column, k + 8, inner, is_row),
                     };
-                    add_tile<slots>(sum, fragments + k_tile * slots * 32, b);
+                    add_tile<E, slots>(sum, fragments + k_tile * slots * 32, b);
                 }
             }
             for (int second = 0; second < 2; ++second) {
@@ -302,14 +290,13 @@ struct cellgen_by_fragment {
     }
 };
 
-/* How blocks use matrix units for an element type: not at all, but for bfloat16. */
-template <typename E> struct cellgen_matrix_units {
+/* How blocks multiply where the host chooses matrix units: by them, of types that they take. */
+template <bool on_units> struct cellgen_matrix_units {
     typedef cellgen_by_thread way;
-    enum { there = 0 };
 };
-template <> struct cellgen_matrix_units<__nv_bfloat16> {
+template <> struct cellgen_matrix_units<true> {
     typedef cellgen_by_fragment way;
-    enum { there = 1 };
 };
+template <typename E> using cellgen_on_units = typename cellgen_matrix_units<cellgen_element<E>::on_units>::way;
 
 #endif /* CELLGEN_CUDA_BLOCKS_CUH */

@@ -6,7 +6,7 @@
  * process with a message. Meant for proofs on small shapes; nothing here is fast.
  *
  * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
- * bfloat16 (rounded to nearest even), mma.sync m16n8k16 on fragments of bfloat16 as lanes hold them,
+ * bfloat16 and float16 (rounded to nearest even), mma.sync m16n8k16 on their fragments as lanes hold them,
  * streams (launches run at once), memory, graphs of kernels, devices (as many and as old as a proof
  * says), the error that the runtime keeps until it is asked, calls that fail when a proof says so;
  * blocks that are there together, whose stores for others arrive late and in random order
@@ -238,9 +238,10 @@ class cellgen_emulator {
         return theirs;
     }
 
-    /* c += a b of a warp, as mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 has it: lanes put their
-     * fragments down, each gathers the rows of a and the columns of b that its sums need. The sum is
+    /* c += a b of a warp, as mma.sync.aligned.m16n8k16.row.col.f32 has it of fragments of a type: lanes put
+     * their fragments down, each gathers the rows of a and the columns of b that its sums need. The sum is
      * formed in double and rounded once; a device may cut bits off on the way. */
+    template <typename E>
     void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
     {
         uint32_t *const mine = &fragments_[current_ * 6];
@@ -256,7 +257,7 @@ class cellgen_emulator {
                 const unsigned of_a = warp + row % 8 * 4 + k % 8 / 2, of_b = warp + column * 4 + k % 8 / 2;
                 const uint32_t two_a = fragments_[of_a * 6 + row / 8 + k / 8 * 2];
                 const uint32_t two_b = fragments_[of_b * 6 + 4 + k / 8];
-                sum += (double)half(two_a, k % 2) * (double)half(two_b, k % 2);
+                sum += (double)one_of<E>(two_a, k % 2) * (double)one_of<E>(two_b, k % 2);
             }
             c[at] = (float)sum;
         }
@@ -288,11 +289,11 @@ class cellgen_emulator {
         int line;
     };
 
-    static float half(uint32_t two, unsigned upper)
+    template <typename E> static float one_of(uint32_t two, unsigned upper)
     {
-        __nv_bfloat16 value;
+        E value;
         value.bits = (uint16_t)(upper ? two >> 16 : two);
-        return __bfloat162float(value);
+        return value.wide();
     }
 
     static unsigned count(dim3 size) { return size.x * size.y * size.z; }

@@ -2,32 +2,24 @@
 #ifndef CELLGEN_CUDA_EMULATION_TYPES_H
 #define CELLGEN_CUDA_EMULATION_TYPES_H
 
-#include <stdint.h>
-#include <string.h>
+#include "cellgen_half.h"
 
-/* --------------------------------------------------------------------------------- bfloat16 */
-
+/* Numbers of 16 bits, by the conversions of cellgen_half.h: what is no number keeps its sign and digits, so
+ * that all ones stay all ones where nothing makes them another NaN. */
 struct __nv_bfloat16 {
     uint16_t bits;
-    __nv_bfloat16() = default;
-    explicit __nv_bfloat16(float x)
-    {
-        uint32_t wide;
-        memcpy(&wide, &x, sizeof wide);
-        const uint32_t odd = (wide >> 16) & 1;
-        bits = (uint16_t)(x != x ? (wide >> 16) | 0x40 : (wide + 0x7fff + odd) >> 16);
-    }
+    float wide() const { return cellgen_bf16_to_float(bits); }
 };
 
-inline __nv_bfloat16 __float2bfloat16(float x) { return __nv_bfloat16(x); }
+struct __half {
+    uint16_t bits;
+    float wide() const { return cellgen_f16_to_float(bits); }
+};
 
-inline float __bfloat162float(__nv_bfloat16 x)
-{
-    const uint32_t wide = (uint32_t)x.bits << 16;
-    float result;
-    memcpy(&result, &wide, sizeof result);
-    return result;
-}
+inline __nv_bfloat16 __float2bfloat16(float x) { return {(uint16_t)cellgen_bf16_bits(x)}; }
+inline float __bfloat162float(__nv_bfloat16 x) { return x.wide(); }
+inline __half __float2half_rn(float x) { return {cellgen_f16_bits(x)}; }
+inline float __half2float(__half x) { return x.wide(); }
 
 struct uint2 {
     uint32_t x, y;

@@ -18,11 +18,6 @@
 #define __shfl_down_sync(mask, value, by)                                                          \
     cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() + (unsigned)(by), __LINE__)
 
-inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    cellgen_emulator::one().multiply(c, a, b);
-}
-
 #define CELLGEN_SHARED(type, name, count)                                                          \
     type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))
 

@@ -202,7 +202,7 @@ __global__ void cellgen_add_shares(int64_t rows, int64_t units, int64_t steps, c
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    auto sum = cellgen_widen(E(0.0f));
+    typename cellgen_element<E>::real sum = 0;
     for (int64_t at = (steps - 1) * rows + row; at >= 0; at -= rows)
         if (!validity || validity[at] == CELLGEN_VALID) sum += cg_load(shares, at, unit);
     cg_store(out, row, unit, sum);

@@ -18,18 +18,6 @@ struct cellgen_blas {
 
 enum { CELLGEN_CUBLAS_N = 0, CELLGEN_CUBLAS_T = 1, CELLGEN_CUBLAS_DEFAULT = -1 };
 
-/* cudaDataType and cublasComputeType_t */
-inline int cellgen_cublas_type(const float *) { return 0; }
-inline int cellgen_cublas_type(const double *) { return 1; }
-inline int cellgen_cublas_type(const __nv_bfloat16 *) { return 14; }
-inline int cellgen_cublas_compute(const float *) { return 68; }
-inline int cellgen_cublas_compute(const double *) { return 70; }
-inline int cellgen_cublas_compute(const __nv_bfloat16 *) { return 68; }
-
-inline float cellgen_accumulator(const float *) { return 0; }
-inline double cellgen_accumulator(const double *) { return 0; }
-inline float cellgen_accumulator(const __nv_bfloat16 *) { return 0; }
-
 #define CELLGEN_GEMM_TILE 16
 
 /* Products side by side: of each head, and of each slot that a head has. How many elements further
@@ -140,7 +128,7 @@ void cellgen_launch_few_rows(
     cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a,
     cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto)
 {
-    typedef decltype(cellgen_accumulator((const E *)nullptr)) R;
+    typedef typename cellgen_element<E>::real R;
     const dim3 grid((unsigned)((columns + 31) / 32), (unsigned)((rows + most - 1) / most));
     const dim3 block(CELLGEN_FEW_WARPS * 32);
     if (b_transposed)
@@ -151,28 +139,24 @@ void cellgen_launch_few_rows(
                               inner, a, b, c, onto);
 }
 
-/* Whether a product is of few rows and runs by itself, and so it does. Of bfloat16 none: matrix units
- * are for those. */
-template <typename C>
-bool cellgen_few_rows(cellgen_run *, int64_t, int64_t, int64_t, cellgen_rows<const __nv_bfloat16>,
-    cellgen_rows<const __nv_bfloat16>, int, cellgen_rows<C>, int)
-{
-    return false;
-}
-
+/* Whether a product is of few rows and runs by itself, and so it does. Of types that matrix units take
+ * none: they are for those. */
 template <typename E, typename C>
 bool cellgen_few_rows(
     cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a,
     cellgen_rows<const E> b, int b_transposed, cellgen_rows<C> c, int onto)
 {
-    if (rows < 2 || rows > CELLGEN_FEW_ROWS || inner > CELLGEN_FEW_INNER) return false;
-    if (rows <= 4)
-        cellgen_launch_few_rows<4>(run, rows, columns, inner, a, b, b_transposed, c, onto);
-    else if (rows <= 8)
-        cellgen_launch_few_rows<8>(run, rows, columns, inner, a, b, b_transposed, c, onto);
-    else
-        cellgen_launch_few_rows<16>(run, rows, columns, inner, a, b, b_transposed, c, onto);
-    return true;
+    if constexpr (!cellgen_element<E>::on_units) {
+        if (rows < 2 || rows > CELLGEN_FEW_ROWS || inner > CELLGEN_FEW_INNER) return false;
+        if (rows <= 4)
+            cellgen_launch_few_rows<4>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+        else if (rows <= 8)
+            cellgen_launch_few_rows<8>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+        else
+            cellgen_launch_few_rows<16>(run, rows, columns, inner, a, b, b_transposed, c, onto);
+        return true;
+    }
+    return false;
 }
 
 /* c (+)= op(a) op(b), row-major: rows x columns, contracted over inner; as often as `batch` says. */
@@ -182,7 +166,7 @@ void cellgen_gemm(
     int a_transposed, const E *b, int64_t b_stride, int b_transposed, C *c, int64_t c_stride, int onto,
     cellgen_batch batch = {1, 1, 0, 0, 0, 0, 0})
 {
-    typedef decltype(cellgen_accumulator(a)) R;
+    typedef typename cellgen_element<E>::real R;
     if (rows <= 0 || columns <= 0 || batch.heads <= 0 || run->error) return;
     if (inner <= 0) {
         for (int64_t at = 0; at < batch.slots * batch.heads && !onto; ++at) {
@@ -210,8 +194,8 @@ void cellgen_gemm(
     const R one = 1, scale = onto ? R(1) : R(0);
     const int b_op = b_transposed ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
     const int a_op = a_transposed ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
-    const int b_type = cellgen_cublas_type(b), a_type = cellgen_cublas_type(a);
-    const int c_type = cellgen_cublas_type(c), compute = cellgen_cublas_compute(a);
+    const int b_type = cellgen_element<E>::blas, a_type = b_type;
+    const int c_type = cellgen_element<C>::blas, compute = cellgen_element<E>::compute;
     for (int64_t slot = 0; slot < batch.slots && !run->error; ++slot) {
         const E *const own = b + slot * batch.b_slot;
         C *const sums = c + slot * batch.c_slot;

@@ -11,7 +11,7 @@
  * all heads run at once or in as many turns as it takes. A block takes as many rows as it must for all
  * rows to run at once; its weights have to fit the shared memory that the device grants a block.
  * A thread takes 10 ns for a multiply-add whose weight comes from shared memory, and has units of its
- * own, up to 256 threads. Matrix units multiply bfloat16 only (cellgen_cuda_blocks.cuh). */
+ * own, up to 256 threads. Matrix units multiply numbers of 16 bits only (cellgen_cuda_blocks.cuh). */
 #ifndef CELLGEN_CUDA_TIERS_CUH
 #define CELLGEN_CUDA_TIERS_CUH
 
@@ -85,7 +85,7 @@ inline int cellgen_choose_blocks(
     blocks->count = (rows + blocks->rows - 1) / blocks->rows;
 
     const bool asked = tier == CELLGEN_TIER_WHOLE || tier == CELLGEN_TIER_FRAGMENTS;
-    const bool has_units = cellgen_matrix_units<E>::there;
+    const bool has_units = cellgen_element<E>::on_units;
     const bool thread_fits = products * (int64_t)sizeof(E) <= most;
     const bool fragment_fits = has_units && fragments * (int64_t)sizeof(E) <= most;
     const int64_t whole_rows = cellgen_whole(blocks->rows, CELLGEN_FRAGMENT_ROWS);

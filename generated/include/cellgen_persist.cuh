@@ -319,8 +319,8 @@ template <typename E, int slots> struct cellgen_sums {
             for (int slot = 0; slot < slots; ++slot) {
                 const uint4 w = weights[slot * 32];
                 const uint32_t ahead[2] = {w.x, w.y}, behind[2] = {w.z, w.w};
-                cellgen_mma(own[slot], first, ahead);
-                cellgen_mma(own[slot], second, behind);
+                cellgen_mma<E>(own[slot], first, ahead);
+                cellgen_mma<E>(own[slot], second, behind);
             }
         }
     }

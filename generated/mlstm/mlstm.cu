@@ -20,19 +20,22 @@
  * not this file. Arrays are row-major and contiguous device memory, steps and rows of those over time
  * as far apart as the strides say; functions launch on the stream of their arguments and neither
  * synchronise nor allocate. */
-#ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
+#ifndef CELLGEN_STORE /* the body below, once for each type of elements */
 
 #include "cellgen_cuda.cuh"
 #include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_held.cuh"
 #include "cellgen_persist_choice.cuh"
-#define CELLGEN_STORE 32
+#define CELLGEN_STORE f32
 #include "mlstm.cu"
 #undef CELLGEN_STORE
-#define CELLGEN_STORE 64
+#define CELLGEN_STORE f64
 #include "mlstm.cu"
 #undef CELLGEN_STORE
-#define CELLGEN_STORE 16
+#define CELLGEN_STORE bf16
+#include "mlstm.cu"
+#undef CELLGEN_STORE
+#define CELLGEN_STORE f16
 #include "mlstm.cu"
 #undef CELLGEN_STORE
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -92,8 +93,11 @@ QUICK = (LSTM, Softmax, SLSTMHeads)
 SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (2, 17, 3, 33), (10, 30, 2, 3))
 EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
 # float64: sums of up to 300 terms over 10 steps. float32: the same at 6e-8, times the growth of a
-# difference over the steps. bfloat16: 2^-9 for each of some tens of roundings in a row.
-TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.06}
+# difference over the steps. bfloat16: 2^-9 for each of some tens of roundings in a row; float16:
+# 2^-12 for each of as many.
+TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.06, "float16": 0.0075}
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""From 1 to the next number, of types that matrix units multiply."""
 
 CXX = tuple(name for name in ("clang++", "g++") if shutil.which(name))
 with_cxx = pytest.mark.skipif(not CXX, reason="no C++ compiler")
@@ -209,7 +213,7 @@ def shapes(cell: type[Cell]) -> list[tuple[int, ...]]:
 def run(
     cell: type[Cell], kernel: CudaKernel, shape: tuple[int, ...], dtype: str, tier: str = "auto"
 ) -> dict[str, np.ndarray]:
-    """Everything that both functions over time compute from numbers that bfloat16 holds too."""
+    """Everything that both functions over time compute from numbers that 16 bits hold too."""
     device = OnHost(kernel, dtype)
     given = {n: rounded(a, "bfloat16") for n, a in inputs(kernel, shape).items()}
     above = {n: rounded(a, "bfloat16") for n, a in upstream(kernel, shape).items()}
@@ -249,15 +253,16 @@ def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: 
     assert max(errors.values()) < TOLERANCE["float64"], errors
     exact = run(cell, kernel, shape, "float64", "steps")
     steps, whole = (run(cell, kernel, shape, "float32", tier) for tier in ("steps", "whole"))
-    rough = run(cell, kernel, shape, "bfloat16", "fragments")
+    rough = {dtype: run(cell, kernel, shape, dtype, "fragments") for dtype in UNITS}
     for name, array in exact.items():
         if in_any_order(cell, name):
             assert relative(whole[name], array) < TOLERANCE["float32"], name
         else:
             assert np.array_equal(steps[name], whole[name]), name
         assert relative(steps[name], array) < TOLERANCE["float32"], name
-        if array.size > 1:  # a single sum may cancel: only its terms have a relative error
-            assert relative(rough[name], array) < TOLERANCE["bfloat16"], name
+        for dtype, found in rough.items():
+            if is_compared(array, dtype):
+                assert relative(found[name], array) < TOLERANCE[dtype], (dtype, name)
 
 
 @with_cxx
@@ -299,9 +304,9 @@ def test_every_gradient_agrees_with_the_complex_step(cell: type[Cell]) -> None:
     ],
 )
 def test_steps_agree_with_the_interpreter(cell: type[Cell], dtype: str) -> None:
-    """Of bfloat16 not one unit: a layer norm of it is 1 / sqrt(epsilon) times its rounding."""
+    """Of 16 bits not one unit: a layer norm of it is 1 / sqrt(epsilon) times its rounding."""
     device, programs = OnHost(emulated(cell), dtype), programs_of(cell)
-    one = [s for s in shapes(cell) if s == (1, 1, 1, 1) and dtype != "bfloat16"]
+    one = [s for s in shapes(cell) if s == (1, 1, 1, 1) and dtype not in UNITS]
     for shape in ((1, 3, 2, 5), *one):
         sizes = sizes_of(shape)
         first, full = programs.mathematics
@@ -314,8 +319,22 @@ def test_steps_agree_with_the_interpreter(cell: type[Cell], dtype: str) -> None:
             exact = interpret(program, {n: known[n] for n in known}, sizes)
             for result in program.results:
                 array = getattr(found, str(result))
-                assert relative(array, exact[str(result)]) < TOLERANCE[dtype], result
+                if is_in_range(exact[str(result)], dtype):
+                    assert relative(array, exact[str(result)]) < TOLERANCE[dtype], result
                 known.setdefault(str(result), np.asarray(array, np.float64))
+
+
+def is_compared(array: np.ndarray, dtype: str) -> bool:
+    """Whether rounding explains how far off a result of a type may be.
+
+    Of 16 bits not where a single sum may cancel: only its terms have a relative error.
+    """
+    return is_in_range(array, dtype) and (dtype not in UNITS or array.size > 1)
+
+
+def is_in_range(array: np.ndarray, dtype: str) -> bool:
+    """Whether a type holds it, and what is added up on the way: float16 ends at 65504."""
+    return dtype != "float16" or bool(np.max(np.abs(array), initial=0.0) < 2.0**15)
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -331,10 +350,9 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
 def test_lower_precisions_agree_with_float64(cell: type[Cell]) -> None:
     kernel, shape = emulated(cell), (5, 4, 6, 18)
     exact = run(cell, kernel, shape, "float64")
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", *UNITS):
         for name, array in run(cell, kernel, shape, dtype).items():
-            # A single sum may cancel: only its terms have a relative error.
-            if dtype == "float32" or array.size > 1:
+            if is_compared(array, dtype):
                 assert relative(array, exact[name]) < TOLERANCE[dtype], (dtype, name)
 
 
@@ -355,7 +373,7 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
 def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
     kernel = emulated(cell)
     for shape in ((4, 9, 5, 7), (0, 2, 3, 4), (2, 0, 3, 4)):
-        for dtype in ("float32", "bfloat16"):
+        for dtype in ("float32", *UNITS):
             one_by_one = run(cell, kernel, shape, dtype, "steps")
             whole = run(cell, kernel, shape, dtype, "whole")
             for name, array in one_by_one.items():
@@ -367,22 +385,24 @@ def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
 def test_matrix_units_form_the_same_sums(cell: type[Cell]) -> None:
     """Whole numbers have exact sums in any order: one step forward has the bits of the other tiers.
     Later steps and gradients have rounded factors, whose sums in float32 differ in the last bits by
-    their order; where that makes a number of bfloat16 round the other way, by 2^-8 of it, and what
+    their order; where that makes a number of 16 bits round the other way, by a unit of it, and what
     follows from it. A single number may cancel: only its terms have a relative error."""
     kernel = emulated(cell)
     for shape in ((1, 9, 5, 7), (1, 3, 2, 21)):
         given = inputs(kernel, shape)
         whole = {n: np.round(a * 4) if n != "n_prev" else a for n, a in given.items()}
-        device = OnHost(kernel, "bfloat16")
-        one, other = (device.sequence_forward(**whole, tier=t) for t in ("steps", "fragments"))
-        for name in one._fields[:-1]:
-            pair = getattr(one, name), getattr(other, name)
-            assert np.array_equal(*pair, equal_nan=True), (shape, name)
-    for shape in ((5, 4, 6, 18), (2, 17, 3, 33), (0, 2, 3, 4), (2, 0, 3, 4)):
-        exact = run(cell, kernel, shape, "bfloat16", "steps")
-        for name, array in run(cell, kernel, shape, "bfloat16", "fragments").items():
-            if array.size > 1:
-                assert relative(array, exact[name]) < 2.0**-6, (shape, name)
+        for dtype in UNITS:
+            device = OnHost(kernel, dtype)
+            one, other = (device.sequence_forward(**whole, tier=t) for t in ("steps", "fragments"))
+            for name in one._fields[:-1]:
+                pair = getattr(one, name), getattr(other, name)
+                assert np.array_equal(*pair, equal_nan=True), (shape, dtype, name)
+    shapes = ((5, 4, 6, 18), (2, 17, 3, 33), (0, 2, 3, 4), (2, 0, 3, 4))
+    for shape, (dtype, unit) in product(shapes, UNITS.items()):
+        exact = run(cell, kernel, shape, dtype, "steps")
+        for name, array in run(cell, kernel, shape, dtype, "fragments").items():
+            if is_compared(exact[name], dtype):
+                assert relative(array, exact[name]) < 4 * unit, (shape, dtype, name)
 
 
 @with_cxx
@@ -666,7 +686,8 @@ def test_gaps_change_no_bit_in_any_tier(cell: type[Cell], tier: str, reverse: bo
 @pytest.mark.parametrize("cell", names((*KINDS, MinGRU, QRNN), OPTION_CELLS))
 def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
     kernel, shape = emulated(cell), (5, 9, 4, 18)
-    for dtype, tiers in (("float32", ("steps", "whole")), ("bfloat16", ("steps", "fragments"))):
+    fragments = [(dtype, ("steps", "fragments")) for dtype in UNITS]
+    for dtype, tiers in (("float32", ("steps", "whole")), *fragments):
         device = OnHost(kernel, dtype)
         given, above = inputs(kernel, shape), upstream(kernel, shape)
         found = device.sequence_forward(**given, save=True)
@@ -679,7 +700,7 @@ def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
                     assert np.array_equal(getattr(one, name), getattr(other, name)), name
                 else:
                     error = relative(getattr(other, name), getattr(one, name))
-                    assert error < TOLERANCE["bfloat16"], name
+                    assert error < TOLERANCE[dtype], name
         free = device.sequence_backward(**call, tier="whole")
         tight = device.sequence_backward(**call, window=1, tier="whole")
         assert any(not np.array_equal(a, b) for a, b in zip(free, tight, strict=True))
@@ -1080,6 +1101,7 @@ FRAGMENT_FAULTS = (
 
 
 @with_cxx
+@pytest.mark.parametrize("dtype", UNITS)
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -1087,15 +1109,14 @@ FRAGMENT_FAULTS = (
         for number, (name, *fault) in enumerate(FRAGMENT_FAULTS)
     ],
 )
-def test_a_swapped_fragment_is_noticed(right: str, wrong: str) -> None:
-    """Far beyond what rounding does: bfloat16 agrees to TOLERANCE with the right fragments."""
+def test_a_swapped_fragment_is_noticed(right: str, wrong: str, dtype: str) -> None:
+    """Far beyond what rounding does: results agree to TOLERANCE with the right fragments."""
     good, bad = planted(Elman, "cellgen_cuda_blocks.cuh", right, wrong)
     shape = (3, 9, 4, 21)
     exact = run(Elman, good, shape, "float64")
-    found = run(Elman, bad, shape, "bfloat16", "fragments")
+    found = run(Elman, bad, shape, dtype, "fragments")
     assert any(
-        relative(found[name], exact[name]) > 5 * TOLERANCE["bfloat16"]
-        or np.isnan(found[name]).any()
+        relative(found[name], exact[name]) > 5 * TOLERANCE[dtype] or np.isnan(found[name]).any()
         for name in exact
     )
 
@@ -1662,19 +1683,23 @@ def elman() -> tuple[CudaKernel, Arrays]:
 
 
 @with_cxx
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
 @pytest.mark.parametrize("wrap", [Lent, ByCapsule])
 def test_arrays_of_other_libraries_are_read_where_they_are(
-    elman: tuple[CudaKernel, Arrays], wrap: Callable[[np.ndarray], object]
+    elman: tuple[CudaKernel, Arrays], wrap: Callable[[np.ndarray], object], dtype: str
 ) -> None:
     kernel, given = elman
-    expected = OnHost(kernel).sequence_forward(**given)
-    out = np.full((3, 4, 6), np.nan)
+    given = {name: array.astype(dtype) for name, array in given.items()}
+    expected = OnHost(kernel, dtype).sequence_forward(**given)
+    out = np.full((3, 4, 6), np.nan, dtype)
     found = kernel.sequence_forward(
         **{name: wrap(array) for name, array in given.items()}, out={"h": wrap(out)}
     )
     assert np.array_equal(out, expected.h)
     assert np.array_equal(found.h_last.numpy(), expected.h_last)
+    assert found.h_last.numpy().dtype == dtype
     assert found.h_last.__cuda_array_interface__["shape"] == (4, 6)
+    assert found.h_last.__cuda_array_interface__["typestr"] == np.dtype(dtype).str
 
 
 @with_cxx
@@ -1793,7 +1818,7 @@ def test_results_are_taken_in_the_order_of_the_callers_stream(
         ({"mask": ByCapsule(np.zeros((3, 4), bool), device=1)}, "mask is on device 1, expected"),
         ({"reverse": 2}, "reverse is 2, expected True or False"),
         ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step is valid"),
-        ({"tier": "fragments"}, "arrays are float64: matrix units take bfloat16 only"),
+        ({"tier": "fragments"}, "arrays are float64: matrix units take bfloat16 and float16 only"),
     ],
 )
 def test_wrong_arguments_are_named_and_the_kernel_stays_usable(

@@ -104,7 +104,7 @@ def test_without_a_device_the_emulated_part_runs_and_the_rest_is_said(
     assert done.returncode == 0, done.stdout + done.stderr
     found = records(file)
     proofs = [json.loads(str(r["line"])) for r in found if "line" in r]
-    assert len(proofs) == 4  # two element types, over the device and in clusters
+    assert len(proofs) == 6  # three element types, over the device and in clusters
     assert all(proof["ok"] for proof in proofs)
     unrun = {r["part"]: r["not_run"] for r in found if "not_run" in r}
     assert unrun == dict.fromkeys(("stay: fast", "sanitize"), "there is no device")

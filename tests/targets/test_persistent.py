@@ -45,6 +45,7 @@ from cellgen.schedule.device.verify import verify_for_device
 from cellgen.targets.cuda.persist import staying_explained
 from tests.conftest import relative
 from tests.targets.test_cuda import (
+    UNITS,
     OnHost,
     drawn_options,
     emulated,
@@ -60,8 +61,8 @@ from tests.targets.test_cuda import (
 
 SMALL, GROUPS, CLUSTER = (3, 4, 5, 7), (2, 20, 3, 33), (3, 4, 5, 12)
 """One octet of units and a part of a group of rows; several octets and two groups; two octets."""
-ERRORS = {"float32": 1e-5, "bfloat16": 0.06}
-"""Sums of tens of terms over few steps; 2^-9 for each of some tens of roundings in a row."""
+ERRORS = {"float32": 1e-5, "bfloat16": 0.06, "float16": 0.0075}
+"""Sums of tens of terms over few steps; of 16 bits 2^-9 or 2^-12 for each of tens of roundings."""
 
 
 class OwnCell(Cell):
@@ -93,6 +94,17 @@ class ReadLater(Cell):
     g = h * h
     c = tanh(g @ v + h_prev @ q + c_prev)
     outputs = h, c
+
+
+class Linear(Cell):
+    """Nothing bounds its state."""
+
+    x = Input(I)
+    h_prev = State(H)
+    w = Weight(I, H)
+    u = Weight(H, H)
+    h = x @ w + h_prev @ u
+    outputs = (h,)
 
 
 def qualifying() -> list[type[Cell]]:
@@ -157,18 +169,18 @@ def agree(
     ],
 )
 def test_blocks_that_stay_agree_with_the_equations(cell: type[Cell]) -> None:
-    """Every cell that qualifies, of both element types, over the device and in clusters."""
+    """Every cell that qualifies, of every element type, over the device and in clusters."""
     if plans_of(cell)[0].persistent.persistent is None:
         pytest.skip("no product reads what the step before it formed")
     if plans_of(cell)[1].persistent.persistent is None:
         pytest.skip("its backward pass goes step by step")
-    agree(cell, SMALL, ("float32", "bfloat16"), ("device",))
+    agree(cell, SMALL, tuple(ERRORS), ("device",))
 
 
 @with_cxx
 @pytest.mark.parametrize("cell", [LSTM, GRUResetBefore, pytest.param(OwnCell, id="own_cell")])
 def test_clusters_agree_with_the_equations(cell: type[Cell]) -> None:
-    agree(cell, CLUSTER, ("float32", "bfloat16"), ("cluster",))
+    agree(cell, CLUSTER, tuple(ERRORS), ("cluster",))
 
 
 @with_cxx
@@ -220,19 +232,41 @@ def test_a_cluster_has_no_block_without_units() -> None:
 @with_cxx
 @pytest.mark.parametrize("cell", [Elman, pytest.param(GRU, marks=pytest.mark.slow)])
 def test_several_groups_of_rows_and_octets_of_units_agree(cell: type[Cell]) -> None:
-    agree(cell, GROUPS, ("float32", "bfloat16"), ("device",))
+    agree(cell, GROUPS, tuple(ERRORS), ("device",))
 
 
 @with_cxx
-def test_a_nan_of_all_ones_is_told_as_another_nan() -> None:
+@pytest.mark.parametrize("ones", [np.uint32(0xFFFFFFFF), np.uint16(0xFFFF)], ids=["32", "16"])
+def test_a_nan_of_all_ones_is_told_as_another_nan(ones: np.unsignedinteger) -> None:
     """A NaN in a state would otherwise look like data that is not there, and hang the device."""
-    kernel = emulated(Elman)
-    device = OnHost(kernel, "float32")
+    kernel, nan = emulated(Elman), ones.view(f"f{ones.itemsize}")
+    device = OnHost(kernel, str(nan.dtype))
     given = inputs(kernel, SMALL)
-    given["h_prev"] = np.full(given["h_prev"].shape, np.uint32(0xFFFFFFFF).view(np.float32))
+    given["h_prev"] = np.full(given["h_prev"].shape, nan)
     with machine(kernel):
         result = device.sequence_forward(**given, tier="device")
     assert np.isnan(result.h).all()
+
+
+@with_cxx
+@pytest.mark.parametrize("tier", ["steps", "whole", "fragments", "device", "cluster"])
+def test_what_float16_has_no_number_for_is_infinite_or_zero(tier: str) -> None:
+    """As it is rounded to the nearest: from 65520 on infinite, half the least number is zero."""
+    kernel = emulated(Linear)
+    device, steps, hidden = OnHost(kernel, "float16"), 4, 12
+    ones = {"x": np.ones((steps, 3, 5)), "h_prev": np.zeros((3, hidden))}
+    large = {**ones, "w": np.full((5, hidden), 1000.0), "u": np.ones((hidden, hidden))}
+    least = 2.0**-24
+    small = {**ones, "w": np.zeros((5, hidden)), "u": np.eye(hidden) / 2}
+    small["h_prev"] = np.full((3, hidden), 5 * least)
+    with machine(kernel):
+        for given, states in (
+            (large, (5000, 64992, np.inf, np.inf)),
+            (small, (2 * least, least, 0, 0)),
+        ):
+            found = device.sequence_forward(**given, tier=tier).h
+            expected = np.broadcast_to(np.reshape(states, (steps, 1, 1)), found.shape)
+            assert np.array_equal(found, expected)
 
 
 @with_cxx
@@ -281,8 +315,8 @@ def test_steps_that_are_masked_and_states_that_begin_anew_agree(
     for seed in (1, 2, 3, 4, 5):
         exact = run_with(cell, kernel, shape, seed, "float64", "steps")
         with machine(kernel):
-            for dtype, tier in product(("float32", "bfloat16"), tiers):
-                if dtype == "bfloat16" and seed < 4:
+            for dtype, tier in product(ERRORS, tiers):
+                if dtype in UNITS and seed < 4:
                     continue
                 kernel.library().lib.cellgen_emulation_seed(seed)
                 steps = run_with(cell, kernel, shape, seed, dtype, "steps")
@@ -568,10 +602,10 @@ def test_a_fault_in_what_blocks_tell_is_noticed(
     good, bad = emulated(Elman), planted(Elman, changes)
     shape = (6, 3, 2, 30)
     with machine(good):
-        right = run(Elman, good, shape, "bfloat16", tier)
+        right = run(Elman, good, shape, "float16", tier)
         for seed in range(12):
             bad.library().lib.cellgen_emulation_seed(seed)
-            found = run(Elman, bad, shape, "bfloat16", tier)
+            found = run(Elman, bad, shape, "float16", tier)
             if any(not np.array_equal(right[name], found[name]) for name in right):
                 return
     pytest.fail("nothing was noticed in 12 orders")

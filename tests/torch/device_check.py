@@ -37,7 +37,7 @@ from cellgen.torch.cells import TorchGRU, TorchLSTM
 from cellgen.torch.registry import known
 from tests.torch.emulated import emulated_device
 
-BARS = {torch.float32: 1e-4, torch.float64: 1e-11, torch.bfloat16: 0.08}
+BARS = {torch.float32: 1e-4, torch.float64: 1e-11, torch.bfloat16: 0.08, torch.float16: 0.01}
 """Of sums over some tens of steps, as a part of the largest entry."""
 SHAPES = ((100, 32, 128, 256), (256, 16, 256, 512))
 """T, B, I, H of what is timed."""
@@ -149,8 +149,8 @@ def check_cells(check: Check) -> None:
         for dtype, bar in BARS.items():
             layer = layer_of(cell, wide, hidden).to(dtype)
             x = drawn(steps, rows, wide).to(dtype)
-            # bfloat16 is compared with what float32 makes of the same rounded numbers
-            exact = torch.float32 if dtype == torch.bfloat16 else dtype
+            # 16 bits are compared with what float32 makes of the same rounded numbers
+            exact = torch.float32 if dtype.itemsize == 2 else dtype
 
             def step(device: str, layer=layer, x=x, dtype=dtype, exact=exact) -> list[Tensor]:
                 kind = exact if device == "cpu" and not in_place() else dtype
@@ -231,17 +231,19 @@ def check_words(check: Check) -> None:
     """Autocast, and what is said of tensors on several devices."""
     steps, rows, wide, hidden = check.sizes
 
-    def autocast() -> float:
+    def autocast(dtype: torch.dtype) -> float:
         layer, x = layer_of(TorchLSTM, wide, hidden), drawn(steps, rows, wide)
         with check.there():
             own, there = copy.deepcopy(layer).to(check.device), x.to(check.device)
-            with torch.autocast(check.device, torch.bfloat16):
+            with torch.autocast(check.device, dtype):
                 found = trained(own, there)
-            if found[0].dtype != torch.bfloat16:
-                raise TypeError(f"output is {found[0].dtype}, expected bfloat16")
+            if found[0].dtype != dtype:
+                raise TypeError(f"output is {found[0].dtype}, expected {dtype}")
         return largest(trained(layer, x), found)
 
-    check.case("LSTM, autocast to bfloat16", autocast, BARS[torch.bfloat16])
+    for dtype in (torch.bfloat16, torch.float16):
+        name = f"LSTM, autocast to {str(dtype).removeprefix('torch.')}"
+        check.case(name, lambda d=dtype: autocast(d), BARS[dtype])
     if check.emulated:
         return
 
@@ -396,7 +398,7 @@ def bench() -> None:
         f"\n{'ms':34} {'cuDNN f':>9} {'ours f':>9} {'graph f':>9} {'cuDNN f+b':>10} {'ours f+b':>9}"
     )
     for name in ("GRU", "LSTM"):
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for shape in SHAPES:
                 try:
                     line = times(name, dtype, shape)

@@ -20,10 +20,11 @@ from cellgen.errors import ArgumentError
 HOST, UNKNOWN = -1, -2
 """Devices: the host's memory; one that an array does not say."""
 
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8, "bool": 1, "uint8": 1}
-_KINDS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1, "uint8": 1}
+_KINDS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16", (2, 16): "float16"}
 _KINDS |= {(0, 64): "int64", (6, 8): "bool", (1, 8): "uint8"}
-TYPESTRS = {"<f4": "float32", "<f8": "float64", "<i8": "int64", "|b1": "bool", "|u1": "uint8"}
+TYPESTRS = {"<f4": "float32", "<f8": "float64", "<f2": "float16"}
+TYPESTRS |= {"<i8": "int64", "|b1": "bool", "|u1": "uint8"}
 
 
 @dataclass(frozen=True)

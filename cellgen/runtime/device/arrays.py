@@ -34,7 +34,7 @@ Stream: TypeAlias = object
 """An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
 
 LIBRARY = "cellgen"
-SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
+SUFFIXES = {store.dtype: store.suffix for store in CUDA_STORES}
 ON_DEVICE = (2, 13)
 """Device types of DLPack: CUDA memory, managed memory."""
 

@@ -13,12 +13,31 @@ from cellgen.runtime.abi import Argument, Function, Interface, c_parameters, sha
 from cellgen.runtime.names import c_member
 from cellgen.runtime.options import device_members
 
+
+@dataclass(frozen=True)
+class CudaStore:
+    """A type of elements for CUDA: a row of ``cellgen_cuda_elements.cuh``.
+
+    ``suffix`` is that of symbols, ``c_type`` what cffi sees behind pointers, ``scalar`` what
+    kernels compute in and numbers of a call are. ``on_units``: whether matrix units multiply it.
+    """
+
+    dtype: str
+    suffix: str
+    c_type: str
+    scalar: str
+    on_units: bool = False
+
+
 CUDA_STORES = (
-    ("f32", "float", "float32"),
-    ("f64", "double", "float64"),
-    ("bf16", "void", "bfloat16"),
+    CudaStore("float32", "f32", "float", "float"),
+    CudaStore("float64", "f64", "double", "double"),
+    CudaStore("bfloat16", "bf16", "void", "float", on_units=True),
+    CudaStore("float16", "f16", "void", "float", on_units=True),
 )
-"""Symbol suffix, C type behind pointers and dtype of each instantiation for CUDA."""
+"""Every type of elements that kernels of CUDA are made for."""
+ON_UNITS = tuple(store.dtype for store in CUDA_STORES if store.on_units)
+"""Those that matrix units multiply."""
 
 
 def over_time(function: Function) -> tuple[Argument, ...]:
@@ -116,11 +135,11 @@ int64_t cellgen_emulation_count(int what);
 def cuda_cdef(interface: Interface) -> str:
     """The declarations of a cell's CUDA library, for cffi."""
     lines = [CUDA_HOST, CUDA_EMULATION]
-    for suffix, c_type, _ in CUDA_STORES:
-        scalar = "double" if c_type == "double" else "float"
+    for store in CUDA_STORES:
         for function in interface.functions:
-            names = cuda_symbols(interface, function, suffix)
-            members = " ".join(line for line, _ in cuda_struct_lines(function, c_type, scalar))
+            names = cuda_symbols(interface, function, store.suffix)
+            lined = cuda_struct_lines(function, store.c_type, store.scalar)
+            members = " ".join(line for line, _ in lined)
             lines.append(f"typedef struct {{ {members} }} {names.struct};")
             dims = c_parameters(function)
             lines.append(f"int {names.call}({dims}, const {names.struct} *args);")

@@ -35,6 +35,7 @@ from cellgen.runtime.device.arrays import (
     shown_part,
     stream_handle,
 )
+from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.graphs import Graphs
 from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
 from cellgen.runtime.device.plan import DevicePlan, KeptPlans
@@ -94,7 +95,7 @@ class CudaFunction:
 
         ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
         ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
-        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"device"`` and ``"cluster"``
+        ``"fragments"`` the same with matrix units, of 16 bits only, ``"device"`` and ``"cluster"``
         in one launch whose blocks share the layer and wait for each other, ``"auto"`` as the cost
         model of ``cellgen_cuda_tiers.cuh`` chooses between the first three, ``"together"`` as that
         of ``cellgen_persist_choice.cuh`` between all; with CELLGEN_PERSISTENT=1 in the environment
@@ -176,10 +177,10 @@ class CudaFunction:
             where, function, given, results, lambda _, label, __: views[label], tuple(SUFFIXES)
         )
         refuse_overflow(where, self.function, checked.dims, BYTES[checked.element])
-        if tier == "fragments" and checked.element != "bfloat16":
+        if tier == "fragments" and checked.element not in ON_UNITS:
             raise ArgumentError(
                 f"{where}: tier is 'fragments' and arrays are {checked.element}: matrix units take "
-                f"bfloat16 only; use tier='whole'"
+                f"{' and '.join(ON_UNITS)} only; use tier='whole'"
             )
         check_tables(where, tables, checked.dims, checked.device, batch_first=first)
         return DeviceCall(checked, views, tables, scalars, options.settings, stream)

@@ -4,8 +4,8 @@ Input: an ``Interface`` and the text of the cell's ``.cu``. Output: ``CudaKernel
 functions that ``Kernel`` has. Arrays are anything with ``__dlpack__`` or
 ``__cuda_array_interface__`` (PyTorch, CuPy, JAX), or ``DeviceArray``; they are neither copied nor
 converted. Calls launch on the caller's stream and return without waiting. float32, float64, and
-bfloat16 with float32 arithmetic. Results are made by the library of the arguments where it can be
-asked (PyTorch, CuPy), else they are ``DeviceArray``.
+bfloat16 and float16 with float32 arithmetic. Results are made by the library of the arguments where
+it can be asked (PyTorch, CuPy), else they are ``DeviceArray``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class CudaKernel(ShownInNotebooks):
         self.require_device(device)
         with library.on(device):
             made = DeviceArray(library, values.shape, name, device, stream)
-            host = np.ascontiguousarray(values, np.float32 if name == "bfloat16" else name)
+            with np.errstate(over="ignore"):  # what float16 has no number for is infinite
+                host = np.ascontiguousarray(values, np.float32 if name == "bfloat16" else name)
             host = to_bfloat16(host) if name == "bfloat16" else host
             library.write(made.pointer, host, made.bytes, stream)
         return made

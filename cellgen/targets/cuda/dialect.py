@@ -97,5 +97,5 @@ CUDA = DeviceDialect(
     launch_together="CELLGEN_LAUNCH_TOGETHER",
     together="CELLGEN_TOGETHER_BOUNDS",
     by_thread="cellgen_by_thread",
-    by_fragment="cellgen_matrix_units<store>::way",
+    by_fragment="cellgen_on_units<store>",
 )

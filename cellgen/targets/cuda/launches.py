@@ -53,7 +53,7 @@ def staying(
     ]
     return [
         "bool stays = (how & CELLGEN_STAYS) != 0;",
-        "#if CELLGEN_STORE != 64",
+        "#if CELLGEN_PRECISION == 32",
         "cellgen_together together = {};",
         f"stays = stays && {words.of_type(persistent.name + '_stays')}"
         f"({', '.join(persistent.dims)}, args->tier, &together);",

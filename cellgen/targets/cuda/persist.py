@@ -371,7 +371,7 @@ def staying_explained(plans: Iterable[DeviceTimePlan]) -> list[str]:
         lines.append(
             f"{plan.function}: where a call or CELLGEN_PERSISTENT=1 asks for it, since no device "
             f"has run them yet, blocks stay on the device together, {levels} of products in a "
-            f"step, of float32 and bfloat16, where their weights fit and the model says it is "
+            f"step, of all types but float64, where their weights fit and the model says it is "
             f"faster; they tell each other {values}"
         )
     return lines

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cellgen.errors import DerivationError
-from cellgen.runtime.device.cuda_abi import cuda_struct_lines
+from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_struct_lines
 from cellgen.schedule.device.lower import lower_for_device, lower_step_for_device
 from cellgen.targets.cuda.dialect import CUDA, DeviceDialect
 from cellgen.targets.cuda.persist import staying_explained
@@ -23,12 +23,16 @@ from cellgen.targets.templates import fill
 
 @dataclass(frozen=True)
 class CudaContext:
-    """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct."""
+    """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct.
+
+    ``stores`` are the suffixes of element types.
+    """
 
     head: Head
     words: DeviceDialect
     functions: list[HostFunctionContext]
     members: dict[str, list[tuple[str, str]]]
+    stores: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ class CudaTarget:
                 for plan, signature in zip(plans, spelled.over_time, strict=True)
             ]
         members = {f.name: list(cuda_struct_lines(f)) for f in cell.interface.functions}
-        return fill("cuda/cell.cu.j2", CudaContext(cell.head, self.words, functions, members))
+        stores = tuple(store.suffix for store in CUDA_STORES)
+        context = CudaContext(cell.head, self.words, functions, members, stores)
+        return fill("cuda/cell.cu.j2", context)
 
 
 def _not_yet(error: DerivationError) -> NotYet:

@@ -1,7 +1,7 @@
 """Spell kernels that run all steps of a part in one launch, where its plan has one.
 
 Input: ``Tier``. Output: ``TierContext`` for ``kernels.j2``. A stream reads what the next steps need
-while the steps before them run. The products of a block run thread by thread, or, of bfloat16, on
+while the steps before them run. The products of a block run thread by thread, or, of 16 bits, on
 matrix units: one kernel, instantiated for both ways of ``cellgen_cuda_blocks.cuh``. The host's cost
 model is that of ``cellgen_cuda_tiers.cuh``.
 """
@@ -258,7 +258,7 @@ def _of_block(function: str, tier: Tier) -> list[str]:
         f"{function}: a block takes {taken} through all steps in one launch where "
         f"{shared(products)} weights fit its shared memory and the model says it is "
         f"faster; else one launch for each level and step",
-        f"    of bfloat16, with matrix units (mma m16n8k16: factors as stored, sums in float32) "
+        f"    of 16 bits, with matrix units (mma m16n8k16: factors as stored, sums in float32) "
         f"for {sums}, in whole tiles of 8 units, 16 factors and 8 rows, where that fits and the "
         f"model says it is faster; of float32 and float64, never: their factors would lose bits",
     ]
