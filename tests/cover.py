@@ -66,10 +66,15 @@ def of_interface(cell: type[Cell]) -> Traits:
 
 
 @cache
+def operators_of(cell: type[Cell]) -> Traits:
+    """Operators of a cell's equations."""
+    nodes = (n for e in cell.definition.equations for n in preorder_traversal(e.expression))
+    return frozenset(("operator", type(node).__name__) for node in nodes)
+
+
 def of_equations(cell: type[Cell]) -> Traits:
     """Operators of a cell's equations, and axes and number of its values by role."""
-    nodes = (n for e in cell.definition.equations for n in preorder_traversal(e.expression))
-    return frozenset(("operator", type(node).__name__) for node in nodes) | _counts(cell)
+    return operators_of(cell) | _counts(cell)
 
 
 @cache

@@ -227,18 +227,14 @@ def run(
 # --- emulated: the numbers -----------------------------------------------------------------------
 
 
+EMULATED = (*ALL, *AWKWARD[len(VARIANTS) :], Along, InHeads)
+"""Established cells and those of the tests."""
+
+
 @with_cxx
 @pytest.mark.parametrize(
     "cell",
-    [
-        *names(ALL, tuple(cell for cell in ALL if is_covering(cell))),
-        *(
-            *AWKWARD[len(VARIANTS) :],
-            Along,
-            InHeads,
-            *NEWER,
-        ),
-    ],
+    [*names(EMULATED, tuple(filter(is_covering, EMULATED))), *NEWER],
     ids=lambda cell: cell.definition.name,
 )
 def test_every_cell_agrees_with_the_equations_in_every_tier_and_precision(cell: type[Cell]) -> None:
