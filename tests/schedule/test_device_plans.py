@@ -16,6 +16,7 @@ from cellgen.cells import (
     GRU,
     LRU,
     LSTM,
+    LTC,
     MLSTM,
     GRUBlockCell,
     GRUResetBefore,
@@ -29,7 +30,8 @@ from cellgen.pipeline import planned
 from cellgen.program.ssa import Statement
 from cellgen.runtime.abi import Argument
 from cellgen.schedule.device.lower import lower_for_device
-from cellgen.schedule.device.places import Moment, RowsOfArray
+from cellgen.schedule.device.persistent import PersistentChoice
+from cellgen.schedule.device.places import Moment, NeededWhen, RowsOfArray
 from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepsShare, StepStage
 from cellgen.schedule.device.tiers import TierLoop
@@ -177,6 +179,15 @@ def test_an_array_that_is_not_reserved_or_is_twice_is_found() -> None:
         panel = plan.packed[-1].panel
         rest = tuple(array for array in plan.memory if array.name != panel)
         assert f"lies in {panel}, which is no array" in faults(replace(plan, memory=rest))
+        refused = replace(plan, persistent=PersistentChoice(None, "planted"))
+        assert "is of no channel" in faults(refused)
+
+
+def test_a_kernel_that_is_refused_halfway_reserves_nothing() -> None:
+    """LTC's step length is read by all units; the state had its channel by then."""
+    forward, _ = plans(LTC)
+    assert "is read by threads of other units" in forward.persistent.reason
+    assert all(array.extent.need is not NeededWhen.TOGETHER for array in forward.memory)
 
 
 class WithConstant(Cell, name="with_constant"):

@@ -31,6 +31,8 @@ def with_persistent(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceT
     """Choose the kernel whose blocks are on the device together, if there is one."""
     memory, links = workspace_of(function, plan), function.programs.links
     chosen = choose_persistent(plan.steps, links, _passed(plan), memory.add)
+    if chosen.persistent is None:  # with the arrays of channels that it would have had
+        return replace(plan, persistent=chosen)
     return replace(plan, memory=tuple(memory.arrays), persistent=chosen)
 
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from cellgen.schedule.device.accesses import AnyStage, MemoryAccess, accesses
 from cellgen.schedule.device.panels import panel_faults
+from cellgen.schedule.device.places import NeededWhen
 from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.stages import Cleared
 from cellgen.schedule.device.verify_held import held_faults
@@ -49,12 +50,20 @@ def launches_find_rows(plan: DeviceTimePlan) -> Iterator[str]:
 
 
 def workspace_has_arrays(plan: DeviceTimePlan) -> Iterator[str]:
-    """All passes that add to it: each array is there once, and so is what launches name."""
+    """All passes that add to it: each array is there once, and so is what launches name.
+
+    ``with_persistent``: a channel's is there for the kernel that has the channel.
+    """
     counts = Counter(array.name for array in plan.memory)
     yield from (f"{name} is there {n} times" for name, n in counts.items() if n > 1)
     for access in _all(plan):
         if not access.rows.of_caller and access.rows.array not in counts:
             yield f"{access.value} lies in {access.rows.array}, which is no array of the workspace"
+    own = plan.persistent.persistent
+    channels = {channel.memory for channel in own.channels} if own else set[str]()
+    together = {a.name for a in plan.memory if a.extent.need is NeededWhen.TOGETHER}
+    yield from (f"{name} is of no channel" for name in sorted(together - channels))
+    yield from (f"the channel {name} has no memory" for name in sorted(channels - together))
 
 
 def _all(plan: DeviceTimePlan) -> Iterator[MemoryAccess]:
