@@ -36,6 +36,7 @@ from cellgen.schedule.device.plan import DeviceTimePlan
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepsShare, StepStage
 from cellgen.schedule.device.tiers import TierLoop
 from cellgen.schedule.device.verify import verify_for_device
+from tests.conftest import Contexts
 
 CELLS = (GRU, LSTM, GRUResetBefore, SLSTMHeads, LRU, MLSTM, LayerNormLSTM)
 
@@ -204,6 +205,14 @@ def test_a_constant_without_its_gradient_is_found() -> None:
     assert isinstance(backward.deferred[-1], StepsShare)
     text = faults(replace(backward, deferred=backward.deferred[:-1]))
     assert "d_a, a result, is never written" in text
+
+
+def test_gradients_of_constants_are_added_up_in_the_order_of_the_programs() -> None:
+    """Not in that in which stages of the common plan happen to name them."""
+    _, backward = plans(Contexts)
+    shares = [stage.buffer.value for stage in backward.deferred if isinstance(stage, StepsShare)]
+    assert len(shares) > 1
+    assert tuple(shares) == backward.options.programs.contexts
 
 
 def test_a_result_of_one_step_alone_is_found() -> None:

@@ -92,9 +92,9 @@ class _DeferredPlanner:
             for name, loop in named_loops(stem, stage.loops):
                 self._loop(name, loop)
         self._products(waiting)
-        contexts = self.plan.options.programs.contexts
-        for buffer in (p.buffer for p in self.part.places if p.buffer.value in contexts):
-            self.stages.append(StepsShare(buffer, self.place(buffer)))
+        buffers = {place.buffer.value: place.buffer for place in self.part.places}
+        for value in self.plan.options.programs.contexts:
+            self.stages.append(StepsShare(buffers[value], self.place(buffers[value])))
 
     def _loop(self, stem: str, loop: Loop) -> None:
         self.stages.append(
