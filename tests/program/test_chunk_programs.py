@@ -48,7 +48,8 @@ from cellgen.proof.over_chunks import ChunkRun
 from cellgen.proof.over_time import run_steps
 from cellgen.runtime.options import Options
 from cellgen.views.chunks import as_data, as_latex, as_text, sections
-from tests.program.test_chunks import QUALIFY, Fed, KeptRest
+from tests.cover import Traits, each_of, of_equations
+from tests.program.test_chunks import QUALIFY, Fed, KeptRest, names
 
 D, K, N, P = Dim("D"), Dim("K"), Dim("N"), Dim("P")
 
@@ -112,7 +113,19 @@ class Counted(Cell):
 OWN = (ErasedTwice, Chained, Counted, Fed, KeptRest)
 
 
-@pytest.mark.parametrize("cell", [*QUALIFY, *OWN], ids=lambda cell: cell.definition.name)
+def of_chunks(cell: type[Cell]) -> Traits:
+    """What a chunk's programs depend on: the form over time beside what equations are made of."""
+    layers = names(cell)
+    forms = {
+        ("layers", *(kind for kind, *_ in layers)),
+        *(("layer", *layer[:1]) for layer in layers),
+    }
+    return of_equations(cell) | forms
+
+
+@pytest.mark.parametrize(
+    "cell", [*each_of(of_chunks, QUALIFY), *OWN], ids=lambda cell: cell.definition.name
+)
 def test_chunks_agree_with_steps(cell: type[Cell]) -> None:
     report = check(cell, form="chunk")
     assert report.ok, str(report)
