@@ -17,7 +17,7 @@ arguments of ``backward`` follow from theta; nothing is differentiated by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -61,6 +61,10 @@ class Call:
     options: Options = ON_TENSORS
     wanted: int = -1
     saves: bool = True
+    _wanting: dict[tuple[bool, ...], Call] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The same call with other gradients, as they have been wanted."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -139,11 +143,6 @@ class Call:
             return self
         wanted = sum(1 << number for number, place in enumerate(learns) if needed[place])
         return replace(self, wanted=wanted)
-
-    @cached_property
-    def _wanting(self) -> dict[tuple[bool, ...], Call]:
-        """The same call with other gradients, as they have been wanted."""
-        return {}
 
     def spread(self, gradients: Given) -> list[Tensor | None]:
         """Put the gradients of what learns in the places of theta."""

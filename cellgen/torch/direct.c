@@ -25,6 +25,8 @@ int PyList_SetItem(Object, intptr_t, Object) WEAK;
 intptr_t PyList_Size(Object) WEAK;
 Object PyTuple_GetItem(Object, intptr_t) WEAK;
 intptr_t PyTuple_Size(Object) WEAK;
+Object PyTuple_New(intptr_t) WEAK;
+int PyTuple_SetItem(Object, intptr_t, Object) WEAK;
 Object PyCapsule_New(void *, const char *, void (*)(Object)) WEAK;
 void *PyCapsule_GetPointer(Object, const char *) WEAK;
 void *PyLong_AsVoidPtr(Object) WEAK;
@@ -38,12 +40,19 @@ void Py_IncRef(Object) WEAK;
 void Py_DecRef(Object) WEAK;
 
 enum { FAST_CALL = 0x0080 }; /* METH_FASTCALL */
-enum { SAVES = 1, OF_LAYER = 2, DETACHED = 4, OF_STEP = 8 };
+enum { SAVES = 1, OF_LAYER = 2, DETACHED = 4, OF_STEP = 8, IN_ONE = 16 };
+_Bool is_negative_view(Tensor) __asm__("_ZN2at6native6is_negERKNS_6TensorE") WEAK; /* at::native::is_neg */
 
-/* What a call asks of Python, given once: torch's functions, types, a name, and its constants. */
+/* What a call asks of Python, given once: torch's functions, types, a name, and its constants. Where it is known, a
+ * tensor's object has torch's own behind `offset` bytes, which is what a handle is, and `wrap` makes an object of one. */
 static struct {
     Object handles, tensors, is_negative, requires_grad, tensor, parameter, none, no;
+    intptr_t offset;
+    Object (*wrap)(Tensor);
 } python;
+
+/* The handle within an object of torch's own kinds, which keeps it. */
+static Tensor within(Object given) { return (char *)given + python.offset; }
 
 static Object declined(void)
 {
@@ -60,10 +69,16 @@ static int is_plain(Object given, int may_learn)
     Py_DecRef(type); /* its objects keep it */
     if (type != python.tensor && type != python.parameter)
         return 0;
-    Object found = PyObject_CallFunctionObjArgs(python.is_negative, given, NULL);
-    int is_so = found == python.no;
-    if (found != NULL)
-        Py_DecRef(found);
+    Object found = NULL;
+    int is_so = 0;
+    if (python.offset && is_negative_view != NULL) {
+        is_so = !is_negative_view(within(given));
+    } else {
+        found = PyObject_CallFunctionObjArgs(python.is_negative, given, NULL);
+        is_so = found == python.no;
+        if (found != NULL)
+            Py_DecRef(found);
+    }
     if (is_so && !may_learn) {
         found = PyObject_GetAttr(given, python.requires_grad);
         is_so = found == python.no;
@@ -80,49 +95,63 @@ static int is_dense_kind(Tensor tensor)
     return !aoti_torch_get_layout(tensor, &layout) && layout == aoti_torch_layout_strided() && is_in_memory(tensor);
 }
 
-/* Turn the tensors of a list into handles, which the call owns, NULL for None; their number, below 0: declined. */
-static int take_handles(Run *run, Object list, Tensor *into, int may_learn)
+/* Have torch make handles of the `there` objects among `count` in `into`, and the call own them; not 0: declined. */
+static int make_handles(Run *run, Tensor *into, intptr_t count, int there)
 {
-    const intptr_t count = PyList_Size(list);
-    int there = 0, next = 0;
-    if (count < 0 || count > 2 * MOST)
-        return -1;
-    for (intptr_t k = 0; k < count; ++k) {
-        Object given = PyList_GetItem(list, k);
-        if (given != python.none && !is_plain(given, may_learn))
-            return -1;
-        into[k] = given == python.none ? NULL : given;
-        there += given != python.none;
-    }
-    Object named = list;
-    if (there < count) {
-        named = PyList_New(there);
-        for (intptr_t k = 0; k < count && named != NULL; ++k)
-            if (into[k] != NULL)
-                Py_IncRef(into[k]), PyList_SetItem(named, next++, into[k]);
-    }
+    int next = 0;
+    Object named = PyList_New(there);
+    for (intptr_t k = 0; k < count && named != NULL; ++k)
+        if (into[k] != NULL)
+            Py_IncRef(into[k]), PyList_SetItem(named, next++, into[k]);
     Object handles = named == NULL ? NULL : PyObject_CallFunctionObjArgs(python.handles, named, NULL);
-    if (named != NULL && named != list)
+    if (named != NULL)
         Py_DecRef(named);
     if (handles == NULL)
         return -1;
     next = 0;
     for (intptr_t k = 0; k < count; ++k)
-        if (into[k] != NULL) {
+        if (into[k] != NULL)
             own(run, into[k] = PyCapsule_GetPointer(PyList_GetItem(handles, next++), NULL));
-            if (!is_dense_kind(into[k]))
-                fail(run, "cellgen: a tensor is sparse, nested or without memory");
-        }
     Py_DecRef(handles);
+    return 0;
+}
+
+/* Turn tensors, which the caller keeps, into handles, NULL for None; their number, below 0: declined. */
+static int take_handles(Run *run, Object const *items, intptr_t count, Tensor *into, int may_learn)
+{
+    int there = 0;
+    if (count < 0 || count > 2 * MOST)
+        return -1;
+    for (intptr_t k = 0; k < count; ++k) {
+        Object given = items[k];
+        if (given != python.none && !is_plain(given, may_learn))
+            return -1;
+        into[k] = given == python.none ? NULL : python.offset ? within(given) : given;
+        there += given != python.none;
+    }
+    if (!python.offset && make_handles(run, into, count, there))
+        return -1;
+    for (intptr_t k = 0; k < count; ++k)
+        if (into[k] != NULL && !is_dense_kind(into[k]))
+            fail(run, "cellgen: a tensor is sparse, nested or without memory");
     return (int)count;
 }
 
-/* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
-static int take_given(Run *run, Object theta, int may_learn)
+/* The items of a list, at most 2 * MOST; how many, below 0: others. */
+static intptr_t take_items(Object list, Object *into)
 {
-    if (PyList_Size(theta) != run->cell->theta)
+    const intptr_t count = PyList_Size(list);
+    for (intptr_t k = 0; k < count && count <= 2 * MOST; ++k)
+        into[k] = PyList_GetItem(list, k);
+    return count > 2 * MOST ? -1 : count;
+}
+
+/* Take the tensors of a call, NULL for a state that is left out; their number, below 0: declined. */
+static int take_given(Run *run, Object const *theta, intptr_t given, int may_learn)
+{
+    if (given != run->cell->theta)
         return -1;
-    const int count = take_handles(run, theta, run->theta, may_learn);
+    const int count = take_handles(run, theta, given, run->theta, may_learn);
     for (int k = 0; k < count; ++k) {
         const cellgen_value *value = run->cell->shape[k];
         if (run->theta[k] == NULL && (value == NULL || value->role != CELLGEN_ROLE_STATE))
@@ -154,6 +183,16 @@ static void take_options(Run *run, Object numbers)
     check_numbers(run);
 }
 
+/* An object for a result, which the call gives up: the tensor of Python, or what torch makes one of. */
+static Object give(Tensor result)
+{
+    if (python.wrap == NULL)
+        return PyCapsule_New(result, NULL, NULL);
+    Object given = python.wrap(result);
+    aoti_torch_delete_tensor_object(result);
+    return given;
+}
+
 /* Tensors of Python from the results of a call, which it gives up. */
 static Object take_results(Run *run)
 {
@@ -163,34 +202,40 @@ static Object take_results(Run *run)
     Object list = PyList_New(count);
     for (int k = 0; k < run->function->results && list != NULL; ++k)
         if (run->result[k] != NULL)
-            PyList_SetItem(list, next++, PyCapsule_New(run->result[k], NULL, NULL));
+            PyList_SetItem(list, next++, give(run->result[k]));
     for (int k = 0; k < run->checkpoints && list != NULL; ++k)
-        PyList_SetItem(list, next++, PyCapsule_New(run->checkpoint[k], NULL, NULL));
-    Object found = list == NULL ? NULL : PyObject_CallFunctionObjArgs(python.tensors, list, NULL);
-    if (list != NULL)
-        Py_DecRef(list);
+        PyList_SetItem(list, next++, give(run->checkpoint[k]));
+    if (python.wrap != NULL || list == NULL)
+        return list;
+    Object found = PyObject_CallFunctionObjArgs(python.tensors, list, NULL);
+    Py_DecRef(list);
     return found;
 }
 
-/* Where everything lies that a step keeps, in one tensor, 16 numbers aligned; how many numbers it has. */
+/* Where everything lies that a call keeps in one tensor, each at a multiple of 64 bytes; how many numbers the tensor has.
+ * A step keeps its outputs there, other calls what is no result. */
 static int64_t place_kept(Run *run)
 {
-    int64_t numbers = 0;
+    int64_t bytes = 0;
     for (int m = 0; m < run->cell->forward.members; ++m) {
         const Member *member = &run->cell->forward.member[m];
         const cellgen_value *value = member->value;
-        int64_t count = 1;
         if (member->source != RESULT)
             continue;
-        run->kept_offset[member->number] = value->role == CELLGEN_ROLE_FINAL ? -1 : numbers * (run->is_double ? 8 : 4);
-        for (int64_t k = 0; k < value->axes; ++k)
-            count *= length(value->axis[k], run->dims);
-        numbers += value->role == CELLGEN_ROLE_FINAL ? 0 : (count + 15) / 16 * 16;
+        const int is_result = value->role == CELLGEN_ROLE_FINAL || !(run->is_step || member->number >= run->cell->outputs);
+        const cg_result kept = cg_result_of(run->cell->forward.signature, m, &run->say, 1, -1);
+        const int is_apart = is_result || !kept.is_formed;
+        int64_t lengths[CG_AXES + 1], size = (int64_t)aoti_torch_dtype_element_size(dtype_of(run, member));
+        const int64_t rank = cg_shape_of(run->cell->cell, value, kept.change, run->dims, lengths);
+        run->kept_offset[member->number] = is_apart ? -1 : bytes;
+        for (int64_t k = 0; k < rank; ++k)
+            size *= lengths[k];
+        bytes += is_apart ? 0 : (size + 63) / 64 * 64;
     }
-    return numbers;
+    return bytes / (int64_t)aoti_torch_dtype_element_size(run->dtype);
 }
 
-/* Make the tensor of all that a step keeps. */
+/* Make the tensor of all that a call keeps beside results. */
 static void make_kept(Run *run)
 {
     const int64_t numbers = place_kept(run);
@@ -200,7 +245,7 @@ static void make_kept(Run *run)
         return;
     run->checkpoint[run->checkpoints++] = made;
     aoti_torch_get_data_ptr(made, &found);
-    run->kept_at = found;
+    run->kept_at = found == NULL ? (char *)run : found; /* a kernel takes no address for what is not kept */
 }
 
 static void *const no_tables[TABLES];
@@ -213,13 +258,15 @@ static void run_directly(Run *run, int flags, int count)
         fail(run, "cellgen: torch's layers refuse sequences without steps or rows");
     if (run->fault == NULL && run->is_step && run->narrow)
         fail(run, "cellgen: a step is of float32 or float64");
-    if (run->fault == NULL && run->is_step && (flags & SAVES))
+    if (run->fault == NULL && run->say.checkpoint && run->is_in_one)
+        fail(run, "cellgen: checkpoints are tensors of their own");
+    if (run->fault == NULL && run->is_in_one && (flags & SAVES))
         make_kept(run);
     if (run->fault == NULL)
         compute(run, 0, no_tables, flags & SAVES);
 }
 
-/* Take the one tensor of all that a step kept. */
+/* Take the one tensor of all that a call kept beside results. */
 static void take_kept(Run *run, Tensor kept)
 {
     int64_t rank = 0, *sizes = NULL;
@@ -228,16 +275,19 @@ static void take_kept(Run *run, Tensor kept)
     void *found = NULL;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
     aoti_torch_is_contiguous(kept, &dense), aoti_torch_get_device_type(kept, &device);
-    if (run->narrow || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run) || !dense ||
+    if (run->say.checkpoint || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run) || !dense ||
         device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: what is kept is of another call, or lies elsewhere");
         return;
     }
     aoti_torch_get_data_ptr(kept, &found);
-    run->kept_at = found;
-    for (int m = 0; m < run->function->members; ++m)
-        if (run->function->member[m].source == KEPT && run->kept_offset[run->function->member[m].number] < 0)
-            fail(run, "cellgen: a backward pass reads final states");
+    run->kept_at = found == NULL ? (char *)run : found;
+    for (int m = 0; m < run->function->members; ++m) {
+        const Member *member = &run->function->member[m];
+        if (member->source == KEPT && run->kept_offset[member->number] < 0 &&
+            (run->is_step || run->kept[member->number] == NULL))
+            fail(run, "cellgen: a result that a backward pass reads is not among what is kept");
+    }
 }
 
 /* The backward pass of `tensors`: theta, what is kept of the forward pass, and upstream gradients. */
@@ -250,12 +300,11 @@ static void run_back(Run *run, Tensor *tensors, int kept, int upstream)
     look_at_theta(run, theta);
     if (run->fault != NULL)
         return;
-    if (run->is_step) {
-        take_kept(run, tensors[theta]);
-    } else {
-        memcpy(run->kept, tensors + theta, (size_t)kept * sizeof *tensors);
+    memcpy(run->kept, tensors + theta, (size_t)kept * sizeof *tensors);
+    if (run->is_in_one)
+        take_kept(run, run->kept[kept - 1]);
+    else
         place_kept_tensors(run, kept);
-    }
     for (int k = 0; k < upstream; ++k)
         if (tensors[theta + kept + k] != NULL)
             present |= (int64_t)1 << k, given[count++] = tensors[theta + kept + k];
@@ -264,17 +313,19 @@ static void run_back(Run *run, Tensor *tensors, int kept, int upstream)
         compute(run, 0, no_tables, 1);
 }
 
-/* A call that begins, of a cell by its number; NULL: no memory. */
-static Run *begin_directly(Object number, int is_backward, int flags)
+/* A call that begins; NULL: no memory. */
+static Run *begin_call(const Cell *cell, int is_backward, int flags)
 {
-    Run *run = malloc(sizeof *run);
+    Run *run = take_run();
     if (run == NULL)
         return NULL;
     start(run);
-    run->cell = PyLong_AsVoidPtr(number);
+    run->cell = cell;
     run->function = is_backward ? &run->cell->backward : &run->cell->forward;
     run->is_layer = (flags & OF_LAYER) != 0;
     run->is_step = (flags & OF_STEP) != 0;
+    run->is_in_one = run->is_step || (flags & IN_ONE);
+    none(run->result, run->function->results);
     return run;
 }
 
@@ -292,8 +343,8 @@ static void end_directly(Run *run)
 
 /* direct(cell, flags, theta, scalars, options): a list of tensors, or None. `flags`: whether the call saves, is of a
  * layer, whose states are (1, B, ...), takes tensors that require gradients, too, and is of one step, whose input is
- * (B, ...): it gives final states, and where it saves one tensor of all that is kept. `options` are numbers, () the
- * usual ones. */
+ * (B, ...): it gives final states, and where it saves one tensor of all that is kept; or gives its results, and one
+ * tensor of all that is kept beside them. `options` are numbers, () the usual ones. */
 static Object direct(Object self, Object const *given, intptr_t arguments)
 {
     (void)self;
@@ -301,11 +352,11 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
     if (arguments != 5)
         return declined();
     const int flags = (int)PyLong_AsLong(given[1]);
-    Run *run = begin_directly(given[0], 0, flags);
+    Run *run = begin_call(PyLong_AsVoidPtr(given[0]), 0, flags);
+    Object theta[2 * MOST];
     if (run == NULL)
         return declined();
-    none(run->result, run->function->results);
-    const int count = take_given(run, given[2], (flags & DETACHED) != 0);
+    const int count = take_given(run, theta, take_items(given[2], theta), (flags & DETACHED) != 0);
     if (count >= 0) {
         take_numbers_of_cell(run, given[3]);
         take_options(run, given[4]);
@@ -315,41 +366,42 @@ static Object direct(Object self, Object const *given, intptr_t arguments)
         PyEval_RestoreThread(thread);
         found = run->fault == NULL ? take_results(run) : NULL;
     }
-    free(run);
+    give_up(run);
     return found == NULL ? declined() : found;
 }
 
 /* The tensors of a backward pass among Python's: whether those that must be there are. */
 static int are_there(const Run *run, Tensor *tensors, int kept)
 {
-    for (int k = 0; k < run->cell->theta + kept; ++k)
-        if (tensors[k] == NULL && !(k < run->cell->theta && run->is_layer && run->cell->shape[k] != NULL &&
-                                    run->cell->shape[k]->role == CELLGEN_ROLE_STATE))
+    const int theta = run->cell->theta, last = theta + kept - 1;
+    for (int k = 0; k <= last; ++k) {
+        const int is_state = k < theta && run->cell->shape[k] != NULL && run->cell->shape[k]->role == CELLGEN_ROLE_STATE;
+        const int is_result = k >= theta && k < last && run->is_in_one; /* take_kept looks for those that are read */
+        if (tensors[k] == NULL && !(is_state && run->is_layer) && !is_result)
             return 0;
+    }
     return 1;
 }
 
-/* back(cell, flags, tensors, scalars, wanted, upstream, options): gradients, or None. `tensors`: theta, what is kept,
- * and so many `upstream` gradients of the outputs in order, None for those that are not there. */
+/* back(cell, tensors, scalars, wanted, upstream, options): gradients, or None. `tensors`: theta, what is kept, and so
+ * many `upstream` gradients of the outputs in order, None for those that are not there. */
 static Object back(Object self, Object const *given, intptr_t arguments)
 {
     (void)self;
     Object found = NULL;
-    if (arguments != 7)
-        return declined();
-    Run *run = begin_directly(given[0], 1, (int)PyLong_AsLong(given[1]));
+    Run *run = arguments == 6 ? begin_call(PyLong_AsVoidPtr(given[0]), 1, 0) : NULL;
     if (run == NULL)
         return declined();
-    const int upstream = (int)PyLong_AsLong(given[5]);
-    const intptr_t kept = PyList_Size(given[2]) - run->cell->theta - upstream;
+    Object items[2 * MOST];
     Tensor tensors[2 * MOST];
-    none(run->result, run->function->results);
-    if (upstream >= 0 && upstream < 64 && kept >= run->is_step && kept < MOST && (kept == 1 || !run->is_step) &&
-        take_handles(run, given[2], tensors, 1) >= 0 && are_there(run, tensors, (int)kept)) {
+    const int upstream = (int)PyLong_AsLong(given[4]);
+    const intptr_t all = take_items(given[1], items), kept = all - run->cell->theta - upstream;
+    if (upstream >= 0 && upstream < 64 && kept >= 0 && kept < MOST &&
+        take_handles(run, items, all, tensors, 1) >= 0 && are_there(run, tensors, (int)kept)) {
         memcpy(run->theta, tensors, (size_t)run->cell->theta * sizeof *tensors);
-        take_numbers_of_cell(run, given[3]);
-        take_options(run, given[6]);
-        run->wanted = (int64_t)PyLong_AsLong(given[4]);
+        take_numbers_of_cell(run, given[2]);
+        take_options(run, given[5]);
+        run->wanted = (int64_t)PyLong_AsLong(given[3]);
         void *thread = PyEval_SaveThread();
         if (run->fault == NULL)
             run_back(run, tensors, (int)kept, upstream);
@@ -359,24 +411,59 @@ static Object back(Object self, Object const *given, intptr_t arguments)
     }
     end_directly(run);
     found = run->fault == NULL ? take_results(run) : NULL;
-    free(run);
+    give_up(run);
     return found == NULL ? declined() : found;
 }
 
-/* Give Python both functions; NULL where this process has no Python. `given`: what `python` holds, in order. */
+/* Where all of these tensors' objects have torch's own, by the handles that torch makes: right behind Python's head,
+ * which is two words; 0: elsewhere, then torch is asked for handles. */
+static intptr_t offset_within(Object tensors, Object handles)
+{
+    enum { HEAD = 2 * sizeof(void *) };
+    const intptr_t count = PyList_Size(tensors);
+    for (intptr_t k = 0; k < count; ++k) {
+        void *const *handle = PyCapsule_GetPointer(PyList_GetItem(handles, k), NULL);
+        if (handle == NULL || memcmp(handle, (char *)PyList_GetItem(tensors, k) + HEAD, sizeof *handle))
+            return 0;
+    }
+    return count > 0 ? HEAD : 0;
+}
+
+/* Look for shorter ways between objects and handles: `tensors` are some of every kind, `wrap` is where libtorch makes an
+ * object of a tensor, NULL: unknown. */
+void cellgen_torch_shorten(Object tensors, void *wrap)
+{
+    Object handles = PyObject_CallFunctionObjArgs(python.handles, tensors, NULL);
+    if (handles == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    python.offset = offset_within(tensors, handles);
+    for (intptr_t k = 0; k < PyList_Size(tensors); ++k)
+        aoti_torch_delete_tensor_object(PyCapsule_GetPointer(PyList_GetItem(handles, k), NULL));
+    Py_DecRef(handles);
+    memcpy(&python.wrap, &wrap, sizeof wrap);
+}
+
+#include "tracked.inc.h"
+
+/* Give Python the functions; NULL where this process has no Python. `given`: what `python` holds, in order. */
 Object cellgen_torch_direct(Object given)
 {
-    static Method methods[] = {{"cellgen_direct", direct, FAST_CALL, NULL}, {"cellgen_back", back, FAST_CALL, NULL}};
+    static Method methods[] = {{"cellgen_direct", direct, FAST_CALL, NULL}, {"cellgen_back", back, FAST_CALL, NULL},
+                               {"cellgen_plan", plan_call, FAST_CALL, NULL}, {"cellgen_track", track, FAST_CALL, NULL},
+                               {"cellgen_track_back", track_back, FAST_CALL, NULL}};
+    enum { FUNCTIONS = sizeof methods / sizeof *methods };
     Object *const places[] = {&python.handles, &python.tensors, &python.is_negative, &python.requires_grad,
                               &python.tensor, &python.parameter, &python.none, &python.no};
     for (int k = 0; k < (int)(sizeof places / sizeof *places); ++k) {
         *places[k] = PyTuple_GetItem(given, k);
         Py_IncRef(*places[k]);
     }
-    Object pair = PyList_New(2);
-    for (int k = 0; k < 2 && pair != NULL; ++k)
-        PyList_SetItem(pair, k, PyCFunction_NewEx(&methods[k], NULL, NULL));
-    return pair;
+    Object functions = PyList_New(FUNCTIONS);
+    for (int k = 0; k < FUNCTIONS && functions != NULL; ++k)
+        PyList_SetItem(functions, k, PyCFunction_NewEx(&methods[k], NULL, NULL));
+    return functions;
 }
 
 /* A cell by its text; NULL where there is no such. */

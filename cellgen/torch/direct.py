@@ -17,10 +17,11 @@ from torch.autograd import forward_ad
 from cellgen.torch import native
 from cellgen.torch.devices import CPU, PLACES
 
-SAVES, OF_LAYER, DETACHED, OF_STEP = 1, 2, 4, 8
+SAVES, OF_LAYER, DETACHED, OF_STEP, IN_ONE = 1, 2, 4, 8, 16
 """Flags of a call: it keeps what a gradient reads; states have a first axis of one layer, (1, B,
 ...); tensors that require gradients are taken, too, since nothing is tracked; arrays over time are
-those of one step, (B, ...), and final states alone are results."""
+those of one step, (B, ...), and final states alone are results; what is kept beside results lies in
+one tensor, so that autograd has less to keep."""
 PLAIN = (Tensor, torch.nn.Parameter)
 """The types whose objects C takes."""
 
@@ -70,7 +71,6 @@ class Direct:
         kept: Sequence[Tensor],
         upstream: Sequence[Tensor | None],
         wanted: int,
-        flags: int = 0,
     ) -> list[Tensor] | None:
         """Compute the gradients that are wanted; None: run operators."""
         run = native.back()
@@ -79,7 +79,7 @@ class Direct:
         tensors = [*theta, *kept, *upstream]
         count = len(upstream)
         found: list[Tensor] | None = run(
-            self.number, flags, tensors, self.scalars, wanted, count, self.numbers
+            self.number, tensors, self.scalars, wanted, count, self.numbers
         )
         return found
 

@@ -13,7 +13,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,9 @@ VARIABLE = "CELLGEN_TORCH_OPERATORS"
 SOURCE = Path(__file__).parent / "shim.c"
 FLAGS = ("-O2", "-std=gnu11", "-fexceptions", "-fPIC", "-pthread")
 """``-fexceptions``: a fault leaves the operator as an exception of C++."""
+
+WRAPS = "libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+"""The library of torch that makes objects of Python of its tensors, and the function's name."""
 
 log = logging.getLogger("cellgen")
 
@@ -69,21 +72,31 @@ _loaded: list[ctypes.CDLL] = []
 """The shared object, once torch has its operators."""
 
 
-@functools.cache
+class Functions(NamedTuple):
+    """The functions of ``direct.c``, which says what they take."""
+
+    direct: Callable[..., Any]
+    back: Callable[..., Any]
+    plan: Callable[..., Any]
+    track: Callable[..., Any]
+    track_back: Callable[..., Any]
+
+
 def direct() -> Callable[..., Any] | None:
     """Return the function of ``direct.c`` that runs a forward pass, None where it cannot be had."""
-    return _both()[0]
+    every = functions()
+    return None if every is None else every.direct
 
 
-@functools.cache
 def back() -> Callable[..., Any] | None:
-    """Return the one that runs the backward pass of a step, None where it cannot be had."""
-    return _both()[1]
+    """Return the one that runs a backward pass, None where it cannot be had."""
+    every = functions()
+    return None if every is None else every.back
 
 
 @functools.cache
-def _both() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-    """The functions of ``direct.c``."""
+def functions() -> Functions | None:
+    """Return the functions of ``direct.c``, None where they cannot be had."""
     handles: Any = getattr(torch._C, "_aoti", None)
     try:
         given = (
@@ -93,11 +106,26 @@ def _both() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
         )
         make = ctypes.PyDLL(_loaded[0]._name).cellgen_torch_direct
         make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
-        forward, backward = make(given)
+        every = Functions(*make(given))
+        _shorten()
     except (AttributeError, IndexError, OSError, ValueError) as error:
         log.debug("calls go through torch's dispatcher: %s", error)
-        return None, None
-    return forward, backward
+        return None
+    return every
+
+
+def _shorten() -> None:
+    """Let ``direct.c`` look for shorter ways between objects and tensors, by some of each kind."""
+    plain = torch.zeros(2)
+    tensors = [plain, plain[1:], torch.nn.Parameter(plain), torch.zeros(1, requires_grad=True) * 2]
+    try:
+        shared = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / WRAPS[0]))
+        wrap = ctypes.cast(getattr(shared, WRAPS[1]), ctypes.c_void_p)
+    except (AttributeError, OSError):
+        wrap = ctypes.c_void_p()
+    shorten = ctypes.PyDLL(_loaded[0]._name).cellgen_torch_shorten
+    shorten.argtypes, shorten.restype = [ctypes.py_object, ctypes.c_void_p], None
+    shorten(tensors, wrap)
 
 
 def number_of(text: str) -> int:

@@ -26,6 +26,13 @@ static void *scalar_word(const Run *run, Tensor tensor)
     return word;
 }
 
+/* Whether an array that is kept lies in the one tensor of a call. */
+static int is_kept_in_one(const Run *run, const Member *member)
+{
+    const int is_kept = member->source == KEPT || (member->source == RESULT && run->function == &run->cell->forward);
+    return run->kept_at != NULL && is_kept && run->kept_offset[member->number] >= 0;
+}
+
 /* A result: its address, NULL where it is not formed, and what it holds (cellgen_stored). Of the last step alone, (B, ...), it starts at zero. */
 static void *make_result(Run *run, int m, int saves, unsigned char *stored)
 {
@@ -40,6 +47,10 @@ static void *make_result(Run *run, int m, int saves, unsigned char *stored)
         return saves ? run->kept_at + run->kept_offset[member->number] : NULL;
     if (!result.is_formed)
         return NULL;
+    if (is_kept_in_one(run, member)) {
+        *stored = (unsigned char)(is_timed ? kind_of(run, member) : CELLGEN_STORED_REAL);
+        return run->kept_at + run->kept_offset[member->number];
+    }
     const int32_t dtype = run->narrow && !is_timed ? aoti_torch_dtype_float32() : dtype_of(run, member);
     const int before = has_layer(run, member);
     int64_t sizes[CG_AXES + 2] = {1}, count = run->is_double ? sizeof(double) : sizeof(float);
@@ -117,8 +128,12 @@ static void fill(Run *run, int saves)
         switch (member->source) {
         case THETA: tensor = run->theta[member->number]; break;
         case KEPT:
-            tensor = run->say.checkpoint || run->is_step ? NULL : run->kept[member->number];
-            word = run->is_step ? run->kept_at + run->kept_offset[member->number] : NULL;
+            if (is_kept_in_one(run, member)) {
+                word = run->kept_at + run->kept_offset[member->number];
+                run->stored[m] = (unsigned char)(has_steps(run, value) ? kind_of(run, member) : CELLGEN_STORED_REAL);
+            } else {
+                tensor = run->say.checkpoint ? NULL : run->kept[member->number];
+            }
             break;
         case UPSTREAM: tensor = run->upstream[member->number]; break;
         case SCALAR: memcpy(&word, &run->scalar[member->number], sizeof word); break;
@@ -278,7 +293,7 @@ static void finish(Run *run, Value *stack)
             aoti_torch_delete_tensor_object(result);
     }
     const char *fault = run->fault;
-    free(run);
+    give_up(run);
     if (fault != NULL)
         _ZSt21__throw_runtime_errorPKc(fault);
     stack[0] = (Value)list;
@@ -347,7 +362,7 @@ static void start(Run *run)
     run->kept_at = NULL;
     run->cell = NULL, run->function = NULL, run->fault = NULL;
     run->owns = run->spans = run->is_apart = run->is_double = run->narrow = run->in_bf16 = run->checkpoints = 0;
-    run->skips = run->is_layer = run->is_step = 0;
+    run->skips = run->is_layer = run->is_step = run->is_in_one = 0;
     run->say = CG_USUAL, run->say.products = -1;
     run->strides = run->own_strides;
     run->wanted = -1;
@@ -356,7 +371,7 @@ static void start(Run *run)
 /* `rest`: as of run_on. */
 static Run *begin(const Value *stack, const Value *rest)
 {
-    Run *run = malloc(sizeof *run);
+    Run *run = take_run();
     if (run == NULL)
         _ZSt21__throw_runtime_errorPKc("cellgen: no memory for a call");
     start(run);

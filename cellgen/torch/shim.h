@@ -112,7 +112,8 @@ typedef struct {
     cellgen_numbers say; /* the options of the call */
     int skips;
     int is_layer; /* states are (1, B, ...), those of one layer */
-    int is_step;  /* arrays over time are (B, ...), those of one step; what is kept lies in one tensor */
+    int is_step;  /* arrays over time are (B, ...), those of one step, and so is what is kept, in one tensor */
+    int is_in_one; /* what is kept beside results lies in one tensor */
     char *kept_at; /* the memory of that tensor */
     int64_t kept_offset[MOST]; /* in it, of each that is kept; -1: final states, which are results */
 } Run;

@@ -1,10 +1,11 @@
 /* Workspaces of threads, shapes, and tensors as a kernel reads them. Part of shim.c. */
 
-/* --- workspace: each thread keeps what it has --------------------------------------------------- */
+/* --- each thread keeps its workspace, and the record of a call, which takes more than malloc has at hand ----------- */
 
 typedef struct {
     void *memory;
     int64_t bytes;
+    Run *spare;
 } Space;
 
 static pthread_key_t spaces;
@@ -13,19 +14,51 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void free_space(void *held)
 {
     free(((Space *)held)->memory);
+    free(((Space *)held)->spare);
     free(held);
 }
 static void make_key(void) { pthread_key_create(&spaces, free_space); }
 
-static void *workspace(int64_t bytes)
+/* What this thread keeps; NULL: no memory. */
+static Space *space_of_thread(void)
 {
     pthread_once(&once, make_key);
     Space *space = pthread_getspecific(spaces);
-    if (space == NULL) {
-        space = calloc(1, sizeof *space);
-        if (space == NULL || pthread_setspecific(spaces, space))
-            return NULL;
+    if (space != NULL)
+        return space;
+    space = calloc(1, sizeof *space);
+    if (space != NULL && pthread_setspecific(spaces, space)) {
+        free(space);
+        return NULL;
     }
+    return space;
+}
+
+/* A record for a call; NULL: no memory. A call within another one, as of a copy that a hook makes, has one of its own. */
+static Run *take_run(void)
+{
+    Space *space = space_of_thread();
+    Run *run = space == NULL ? NULL : space->spare;
+    if (run == NULL)
+        return malloc(sizeof *run);
+    space->spare = NULL;
+    return run;
+}
+
+static void give_up(Run *run)
+{
+    Space *space = space_of_thread();
+    if (space == NULL || space->spare != NULL)
+        free(run);
+    else
+        space->spare = run;
+}
+
+static void *workspace(int64_t bytes)
+{
+    Space *space = space_of_thread();
+    if (space == NULL)
+        return NULL;
     if (space->bytes < bytes || space->memory == NULL) {
         free(space->memory);
         space->bytes = 0;

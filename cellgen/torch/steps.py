@@ -7,8 +7,7 @@ arguments lies in one tensor, so that a step costs autograd little.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,13 +17,11 @@ from torch import Tensor
 
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward
-from cellgen.torch.direct import DETACHED, OF_STEP, SAVES, are_plain, is_quiet
-from cellgen.torch.errors import DeclinedError, TensorError
+from cellgen.torch.direct import DETACHED, OF_STEP, are_plain, is_quiet
+from cellgen.torch.errors import DeclinedError
 from cellgen.torch.functional import CellFunction
-
-NO_TABLES = (None, None, None)
-ALIGNED = 16
-"""Numbers at whose multiples arrays begin that a step keeps; ``place_kept`` of direct.c has it."""
+from cellgen.torch.kept import apart
+from cellgen.torch.tracked import NO_TABLES, TrackedCall, run_tracked
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class CellStep:
             return found
         try:
             if _learns(theta):
-                return _apply(self, *self._with_states(theta))
+                return run_tracked(self.tracked, *self._with_states(theta))
             found = run(self.number, OF_STEP, theta, (), ())
         except (DeclinedError, RuntimeError, AttributeError):
             return None  # the long way has words for it
@@ -75,37 +72,32 @@ class CellStep:
         return theta
 
     @cached_property
-    def upstream(self) -> tuple[int, ...]:
-        """The number of its final state for each upstream gradient of the cell; -1: it has none."""
-        names = [f"d_{name}" for name in self.cell.finals]
-        places = (names.index(i.name) if i.name in names else -1 for i in self.cell.layout.upstream)
-        return tuple(places)
+    def tracked(self) -> TrackedStep:
+        """The step as autograd tracks it."""
+        return TrackedStep(self.cell, self.call)
+
+
+class TrackedStep(TrackedCall):
+    """A step, all of whose results are final states; its outputs are kept beside them."""
+
+    def __init__(self, cell: CellFunction, call: Call) -> None:
+        super().__init__(call, OF_STEP, cell.finals, ())
+        self.cell = cell
 
     def gradients(
-        self,
-        call: Call,
-        theta: Sequence[Tensor],
-        kept: Tensor,
-        upstream: Sequence[Tensor | None],
+        self, needed: tuple[bool, ...], saved: Sequence[Any], upstream: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
-        """The gradients that ``call`` wants, of what ``Stepped`` kept."""
+        """Return gradients of theta by operators, which may be differentiated again."""
+        call = self.call.wanting(needed)
         every = [None if place < 0 else upstream[place] for place in self.upstream]
-        run = native.back()
-        if run is not None and not torch.is_grad_enabled() and is_quiet():
-            tensors = [*theta, kept, *every]
-            found: Sequence[Tensor] | None = run(
-                self.number, OF_STEP, tensors, (), call.wanted, len(every), ()
-            )
-            if found is not None:
-                return call.spread(found)
-        x, *others = theta
-        over_time = [x.unsqueeze(0), *others]
-        arrays = self._apart(over_time, kept)
+        *theta, kept = saved
+        theta[0] = theta[0].unsqueeze(0)
+        arrays = self._apart(theta, kept)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            spread = call.spread(backward(call, NO_TABLES, over_time, arrays, every))
+            spread = call.spread(backward(call, NO_TABLES, theta, arrays, every))
         else:
             with torch._C._AutoDispatchBelowAutograd():
-                spread = call.spread(backward(call, NO_TABLES, over_time, arrays, every))
+                spread = call.spread(backward(call, NO_TABLES, theta, arrays, every))
         d_x = spread[0]
         return [None if d_x is None else d_x.squeeze(0), *spread[1:]]
 
@@ -114,54 +106,12 @@ class CellStep:
 
         Raises TensorError where a hook of saved tensors gave something else back.
         """
-        layout, found = self.cell.layout, dict[str, Tensor]()
-        sizes, x = layout.sizes(theta), theta[0]
-        shapes = {i.name: layout.shape(i.name, sizes) for i in layout.forward.results if not i.of}
-        lengths = [-(-math.prod(shape) // ALIGNED) * ALIGNED for shape in shapes.values()]
-        expected = (sum(lengths),)
-        if (tuple(kept.shape), kept.dtype, kept.device) != (expected, x.dtype, x.device):
-            raise TensorError(
-                f"{layout.where}: what a step keeps is {tuple(kept.shape)} of {kept.dtype} on "
-                f"{kept.device}, expected {expected} of {x.dtype} on {x.device}; a hook of saved "
-                f"tensors changed it: let it give back what it was given"
-            )
-        parts = kept.contiguous().split(lengths)
-        for part, (name, shape) in zip(parts, shapes.items(), strict=True):
-            found[name] = part[: math.prod(shape)].view(shape)
+        layout = self.cell.layout
+        items = [item for item in layout.forward.results if not item.of]
+        found = apart(layout, items, theta, kept)
         for name, final in zip(self.cell.over_time_names, self.cell.finals, strict=True):
             found[final] = found[name][0]
         return [found[item.name] for item in (*layout.outputs, *layout.saved)]
-
-
-class Stepped(torch.autograd.Function):
-    """A step where a graph is wanted and torch only runs it: what training by cells calls."""
-
-    @staticmethod
-    def forward(ctx: Any, step: CellStep, *theta: Any) -> tuple[Tensor, ...]:
-        """Run the kernel. Raises DeclinedError."""
-        run = native.direct()
-        made = (
-            None if run is None else run(step.number, OF_STEP | DETACHED | SAVES, [*theta], (), ())
-        )
-        if made is None:
-            raise DeclinedError
-        ctx.step = step
-        ctx.save_for_backward(*theta, made.pop())
-        ctx.set_materialize_grads(False)
-        return tuple(made)
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return gradients of the tensors."""
-        step: CellStep = ctx.step
-        *theta, kept = ctx.saved_tensors
-        needed = ctx.needs_input_grad[1:]
-        call = step.call if all(needed) else step.call.wanting(needed)
-        return (None, *step.gradients(call, theta, kept, upstream))
-
-
-_apply: Callable[..., Sequence[Tensor]] = super(torch.autograd.Function, Stepped).apply
-"""``Stepped.apply`` without a look for transforms of torch.func, which a usual call has not."""
 
 
 def _learns(tensors: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ None for calls that are not usual, which go the long way. Nothing is looked at h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,10 +19,11 @@ from cellgen.torch.derivatives import Call, backward, run_back
 from cellgen.torch.direct import DETACHED, OF_LAYER, are_plain, is_quiet
 from cellgen.torch.errors import DeclinedError
 from cellgen.torch.functional import CellFunction
+from cellgen.torch.kept import apart
+from cellgen.torch.tracked import NO_TABLES, TrackedCall, run_tracked
 
 Made: TypeAlias = "tuple[Tensor, tuple[Tensor, ...]]"
 """The first output, and final states, (layers x directions, B, ...)."""
-NO_TABLES = (None, None, None)
 TRACKED = -1
 """In the place of flags: gradients are wanted."""
 
@@ -33,14 +34,16 @@ class Stack:
 
     ``places`` are, for each layer, its directions: names of parameters in the order of the cell's,
     behind the input and the states; ``calls`` are those forward and in reverse; ``finals`` are the
-    places of final states among the results. A copy, or what is unpickled, is None: by what number
-    C knows the cell, which a call keeps, holds in this process alone.
+    places of final states among the results; ``tracked`` are ``calls`` as autograd tracks them. A
+    copy, or what is unpickled, is None: by what number C knows the cell, which a call keeps, holds
+    in this process alone.
     """
 
     cell: CellFunction
     calls: tuple[Call, Call]
     places: tuple[tuple[tuple[str, ...], ...], ...]
     finals: tuple[int, ...]
+    tracked: tuple[TrackedLayer, TrackedLayer]
     rank: int
     states: int
 
@@ -104,39 +107,64 @@ class Stack:
         call = self.calls[reverse]
         made: Sequence[Tensor] | None = None
         if flags == TRACKED:
-            made = _apply(self, call, *given)
+            made = run_tracked(self.tracked[reverse], *given)
         elif call.direct is not None:
             made = call.direct.run(given, save=False, flags=flags)
         return None if made is None else (made[0], tuple([made[k] for k in self.finals]))
 
+
+class TrackedLayer(TrackedCall):
+    """One direction of a layer; ``states`` are how many, ``finals`` as in ``Stack``."""
+
+    def __init__(self, call: Call, states: int, finals: tuple[int, ...]) -> None:
+        layout = call.known.layout
+        results = [item.name for item in layout.outputs]
+        read = {item.name for item in layout.backward.arguments}
+        reads = [place for place, name in enumerate(results) if name in read]
+        super().__init__(call, OF_LAYER, results, reads)
+        self.states, self.finals = states, finals
+
     def gradients(
-        self, call: Call, theta: Sequence[Any], kept: Sequence[Tensor], upstream: Sequence[Any]
+        self, needed: tuple[bool, ...], saved: Sequence[Any], upstream: Sequence[Tensor | None]
     ) -> Sequence[Tensor | None]:
-        """The gradients that ``call`` wants, of what ``Layered`` kept."""
-        direct = call.direct
-        if direct is not None and not torch.is_grad_enabled() and is_quiet():
-            found = direct.back(theta, kept, upstream, call.wanted, OF_LAYER)
-            if found is not None:
-                return call.spread(found)
-        finals = {*self.finals}
-        end = 1 + self.states
-        kept = [each[0] if place in finals else each for place, each in enumerate(kept)]
+        """Return gradients of theta by operators, which may be differentiated again."""
+        call = self.call.wanting(needed)
         each = [
-            u[0] if place in finals and u is not None else u for place, u in enumerate(upstream)
+            u[0] if place in self.finals and u is not None else u
+            for place, u in enumerate(upstream)
         ]
-        whole = self._with_states([*theta])
+        theta = self._with_states([*saved[: self.count]])
+        kept = self._apart(theta, saved[self.count :])
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            spread = call.spread(backward(call, NO_TABLES, whole, kept, each))
+            spread = call.spread(backward(call, NO_TABLES, theta, kept, each))
         else:
-            spread = call.spread(run_back(call, NO_TABLES, whole, kept, each))
-        for place in range(1, end):
+            spread = call.spread(run_back(call, NO_TABLES, theta, kept, each))
+        for place in range(1, 1 + self.states):
             gradient = spread[place]
             spread[place] = None if gradient is None else gradient.unsqueeze(0)
         return spread
 
+    def _apart(self, theta: Sequence[Tensor], kept: Sequence[Tensor]) -> list[Tensor]:
+        """What a layer keeps as the operators have it; results that nothing reads are zeros.
+
+        Raises TensorError where a hook of saved tensors gave something else back.
+        """
+        layout = self.call.known.layout
+        saved = {item.name for item in layout.saved}
+        items = [item for item in layout.forward.results if item.name in saved]
+        found = apart(layout, items, theta, kept[-1])
+        sizes = layout.sizes(theta)
+        for place, item in enumerate(layout.outputs):
+            if place in self.reads:
+                result = kept[self.reads.index(place)]
+                found[item.name] = result[0] if place in self.finals else result
+            else:
+                found[item.name] = theta[0].new_zeros(layout.shape(item.name, sizes))
+        return [found[item.name] for item in (*layout.outputs, *layout.saved)]
+
     def _with_states(self, given: list[Any]) -> list[Any]:
         """What an operator takes: states (B, ...), made where they are left out."""
-        layout, end = self.cell.layout, 1 + self.states
+        layout, end = self.call.known.layout, 1 + self.states
         if given[1] is not None:
             return [given[0], *(state[0] for state in given[1:end]), *given[end:]]
         sizes = layout.sizes(given)
@@ -144,36 +172,6 @@ class Stack:
             item = layout.theta[place]
             given[place] = given[0].new_full(layout.shape(item.name, sizes), item.initial)
         return given
-
-
-class Layered(torch.autograd.Function):
-    """A layer where a graph is wanted and torch only runs it: what training by layers calls."""
-
-    @staticmethod
-    def forward(ctx: Any, stack: Stack, call: Call, *theta: Any) -> tuple[Tensor, ...]:
-        """Run the kernel. Raises DeclinedError."""
-        direct = call.direct
-        made = (
-            None if direct is None else direct.run([*theta], save=True, flags=OF_LAYER | DETACHED)
-        )
-        if made is None:
-            raise DeclinedError
-        ctx.stack, ctx.call = stack, call
-        ctx.save_for_backward(*theta, *made)
-        ctx.set_materialize_grads(False)
-        return tuple(made[: call.outputs])
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return gradients of the tensors."""
-        saved, call = ctx.saved_tensors, ctx.call.wanting(ctx.needs_input_grad[2:])
-        count = len(call.known.layout.theta)
-        found = ctx.stack.gradients(call, saved[:count], saved[count:], upstream)
-        return (None, None, *found)
-
-
-_apply: Callable[..., Sequence[Tensor]] = super(torch.autograd.Function, Layered).apply
-"""``Layered.apply`` without a look for transforms of torch.func, which a usual call has not."""
 
 
 def stack_of(
@@ -193,5 +191,6 @@ def stack_of(
         for layer in suffixes
     )
     finals = tuple(outputs.index(name) for name in cell.finals)
+    tracked = TrackedLayer(calls[0], states, finals), TrackedLayer(calls[1], states, finals)
     rank = len(cell.layout.theta[0].shape)
-    return Stack(cell, calls, places, finals, rank, states)
+    return Stack(cell, calls, places, finals, tracked, rank, states)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import Tensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cellgen.torch  # noqa: E402
 from cellgen.torch import direct, native  # noqa: E402
+from tests.torch.counted import counted  # noqa: E402
 from tests.torch.drawn import drawn  # noqa: E402
 
 pytestmark = [
@@ -39,24 +40,10 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def counted() -> Iterator[list[bool]]:
-    """Whether each direct call within the body was taken."""
-    found, run = [], native.direct()
-
-    def counting(*given: Any) -> Any:
-        made = run(*given)
-        found.append(made is not None)
-        return made
-
-    with mock.patch.object(native, "direct", return_value=counting):
-        yield found
-
-
 def same(run: Callable[[], Any], calls: int) -> None:
     """Assert that direct calls give what the operators give, to the bit."""
     with torch.no_grad():
-        with counted() as taken:
+        with counted("direct") as taken:
             mine = run()
         with Seen() as seen:
             wanted = run()
@@ -144,18 +131,10 @@ def test_a_backward_pass_gives_what_its_operator_gives(kind: str, dtype: torch.d
     else:
         layer = getattr(cellgen.torch, kind)(3, 5, 2, **own)
     x, state = torch.randn(2, 6, 3, dtype=dtype), torch.randn(4, 2, 5, dtype=dtype)
-    taken, run = [], native.back()
-
-    def counting(*given: Any) -> Any:
-        found = run(*given)
-        taken.append(found is not None)
-        return found
-
     for states in (None, (state, state) if kind == "LSTM" else state):
-        with mock.patch.object(native, "back", return_value=counting):
+        with counted("track", "track_back") as taken:
             mine = gradients_of(layer, x, states)
-        assert taken == [True] * 4
-        taken.clear()
+        assert taken == [True] * 8
         with Seen() as seen:
             wanted = gradients_of(layer, x, states)
         assert sum("cellgen.backward" in name for name in seen.names) == 4
@@ -235,7 +214,7 @@ def test_outputs_of_no_steps_are_empty(every: int) -> None:
 def test_whatever_is_at_work_sees_an_operator(what: str) -> None:
     layer, x = cellgen.torch.GRU(3, 5), torch.randn(4, 2, 3)
     wanted = layer(x)[0]
-    with torch.no_grad(), counted() as taken:
+    with torch.no_grad(), counted("direct") as taken:
         if what == "mode":
             with Seen():
                 found = layer(x)[0]
@@ -272,7 +251,7 @@ def test_tensors_that_are_not_plain_go_to_the_operators() -> None:
 
     with torch.no_grad():
         wanted = layer(x.clone())[0]
-        with counted() as taken:
+        with counted("direct") as taken:
             found = layer(x)[0], layer(x.clone().as_subclass(Own))[0]
     assert not any(taken)
     for one in found:
@@ -411,3 +390,69 @@ def test_threads_call_at_once() -> None:
             found = [*pool.map(run, x)]
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     assert direct.is_quiet()
+
+
+def test_no_shorter_way_to_tensors_gives_the_same() -> None:
+    torch.manual_seed(0)
+    layer, x, state = cellgen.torch.LSTM(3, 5), torch.randn(4, 2, 3), torch.randn(1, 2, 5)
+    shortest = gradients_of(layer, x, (state, state))
+    shorten = ctypes.PyDLL(native._loaded[0]._name).cellgen_torch_shorten
+    shorten.argtypes, shorten.restype = [ctypes.py_object, ctypes.c_void_p], None
+    shorten([], None)  # what no tensors show, nothing makes: torch is asked each time
+    try:
+        with counted("track", "track_back") as taken:
+            found = gradients_of(layer, x, (state, state))
+        assert taken == [True] * 2
+        assert all(map(torch.equal, found, shortest))
+        with torch.no_grad(), counted("direct") as taken:
+            assert layer(x, None)[0].shape == (4, 2, 5)
+        assert taken == [True]
+    finally:
+        native._shorten()
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+def test_autograd_keeps_what_is_read_and_one_tensor(kind: str) -> None:
+    layer, x = getattr(cellgen.torch, kind)(3, 5), torch.randn(4, 2, 3)
+    kept: list[Tensor] = []
+
+    def packed(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        layer(x)
+    reads = 2 if kind == "LSTM" else 1  # of an LSTM the states over time, too
+    assert len(kept) == 1 + len([*layer.parameters()]) + reads + 1
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+def test_results_that_no_gradient_reads_may_be_written(kind: str) -> None:
+    layer, x = getattr(cellgen.torch, kind)(3, 5), torch.randn(4, 2, 3)
+    output, last = layer(x)
+    with torch.no_grad():
+        (last[0] if kind == "LSTM" else last).zero_()
+    output.sum().backward(retain_graph=True)
+    with torch.no_grad():
+        output.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_a_hook_gives_back_of_a_layer_may_lie_anywhere(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, x = cellgen.torch.GRU(3, 5, dtype=dtype), torch.randn(4, 2, 3, dtype=dtype)
+    sizes = {p.shape for p in layer.parameters()}
+
+    def slopes(change: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        of_kept = lambda t: change(t) if t.dim() == 1 and t.shape not in sizes else t
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), of_kept):
+            return gradients_of(layer, x, None)
+
+    plain = gradients_of(layer, x, None)
+    for change in (lambda t: t, lambda t: torch.stack([t, t], -1)[..., 0]):
+        assert all(map(torch.equal, slopes(change), plain))
+    for wrong in (lambda t: t[:-16], lambda t: t[None], lambda t: t.int()):
+        with pytest.raises(RuntimeError, match=r"what a call keeps is .* expected \(\d+,\) of"):
+            slopes(wrong)

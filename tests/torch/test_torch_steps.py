@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -19,6 +17,7 @@ from torch.nn.utils import parametrizations  # noqa: E402
 import cellgen  # noqa: E402
 import cellgen.torch  # noqa: E402
 from cellgen.torch import native  # noqa: E402
+from tests.torch.counted import counted, declined  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(native.direct() is None, reason="operators here are Python"),
@@ -46,28 +45,6 @@ def rollout(cell: torch.nn.Module, steps: Tensor, state: Any = None) -> Tensor:
     return torch.stack([*found, *(state if isinstance(state, tuple) else (state,))])
 
 
-@contextmanager
-def counted(name: str) -> Iterator[list[bool]]:
-    """Whether each call of a function in C within the body was taken."""
-    found, run = [], getattr(native, name)()
-
-    def counting(*given: Any) -> Any:
-        made = run(*given)
-        found.append(made is not None)
-        return made
-
-    with mock.patch.object(native, name, return_value=counting):
-        yield found
-
-
-@contextmanager
-def declined() -> Iterator[None]:
-    """All calls go the long way."""
-    no = mock.Mock(return_value=lambda *_: None)
-    with mock.patch.object(native, "direct", no), mock.patch.object(native, "back", no):
-        yield
-
-
 def gradients(cell: torch.nn.Module, steps: Tensor, state: Any = None) -> list[Tensor]:
     given = steps.detach().requires_grad_()
     learning = [given, *(p for p in cell.parameters() if p.requires_grad)]
@@ -83,7 +60,7 @@ def test_steps_have_the_bits_of_operators(kind: str, dtype: torch.dtype) -> None
         with torch.no_grad(), counted("direct") as taken:
             found = rollout(cell, steps, start)
         assert taken == [True] * STEPS
-        with counted("direct") as taken, counted("back") as back:
+        with counted("track") as taken, counted("track_back") as back:
             own = gradients(cell, steps, start)
         assert taken == back == [True] * STEPS
         with declined():
@@ -119,7 +96,7 @@ def test_rows_may_lie_anywhere(kind: str, lie: Callable[[Tensor], Tensor]) -> No
     state = torch.randn(ROWS, H)
     plain, other = ((s, s) if kind == "LSTMCell" else s for s in (state, lie(state)))
     for learns in (True, False):
-        with torch.set_grad_enabled(learns), counted("direct") as taken:
+        with torch.set_grad_enabled(learns), counted("direct", "track") as taken:
             one, two = rollout(cell, [x], plain), rollout(cell, [lie(x)], other)
             assert taken == [True] * 2
             assert torch.equal(one, two)
@@ -134,7 +111,7 @@ def test_gradients_that_nobody_wants_are_not_formed(kind: str) -> None:
     for frozen in names:
         own = copy.deepcopy(cell)
         getattr(own, frozen).requires_grad_(False)
-        with counted("back") as taken:
+        with counted("track_back") as taken:
             found = gradients(own, steps)
         assert taken == [True] * STEPS
         kept = [g for g, name in zip(every[1:], names, strict=True) if name != frozen]
@@ -226,7 +203,7 @@ def test_what_a_hook_gives_back_may_lie_anywhere(kind: str) -> None:
         lambda t: t.double(),
         lambda t: t.to("meta"),
     ):
-        with pytest.raises(RuntimeError, match=r"what a step keeps is .* expected \(\d+,\) of"):
+        with pytest.raises(RuntimeError, match=r"what a call keeps is .* expected \(\d+,\) of"):
             slopes(only_kept(change))
 
 
