@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import cellgen
-from cellgen.errors import BuildError, CellgenError
+from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.language.cell.packaged import cell_of
 from cellgen.runtime import paths, system
 from cellgen.runtime.backend import BACKENDS, DEFAULT, backend
@@ -152,6 +152,10 @@ def _target(plugin: Plugin) -> str:
 
 
 def _dialect(plugin: Plugin) -> str:
+    if plugin.name in dialects.ROWS:
+        raise plugin.fault(
+            f"{plugin.name} is a dialect of cellgen's own, which is taken", ArgumentError
+        )
     dialects.dialect(plugin.name)
     return plugin.described
 

@@ -32,6 +32,7 @@ from cellgen.torch.errors import KindError, TensorError
 from cellgen.torch.modes import has_gradient, is_transforming
 from cellgen.torch.planned import Planned, planned
 from cellgen.torch.registry import CellOrName, Known, known
+from cellgen.torch.tools import is_exported_to_onnx
 
 Rare: TypeAlias = tuple[tuple[str, object], ...]
 """Options that say what is shown and kept, by name."""
@@ -141,6 +142,13 @@ def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequenc
     return results[: call.outputs]
 
 
+def _exported(known: Known, *call: Any) -> Sequence[Tensor]:
+    """A call as torch.onnx.export translates it, as ``run_exported``. Raises KindError."""
+    from cellgen.torch.exported import run_exported
+
+    return run_exported(known, *call)
+
+
 class CellFunction:
     """A cell over time as a pure function of tensors, differentiable to any order.
 
@@ -218,6 +226,10 @@ class CellFunction:
         if is_traced or torch._C._is_any_autocast_enabled():
             theta = self._cast(theta)
         tables = (lengths, mask, reset)
+        if (is_traced or torch._C._is_tracing()) and is_exported_to_onnx():
+            others = {**dict(rare), "zero_output_for_mask": zero_output_for_mask}
+            order = (reverse, batch_first)
+            return self.result(*_exported(self.known, theta, scalars, tables, others, order))
         if form is not None or self.form != forms.STEP:
             how = forms.of_call(self.known, self.asked_form, form, self.chunk, theta)
             if how is not None:

@@ -25,7 +25,7 @@ from cellgen.torch.packed import Padded, padded
 from cellgen.torch.registry import CellOrName
 from cellgen.torch.roles import Roles, roles_of, sizes_of, units
 from cellgen.torch.stack import StackPlace, run_layers
-from cellgen.torch.tools import KnownToTools, as_node, refuse_onnx
+from cellgen.torch.tools import KnownToTools, as_node
 from cellgen.torch.usual import Stack, stack_of
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -135,7 +135,6 @@ class CellLayers(KnownToTools, torch.nn.Module):
         node: Any = as_node(self, self.where, (x, state), named, given)
         if node is not None:
             return node  # type: ignore[no-any-return]
-        refuse_onnx(self.where, self.cell.layout.cell)
         shown = self._shown(given) if given else {}
         if isinstance(x, PackedSequence):
             return self._run_packed(x, state, tables, return_outputs, given, shown, form)

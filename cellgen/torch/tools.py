@@ -88,16 +88,6 @@ def _exports_to_onnx() -> bool:
     return bool(is_in_onnx_export())
 
 
-def refuse_onnx(where: str, cell: str) -> None:
-    """Raise KindError where torch.onnx.export asks for a layer of a cell."""
-    if is_exported_to_onnx():
-        raise KindError(
-            f"{where}: torch.onnx.export has no translation of a cell's layer, expected layers of "
-            f"torch.nn or drop-ins for them (GRU, LSTM, RNN); write the cell {cell} as a model of "
-            f"its own by cellgen.onnx.export"
-        )
-
-
 def layer_signature(*, has_nonlinearity: bool = False, has_projection: bool = False) -> Any:
     """The signature of a layer, as torch.nn documents it; its own classes take ``*args``."""
     rows: list[tuple[str, object]] = [("num_layers", 1)]

@@ -6,7 +6,7 @@ layout, of which nothing is believed before it is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cellgen import accept
@@ -45,26 +45,32 @@ def _layout(plugin: Plugin, row: Callable[..., object], **options: object) -> Di
             f"{plugin.value} returns {accept.shown(layout)}, expected a cellgen.weights.Dialect",
             ArgumentError,
         )
-    if layout.function not in CELLS:
+    if not isinstance(layout.function, str) or layout.function not in CELLS:
         known = ", ".join(CELLS)
         raise plugin.fault(
             f"function is {accept.shown(layout.function)}, expected one of {known}", ArgumentError
         )
-    _require_blocks(plugin, layout)
+    try:
+        named_blocks = [str(block) for array in layout.arrays for block in array.blocks]
+    except (TypeError, AttributeError) as error:
+        raise plugin.fault(
+            f"arrays is {accept.shown(layout.arrays)}, expected a tuple of PackedWeight: {error}",
+            ArgumentError,
+        ) from None
+    _require_blocks(plugin, layout.function, named_blocks)
     return layout
 
 
-def _require_blocks(plugin: Plugin, layout: Dialect) -> None:
+def _require_blocks(plugin: Plugin, function: str, named_blocks: Sequence[str]) -> None:
     """Refuse blocks that the equations do not have, or have twice, and matrices left out."""
-    blocks = blocks_of(layout.function)
-    named_blocks = [block for array in layout.arrays for block in array.blocks]
+    blocks = blocks_of(function)
     unknown = sorted({*named_blocks} - blocks)
     missing = sorted({block for block in blocks if block[0] in "wur"} - {*named_blocks})
     twice = sorted({block for block in named_blocks if named_blocks.count(block) > 1})
     faults = (
-        (unknown, f"is no block of {layout.function}, expected {', '.join(sorted(blocks))}"),
-        (missing, f"of {layout.function} has no place"),
-        (twice, f"of {layout.function} stands twice"),
+        (unknown, f"is no block of {function}, expected {', '.join(sorted(blocks))}"),
+        (missing, f"of {function} has no place"),
+        (twice, f"of {function} stands twice"),
     )
     for which, what in faults:
         if which:

@@ -54,6 +54,7 @@ LAZY = {
     ("torch/forms", "language"): "a call step by step must not import SymPy",
     ("torch/forms", "program"): "a call step by step must not import SymPy",
     ("torch/forms", "torch"): "a call step by step must not import SymPy",
+    ("torch/functional", "torch"): "a scan for ONNX is of a declaration, which imports SymPy",
     ("torch/launched", "torch"): "Triton is imported where its kernels run",
     ("torch/recurrent", "torch"): "declarations are imported when a layer of that kind is made",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",

@@ -14,6 +14,7 @@ import pytest
 import cellgen
 from cellgen import weights
 from cellgen.cells import GRUResetBefore
+from cellgen.cli import doctor
 from cellgen.errors import ArgumentError, BuildError, CellgenError
 from cellgen.runtime import plugins
 from cellgen.views.find import find_each, find_one
@@ -233,6 +234,15 @@ def test_a_target_of_cellgens_name_takes_nothing_over(packages: Path) -> None:
         cellgen.load("elman", "metal")
 
 
+def test_the_doctor_tells_of_a_dialect_that_nothing_reaches(packages: Path) -> None:
+    """Its name is one of cellgen's own, which stays what it is."""
+    metadata(packages, "taker", "[cellgen.dialects]\ntorch.nn.GRU = no_such_module\n")
+    findings = {finding.name: finding for finding in doctor.examine()}
+    row = findings["taker:torch.nn.GRU"]
+    assert (row.ok, row.required) == (False, False)
+    assert "torch.nn.GRU is a dialect of cellgen's own, which is taken" in row.text
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -240,6 +250,9 @@ def test_a_target_of_cellgens_name_takes_nothing_over(packages: Path) -> None:
         ("return Dialect('a', 'rnn_tanh', (PackedWeight('k', (('w',),)),))", "u of rnn_tanh has"),
         ("return Dialect('a', 'rnn_tanh', (PackedWeight('k', (('q',),)),))", "q is no block of"),
         ("return Dialect('a', 'rnn_tanh', (PackedWeight('k', (('w', 'w', 'u'),)),))", "w of rnn"),
+        ("return Dialect('a', ['gru'], ())", "function is"),
+        ("return Dialect('a', 'rnn_tanh', None)", "arrays is None, expected a tuple"),
+        ("return Dialect('a', 'rnn_tanh', (3,))", "expected a tuple of PackedWeight"),
         ("return 3", "returns 3, expected a cellgen.weights.Dialect"),
         ("return {}[1]", "raises KeyError: 1"),
     ],

@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor  # noqa: E402
 
 import cellgen.torch  # noqa: E402
+from cellgen import Bias, Cell, Input, Scalar, State, Weight, tanh  # noqa: E402
+from cellgen.language import value as language  # noqa: E402
 from cellgen.torch import tools  # noqa: E402
 
 LAYERS, CELLS = ("GRU", "LSTM", "RNN"), ("GRUCell", "LSTMCell", "RNNCell")
@@ -247,20 +249,92 @@ def test_drop_ins_are_exported_to_onnx_as_layers_of_torch_are(dynamo: bool) -> N
     torch.testing.assert_close(torch.from_numpy(found), peer(x, h), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
-def test_layers_of_any_cell_say_how_they_become_models_of_onnx(dynamo: bool) -> None:
+class Leaky(Cell):
+    """A cell of one's own, whose second output stands behind its state."""
+
+    x, h_prev = Input(language.I), State(language.H)
+    w, u, b = Weight(language.I, language.H), Weight(language.H, language.H), Bias(language.H)
+    leak = Scalar(0.5)
+    h = leak * h_prev + tanh(x @ w + h_prev @ u + b)
+
+
+class WithLengths(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Any, Any]:
+        output, last = self.layer(x, lengths=lengths)
+        return output, last if isinstance(last, tuple) else (last,)
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        ("mgu", {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+        ("lstm", {}),
+        ("gla", {"N": 2, "K": 3, "D": 2}),
+        (Leaky, {"leak": 0.25}),
+    ],
+    ids=["mgu", "lstm", "gla", "own"],
+)
+def test_layers_of_any_cell_are_exported_to_onnx_as_scans(
+    cell: Any, options: dict[str, Any]
+) -> None:
+    """For any number of steps and rows, whatever the example's were, and lengths of rows."""
+    runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    holder = torch.nn.Sequential(cellgen.torch.module("mgu", I, H))
-    with pytest.raises(Exception, match=r"no translation of a cell's layer") as said:
-        exported(holder, (torch.randn(5, 2, I),), dynamo)
-    assert "cellgen.onnx.export" in str(said.value)
+    model = WithLengths(cellgen.torch.module(cell, I, H, **options)).eval()
+    axes = (1, 0) if options.get("batch_first") else (0, 1)
+    steps, rows = torch.export.Dim("T"), torch.export.Dim("B")
+    dynamic = ({axes[0]: steps, axes[1]: rows}, {0: rows})
+    example = torch.randn(4, 3, I), torch.ones(4 if axes[0] else 3, dtype=torch.int64)
+    file = exported(model, example, True, dynamic_shapes=dynamic)
+    kinds = [node.op_type for node in onnx_model(file).graph.node]
+    assert kinds.count("Scan") == (4 if "num_layers" in options else 1)
+    assert not {node.domain for node in onnx_model(file).graph.node} - {""}
+
+    x, lengths = torch.randn(*((5, 7) if axes[0] else (7, 5)), I), torch.tensor([7, 0, 3, 1, 6])
+    session = runtime.InferenceSession(file)
+    names = [one.name for one in session.get_inputs()]
+    found = session.run(None, {n: a.numpy() for n, a in zip(names, (x, lengths), strict=True)})
+    expected, last = model(x, lengths)
+    for one, other in zip(found, (expected, *last), strict=True):
+        torch.testing.assert_close(torch.from_numpy(one), other, atol=1e-5, rtol=1e-5)
 
 
-def exported(given: torch.nn.Module, arguments: tuple[Tensor, ...], dynamo: bool) -> bytes:
+def test_what_has_no_translation_to_onnx_is_said() -> None:
+    pytest.importorskip("onnxscript")
+    layer = cellgen.torch.module("mgu", I, H)
+    with pytest.raises(Exception, match=r"dynamo=False has no translation") as said:
+        exported(torch.nn.Sequential(layer), (torch.randn(5, 2, I),), False)
+    assert "pass dynamo=True" in str(said.value)
+
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = torch.ones(x.shape[:2], dtype=torch.bool)
+            return self.layer(x, mask=mask)[0]
+
+    with pytest.raises(Exception, match=r"Failed to export|no translation of mask") as said:
+        exported(Masked(), (torch.randn(5, 2, I),), True)
+    assert "no translation of mask" in f"{said.value} {said.value.__cause__}"
+
+
+def onnx_model(file: bytes) -> Any:
+    return pytest.importorskip("onnx").load_from_string(file)
+
+
+def exported(
+    given: torch.nn.Module, arguments: tuple[Tensor, ...], dynamo: bool, **options: Any
+) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its exporters
         if dynamo:
-            program = torch.onnx.export(given, arguments, dynamo=True, verbose=False)
+            program = torch.onnx.export(given, arguments, dynamo=True, verbose=False, **options)
             return program.model_proto.SerializeToString()
         file = io.BytesIO()
         torch.onnx.export(given, arguments, file, dynamo=False, opset_version=17)

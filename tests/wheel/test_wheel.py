@@ -184,8 +184,9 @@ def test_a_damaged_object_and_one_of_another_abi_are_refused(unpacked: Path) -> 
     ):
         manifest.write_text(json.dumps({**facts, **change}))
         assert said in _alone(unpacked).stderr
-    manifest.write_text("{")
-    assert "is incomplete" in _alone(unpacked).stderr
+    for text in ("{", "[" * 100_000):
+        manifest.write_text(text)
+        assert "is incomplete" in _alone(unpacked).stderr
     (machine,) = facts["machines"]
     for wrong in (
         *({n: v for n, v in facts.items() if n != key} for key in facts if key in READ),

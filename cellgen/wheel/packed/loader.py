@@ -78,7 +78,7 @@ class CellRecord(Structure):
     )
 
 
-INCOMPLETE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+INCOMPLETE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What a manifest that is missing, cut or of other keys ends in."""
 
 
