@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.count_paths import files_of, records
+from tests.count_paths import files_of, lowerings, records
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
 RECORDS = {
@@ -30,6 +30,11 @@ def counted(what: str) -> int:
 def test_a_call_has_one_record_of_options() -> None:
     assert {*records()} == RECORDS
     assert counted("records of a call's options") == len(RECORDS)
+
+
+def test_one_folder_lowers_a_time_loop() -> None:
+    assert lowerings() == ["cellgen/schedule/lower"]
+    assert counted("lowerings of a time loop") == 1
 
 
 @pytest.mark.parametrize("option", ["every", "zero_output_for_mask"])
