@@ -62,7 +62,7 @@ Results = dict[str, Tensor]
 def prove_once(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None:
     """Compare once for each device, configuration, type and version. Raises DeviceRunError."""
     sizes = tuple(sorted(launch.sizes.items()))
-    kind = (launch.learning, launch.gaps is not None)
+    kind = (launch.learning, launch.gaps is not None, _resets(launch))
     call = (launch.cell, launch.module.__file__, device, dtype, sizes, kind)
     if call in _proved():
         return
@@ -114,7 +114,8 @@ def _stated(
     text = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     table = torch.empty(0, dtype=torch.int32) if launch.gaps is not None else None
     arrays = {"": torch.empty(0, dtype=dtype)}
-    call = PlanRun(launch.module, dict(launch.sizes), arrays, before=table)
+    sizes, resets = dict(launch.sizes), _resets(launch)
+    call = PlanRun(launch.module, sizes, arrays, before=table, resets=resets)
     return (
         launch.cell,
         text,
@@ -141,7 +142,7 @@ def _compared(
         if draw >= ALWAYS and not left_out - compared.keys():
             break
         generator = torch.Generator().manual_seed(draw)
-        gaps = None if launch.gaps is None else _gaps(sizes, generator)
+        gaps = None if launch.gaps is None else _gaps(sizes, _resets(launch), generator)
         small = replace(launch, sizes=sizes, call=launch.sizes, gaps=gaps)
         is_positive = draw % 2 == 1
         theta = [
@@ -223,13 +224,17 @@ def _drawn(
     return numbers.float().double()
 
 
-def _gaps(sizes: Mapping[str, int], generator: torch.Generator) -> Gaps:
+def _resets(launch: FormLaunch) -> bool:
+    return launch.gaps is not None and launch.gaps.resets
+
+
+def _gaps(sizes: Mapping[str, int], resets: bool, generator: torch.Generator) -> Gaps:
     """Steps that are left out, among them the last ones of a row, and steps that begin anew."""
     numbers = torch.rand(2, sizes["T"], sizes["B"], generator=generator)
     valid = numbers[0] > LEFT_OUT
     if len(valid) > 1:  # a row of one step has it, or nothing is compared
         valid[-len(valid) // 5 :, -1] = False
-    return Gaps(valid, valid & (numbers[1] < ANEW))
+    return Gaps(valid, valid & (numbers[1] < ANEW) & resets, resets)
 
 
 def _decays(shape: Sequence[int], generator: torch.Generator) -> Tensor:

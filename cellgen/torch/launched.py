@@ -90,15 +90,19 @@ class FormLaunch:
         """The same with its tables on a device."""
         if self.gaps is None:
             return self
-        return replace(self, gaps=Gaps(self.gaps.valid.to(device), self.gaps.restart.to(device)))
+        valid, restart = self.gaps.valid.to(device), self.gaps.restart.to(device)
+        return replace(self, gaps=replace(self.gaps, valid=valid, restart=restart))
 
     def run(self, theta: Sequence[Tensor]) -> PlanRun:
         """Set up a run of the plan."""
         from cellgen.torch.passes import PlanRun
 
         arrays = {n: t.detach().contiguous() for n, t in zip(self.names, theta, strict=True)}
-        before = None if self.gaps is None else self.gaps.before
-        return PlanRun(self.module, dict(self.sizes), arrays, call=self.call, before=before)
+        sizes, gaps = dict(self.sizes), self.gaps
+        if gaps is None:
+            return PlanRun(self.module, sizes, arrays, call=self.call)
+        before, resets = gaps.before, gaps.resets
+        return PlanRun(self.module, sizes, arrays, call=self.call, before=before, resets=resets)
 
 
 class Launched(torch.autograd.Function):

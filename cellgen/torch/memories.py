@@ -35,7 +35,8 @@ class MemoryLaunches:
     ``sizes`` are those of the call, ``T``, ``B`` and the cell's dimensions. ``chosen`` are blocks,
     warps and stages by kernel, beside ``{"": {"BT": 64}}``, the steps of a chunk; what it leaves
     out is the first configuration of the plan. ``gaps``: that ``step.before`` says which steps are
-    left out or begin anew. ``call``: launches whose configuration is taken, of other sizes.
+    left out or begin anew; ``resets``: that some may begin anew. ``call``: launches whose
+    configuration is taken, of other sizes.
     """
 
     module: ModuleType
@@ -44,6 +45,7 @@ class MemoryLaunches:
     dtype: torch.dtype
     device: torch.device
     gaps: bool = False
+    resets: bool = False
     chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     arrays: dict[str, Tensor] = field(default_factory=dict)
     call: MemoryLaunches | None = None
@@ -58,7 +60,9 @@ class MemoryLaunches:
         length = length if self.call is None else self.call.known["BT"]
         self.known["BT"] = length
         is_wide = self.dtype in (torch.float32, torch.float64)
-        self.constants = {"GAPS": self.gaps, "PRECISION": "ieee" if is_wide else "tf32"}
+        precision = "ieee" if is_wide else "tf32"
+        resets = self.gaps and self.resets
+        self.constants = {"GAPS": self.gaps, "RESETS": resets, "PRECISION": precision}
         self.blocks = {name: self._configuration(name) for name in self._kernels()}
 
     # --- passes ---

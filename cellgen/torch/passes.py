@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cellgen.torch.chunks.rows import LEFT_OUT
+from cellgen.torch.cleared import ClearedLaunches
 from cellgen.torch.memories import MemoryLaunches
 
 Operation: TypeAlias = Mapping[str, Any]  # a row of PLAN: strings, numbers, tuples, dicts
@@ -64,7 +65,8 @@ class PlanRun:
     the steps that are loaded ahead; 0 chooses. ``chosen`` are blocks of memories.
     ``call`` are the sizes by which the configuration is chosen, where these are not the run's.
     ``before`` is the table of steps that are left out or begin anew (``rows.steps_before``), if
-    there are any; what inputs are at those that are left out shows in nothing.
+    there are any; what inputs are at those that are left out shows in nothing. ``resets``: that
+    some may begin anew.
     """
 
     module: ModuleType
@@ -76,6 +78,7 @@ class PlanRun:
     chosen: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     call: Mapping[str, int] = field(default_factory=dict)
     before: Tensor | None = None
+    resets: bool = True
     plan: Operation = field(init=False)
     memories: dict[int, MemoryLaunches] = field(init=False, default_factory=dict)
 
@@ -85,15 +88,11 @@ class PlanRun:
         self.like = next(iter(self.arrays.values()))
         is_double = self.like.dtype == torch.float64
         self.sums = torch.float64 if is_double else torch.float32
-        self.spread_out = {name for name in self.arguments if self._is_of_rows(name)}
+        self.spread_out = {n for n in self.arguments if len(self._axes(n)) > self.arrays[n].dim()}
         for name in self.arguments:
             self.arrays[name] = self._argument(name)
         nothing = torch.empty(1, dtype=torch.int32, device=self.like.device)
         self.arrays[STEP_BEFORE] = nothing if self.before is None else self.before
-
-    def _is_of_rows(self, name: str) -> bool:
-        """Whether an argument is the same at all steps of a row, and of each in the plan."""
-        return len(self._axes(name)) > len(self.arrays[name].shape)
 
     def _axes(self, name: str) -> Sequence[str]:
         plan = self.plan["arrays"].get(name)
@@ -228,7 +227,8 @@ class PlanRun:
 
     def configuration(self) -> tuple[object, ...]:
         """What is compiled for the sizes of the run, beside these: a row for each launch."""
-        rows: list[object] = ["with gaps"] if self.before is not None else []
+        resets = ["with resets"] if self.resets else []
+        rows: list[object] = ["with gaps", *resets] if self.before is not None else []
         for one in (*self.plan["forward"], *self.plan["backward"]):
             if one["op"] == "launch":
                 cut = self._cut(one)
@@ -282,8 +282,9 @@ class PlanRun:
     def _memory(self, plan: Operation, buffers: Operation) -> MemoryLaunches:
         kind = (self.like.dtype, self.like.device)
         of = [MemoryLaunches(self.module, plan, self.call, *kind)] if self.call else [None]
-        chosen, gaps = self.chosen, self.before is not None
-        run = MemoryLaunches(self.module, plan, self.sizes, *kind, gaps, chosen=chosen, call=of[0])
+        gaps, resets, call = self.before is not None, self.resets, of[0]
+        kind_of = ClearedLaunches if gaps and resets else MemoryLaunches
+        run = kind_of(self.module, plan, self.sizes, *kind, gaps, resets, self.chosen, {}, call)
         run.arrays[STEP_BEFORE] = self.arrays[STEP_BEFORE]
         for name, buffer in buffers.items():
             if buffer["role"] in ("stream", "first"):

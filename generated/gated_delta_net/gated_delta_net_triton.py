@@ -1019,6 +1019,18 @@ def _put_numbers(p, first, step, inside, numbers):
 
 
 @triton.jit
+def _fit(x, ACC: tl.constexpr):
+    """Where numbers are finite."""
+    return tl.abs(x.to(ACC)) < float("inf")
+
+
+@triton.jit
+def _cleared(S, ACC: tl.constexpr):
+    """A state where steps may begin anew: 0 for what is not finite, which no product clears."""
+    return tl.where(_fit(S, ACC), S, 0.0).to(S.dtype)
+
+
+@triton.jit
 def _dot(a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
     return tl.dot(a, b, input_precision=PRECISION, out_dtype=ACC)
 
@@ -1096,7 +1108,7 @@ def s_prepare(
     s_query_p, s_key_p, s_log_decay_p, step_before_p, s_erase_key_p, s_erase_p, s_value_p,
     s_scale_p, s_added_0_p, s_held_0_p, s_inverse_0_0_p, s_states_p, T, B, N, K: tl.constexpr,
     V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KNOWN: tl.constexpr,
-    GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """What erased reads are made of, chunks in parallel.
 
@@ -1168,6 +1180,8 @@ def s_prepare(
         y_0 += _dot(X_0_0.to(DT), s_added_0, ACC, PRECISION)
         if KNOWN:
             S = _tile(s_states_p, tl.cast(c // BT, tl.int64) * step + r, ck, cv, K, V).to(DT)
+            if RESETS:
+                S = _cleared(S, ACC)
             y_0 += _dot(seen_0, S, ACC, PRECISION)
         u_0 = _dot(I_0_0.to(DT), y_0.to(DT), ACC, PRECISION)
         added = s_added_0.to(ACC)
@@ -1180,7 +1194,7 @@ def s_scan(
     s_query_p, s_key_p, s_log_decay_p, step_before_p, s_added_0_p, s_held_0_p, s_read_p,
     s_prev_first_p, s_last_p, s_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr,
     BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, READS: tl.constexpr,
-    SAVES: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    SAVES: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """s = exp(g) * s_prev + outer(beta * v - beta * alpha * u, k); g = -exp(a_log) * softplus(b_a + x_w_a), a number a head, floored at -80; u = s_prev @ k; read as s @ q
 
@@ -1235,6 +1249,9 @@ def s_scan(
             _put_tile(s_states_p, slot, ck, cv, K, V, S)
         s_key = _rows(s_key_p, first, step, ck, K, valid)
         S_in = S.to(DT)
+        if RESETS:
+            unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
+            S_in = _cleared(S_in, ACC)
         s_added_0 = _rows(s_added_0_p, first, step, cv, V, valid)
         s_held_0 = _rows(s_held_0_p, first, step, ck, K, valid)
         s_added_0 = (s_added_0 - _dot(s_held_0, S_in, ACC, PRECISION)).to(DT)
@@ -1245,9 +1262,16 @@ def s_scan(
             s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
             P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
             s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
+            if RESETS:
+                lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
+                s_read = tl.where(lost, float("nan"), s_read)
             _put_rows(s_read_p, first, step, cv, V, inside, s_read)
         S *= whole
+        if RESETS:
+            S = tl.where(through > 0.5, S, 0.0)
         S += _dot(tl.trans((s_key * to_end[:, None]).to(DT)), s_added_0, ACC, PRECISION)
+        if RESETS:
+            S = tl.where(through * unfit[None, :] > 0.5, float("nan"), S)
     tl.store(s_last_p + in_states, S.to(s_last_p.dtype.element_ty), mask=in_state)
 
 
@@ -1255,7 +1279,7 @@ def s_scan(
 def s_outputs(
     s_query_p, s_key_p, s_log_decay_p, step_before_p, s_added_0_p, s_read_p, s_states_p, T, B, N,
     K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """What is read at each step, of the states that chunks start from: chunks in parallel."""
     blocks, chunks = tl.cdiv(V, BV), tl.cdiv(T, BT)
@@ -1302,12 +1326,19 @@ def s_outputs(
         far_before *= untouched
     s_key = _rows(s_key_p, first, step, ck, K, valid)
     slot = tl.cast(c // BT, tl.int64) * step + r
-    S_in = _tile(s_states_p, slot, ck, cv, K, V).to(DT)
+    S = _tile(s_states_p, slot, ck, cv, K, V)
+    S_in = S.to(DT)
+    if RESETS:
+        unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
+        S_in = _cleared(S_in, ACC)
     s_added_0 = _rows(s_added_0_p, first, step, cv, V, valid)
     s_query = _rows(s_query_p, first, step, ck, K, valid)
     s_read = _dot(s_query, S_in, ACC, PRECISION) * far_after[:, None]
     P = _dot(s_query, tl.trans(s_key), ACC, PRECISION) * decay_after
     s_read += _dot(P.to(DT), s_added_0, ACC, PRECISION)
+    if RESETS:
+        lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
+        s_read = tl.where(lost, float("nan"), s_read)
     _put_rows(s_read_p, first, step, cv, V, inside, s_read)
 
 
@@ -1316,7 +1347,8 @@ def s_back(
     s_query_p, s_erase_key_p, s_key_p, s_log_decay_p, step_before_p, s_erase_p, s_inverse_0_0_p,
     s_value_p, s_scale_p, d_s_scale_p, d_s_value_p, d_s_added_0_p, d_s_read_p, d_s_prev_first_p,
     d_s_last_p, d_s_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """What reaches the state and what each step adds, from the last chunk to the first.
 
@@ -1398,6 +1430,8 @@ def s_back(
         d_s_added_0 *= s_scale[:, None]
         _put_rows(d_s_value_p, first, step, cv, V, inside, d_s_added_0)
         d_S *= whole
+        if RESETS:
+            d_S = tl.where(through > 0.5, d_S, 0.0)
         d_S += _dot(tl.trans((s_query * far_after[:, None]).to(DT)), d_s_read, ACC, PRECISION)
         d_S += _dot(tl.trans((s_erase_key * far_before[:, None]).to(DT)), lambda_0.to(DT), ACC, PRECISION)
     tl.store(d_s_prev_first_p + in_states, d_S.to(d_s_prev_first_p.dtype.element_ty), mask=in_state)
@@ -1408,7 +1442,8 @@ def s_gradients(
     s_query_p, s_erase_key_p, s_key_p, s_erase_p, s_log_decay_p, step_before_p, s_added_0_p,
     d_s_added_0_p, d_s_read_p, s_states_p, d_s_states_p, d_s_query_p, d_s_erase_key_p, d_s_key_p,
     d_s_erase_p, d_s_log_decay_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Gradients of keys, queries, erased reads and decays, chunks in parallel, of states where chunks start
     and of what reaches them where they end.
@@ -1469,6 +1504,8 @@ def s_gradients(
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         S = _tile(s_states_p, slot, ck, cv, K, V).to(DT)
+        if RESETS:
+            S = _cleared(S, ACC)
         d_S = _tile(d_s_states_p, slot, ck, cv, K, V)
         S_d_S += tl.sum(S.to(ACC) * d_S.to(ACC), 1)
         d_s_read = _rows(d_s_read_p, first, step, cv, V, valid)
@@ -1880,7 +1917,7 @@ PLAN = {
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
-            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS',
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS', 'RESETS': 'RESETS',
             'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('T', 'BT'), 'B', 'N'),
@@ -1896,7 +1933,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': True, 'SAVES': False, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1912,7 +1949,7 @@ PLAN = {
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
-            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS',
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS', 'RESETS': 'RESETS',
             'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('T', 'BT'), 'B', 'N'),
@@ -1928,7 +1965,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': False, 'SAVES': True, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1940,7 +1977,10 @@ PLAN = {
             's_states_p': 's_states',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'RESETS': 'RESETS',
+            'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), ('T', 'BT'), 'B', 'N'),
         },
       ),
@@ -1955,7 +1995,7 @@ PLAN = {
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
-            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS',
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': False, 'GAPS': 'GAPS', 'RESETS': 'RESETS',
             'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('T', 'BT'), 'B', 'N'),
@@ -1971,7 +2011,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': True, 'SAVES': True, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1987,7 +2027,7 @@ PLAN = {
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
-            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': True, 'GAPS': 'GAPS',
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'KNOWN': True, 'GAPS': 'GAPS', 'RESETS': 'RESETS',
             'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('T', 'BT'), 'B', 'N'),
@@ -2003,7 +2043,10 @@ PLAN = {
             'd_s_last_p': 'd_s_last', 'd_s_states_p': 'd_s_states',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'RESETS': 'RESETS',
+            'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
         {
@@ -2017,7 +2060,9 @@ PLAN = {
             'd_s_log_decay_p': 'd_s_log_decay',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'GAPS': 'GAPS', 'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BK', 'BV'), 'grid': (('K', 'BK'), ('T', 'BT'), 'B', 'N'),
         },
       ),

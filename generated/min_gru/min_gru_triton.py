@@ -50,7 +50,7 @@ def rows_1(
             end_at = ends_ptr + s * step * 2 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
             term_0 = tl.load(end_at + 1 * step * H, mask=unit < H, other=0.0)
-            h_prev = factor_00 * h_prev + term_0
+            h_prev = tl.where(factor_00 == 0, 0.0, factor_00 * h_prev) + term_0
     h_to = h_ptr + at * H + unit
     if GAPS:
         before_at = step_before_ptr + at
@@ -215,7 +215,7 @@ def rows_1_back(
             back_at = back_ends_ptr + (tl.num_programs(2) - n) * step * 1 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
             term_0 = tl.load(back_at + 0 * step * H, mask=unit < H, other=0.0)
-            d_h_carry = factor_00 * d_h_carry + term_0
+            d_h_carry = tl.where(factor_00 == 0, 0.0, factor_00 * d_h_carry) + term_0
     d_b_n_sum = tl.zeros([UNITS], ACC)
     d_b_z_sum = tl.zeros([UNITS], ACC)
     d_x_w_z_to = d_x_w_z_ptr + at * H + unit

@@ -894,6 +894,18 @@ def _put_numbers(p, first, step, inside, numbers):
 
 
 @triton.jit
+def _fit(x, ACC: tl.constexpr):
+    """Where numbers are finite."""
+    return tl.abs(x.to(ACC)) < float("inf")
+
+
+@triton.jit
+def _cleared(S, ACC: tl.constexpr):
+    """A state where steps may begin anew: 0 for what is not finite, which no product clears."""
+    return tl.where(_fit(S, ACC), S, 0.0).to(S.dtype)
+
+
+@triton.jit
 def _dot(a, b, ACC: tl.constexpr, PRECISION: tl.constexpr):
     return tl.dot(a, b, input_precision=PRECISION, out_dtype=ACC)
 
@@ -972,7 +984,7 @@ def c_scan(
     c_prev_first_p, c_last_p, c_states_p, n_value_p, n_read_p, n_prev_first_p, n_last_p,
     n_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, READS: tl.constexpr, SAVES: tl.constexpr, GAPS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """c = exp(g) * c_prev + outer(i * v, k); g = log_f - m, a number a head, floored at -80; read as c @ q
 
@@ -1027,6 +1039,12 @@ def c_scan(
                 tl.store(n_states_p + slot * K + ck, x.to(n_states_p.dtype.element_ty), mask=ck < K)
         c_key = _rows(c_key_p, first, step, ck, K, valid)
         S_in = S.to(DT)
+        x_in = x
+        if RESETS:
+            unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
+            S_in = _cleared(S_in, ACC)
+            unfit_x = tl.max(tl.where(_fit(x_in, ACC), 0, 1), 0)
+            x_in = _cleared(x_in, ACC)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
         c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         n_value = _numbers(n_value_p, first, step, valid, ACC)
@@ -1035,14 +1053,23 @@ def c_scan(
             c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
             P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
             c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
+            if RESETS:
+                lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
+                c_read = tl.where(lost, float("nan"), c_read)
             _put_rows(c_read_p, first, step, cv, V, inside, c_read)
             seen = c_query * far_after[:, None]
-            n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x[None, :], 1)
+            n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x_in[None, :], 1)
+            if RESETS:
+                n_read = tl.where((untouched > 0.5) & (unfit_x > 0), float("nan"), n_read)
             if is_first:
                 _put_numbers(n_read_p, first, step, inside, n_read)
         S *= whole
+        if RESETS:
+            S = tl.where(through > 0.5, S, 0.0)
         S += _dot(tl.trans((c_key * to_end[:, None]).to(DT)), c_added_0, ACC, PRECISION)
         x *= whole
+        if RESETS:
+            x = tl.where(through > 0.5, x, 0.0)
         late = c_key * to_end[:, None]
         x += tl.sum(late * n_value[:, None], 0)
     tl.store(c_last_p + in_states, S.to(c_last_p.dtype.element_ty), mask=in_state)
@@ -1054,7 +1081,8 @@ def c_scan(
 def c_outputs(
     c_query_p, c_key_p, c_log_decay_p, step_before_p, c_value_p, c_scale_p, c_read_p, c_states_p,
     n_value_p, n_read_p, n_states_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """What is read at each step, of the states that chunks start from: chunks in parallel."""
     blocks, chunks = tl.cdiv(V, BV), tl.cdiv(T, BT)
@@ -1097,8 +1125,15 @@ def c_outputs(
         far_after *= untouched
     c_key = _rows(c_key_p, first, step, ck, K, valid)
     slot = tl.cast(c // BT, tl.int64) * step + r
-    S_in = _tile(c_states_p, slot, ck, cv, K, V).to(DT)
-    x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
+    S = _tile(c_states_p, slot, ck, cv, K, V)
+    x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0)
+    S_in = S.to(DT)
+    x_in = x.to(ACC)
+    if RESETS:
+        unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
+        S_in = _cleared(S_in, ACC)
+        unfit_x = tl.max(tl.where(_fit(x_in, ACC), 0, 1), 0)
+        x_in = _cleared(x_in, ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
     c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
     c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
@@ -1106,9 +1141,14 @@ def c_outputs(
     c_read = _dot(c_query, S_in, ACC, PRECISION) * far_after[:, None]
     P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
     c_read += _dot(P.to(DT), c_added_0, ACC, PRECISION)
+    if RESETS:
+        lost = (untouched[:, None] > 0.5) & (unfit[None, :] > 0)
+        c_read = tl.where(lost, float("nan"), c_read)
     _put_rows(c_read_p, first, step, cv, V, inside, c_read)
     seen = c_query * far_after[:, None]
-    n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x[None, :], 1)
+    n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x_in[None, :], 1)
+    if RESETS:
+        n_read = tl.where((untouched > 0.5) & (unfit_x > 0), float("nan"), n_read)
     if is_first:
         _put_numbers(n_read_p, first, step, inside, n_read)
 
@@ -1119,7 +1159,7 @@ def c_back(
     d_c_value_p, d_c_read_p, d_c_prev_first_p, d_c_last_p, d_c_states_p, n_value_p, d_n_value_p,
     d_n_read_p, d_n_prev_first_p, d_n_last_p, d_n_states_p, T, B, N, K: tl.constexpr,
     V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """What reaches the state and what each step adds, from the last chunk to the first.
 
@@ -1196,8 +1236,12 @@ def c_back(
         d_c_added_0 *= c_scale[:, None]
         _put_rows(d_c_value_p, first, step, cv, V, inside, d_c_added_0)
         d_S *= whole
+        if RESETS:
+            d_S = tl.where(through > 0.5, d_S, 0.0)
         d_S += _dot(tl.trans((c_query * far_after[:, None]).to(DT)), d_c_read, ACC, PRECISION)
         d_x *= whole
+        if RESETS:
+            d_x = tl.where(through > 0.5, d_x, 0.0)
         seen = c_query * far_after[:, None]
         d_x += tl.sum(seen * d_n_read[:, None], 0)
     tl.store(d_c_prev_first_p + in_states, d_S.to(d_c_prev_first_p.dtype.element_ty), mask=in_state)
@@ -1210,7 +1254,8 @@ def c_gradients(
     c_query_p, c_key_p, c_value_p, c_scale_p, c_log_decay_p, step_before_p, d_c_read_p,
     c_states_p, d_c_states_p, n_value_p, d_n_read_p, n_states_p, d_n_states_p, d_c_query_p,
     d_c_key_p, d_c_log_decay_p, T, B, N, K: tl.constexpr, V: tl.constexpr, BT: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, BV: tl.constexpr, GAPS: tl.constexpr, RESETS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Gradients of keys, queries and decays, chunks in parallel, of states where chunks start
     and of what reaches them where they end.
@@ -1264,6 +1309,8 @@ def c_gradients(
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         S = _tile(c_states_p, slot, ck, cv, K, V).to(DT)
+        if RESETS:
+            S = _cleared(S, ACC)
         d_S = _tile(d_c_states_p, slot, ck, cv, K, V)
         S_d_S += tl.sum(S.to(ACC) * d_S.to(ACC), 1)
         d_c_read = _rows(d_c_read_p, first, step, cv, V, valid)
@@ -1273,6 +1320,8 @@ def c_gradients(
         k_0_S += _dot(c_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_c_read, tl.trans(c_added_0), ACC, PRECISION)
     x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
+    if RESETS:
+        x = _cleared(x, ACC)
     d_x = tl.load(d_n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
     d_n_read = _numbers(d_n_read_p, first, step, valid, ACC)
@@ -1687,7 +1736,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': True, 'SAVES': False, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1705,7 +1754,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': False, 'SAVES': True, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1718,7 +1767,10 @@ PLAN = {
             'n_read_p': 'n_read', 'n_states_p': 'n_states',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'RESETS': 'RESETS',
+            'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), ('T', 'BT'), 'B', 'N'),
         },
       ),
@@ -1735,7 +1787,7 @@ PLAN = {
           'sizes': ('T', 'B', 'N'),
           'constants': {
             'K': 'K', 'V': 'V', 'BK': ('K',), 'READS': True, 'SAVES': True, 'GAPS': 'GAPS',
-            'PRECISION': 'PRECISION',
+            'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
           },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
@@ -1753,7 +1805,10 @@ PLAN = {
             'd_n_last_p': 'd_n_last', 'd_n_states_p': 'd_n_states',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'BK': ('K',), 'GAPS': 'GAPS', 'RESETS': 'RESETS',
+            'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BV'), 'grid': (('V', 'BV'), 'B', 'N'),
         },
         {
@@ -1767,7 +1822,9 @@ PLAN = {
             'd_c_log_decay_p': 'd_c_log_decay',
           },
           'sizes': ('T', 'B', 'N'),
-          'constants': {'K': 'K', 'V': 'V', 'GAPS': 'GAPS', 'PRECISION': 'PRECISION'},
+          'constants': {
+            'K': 'K', 'V': 'V', 'GAPS': 'GAPS', 'RESETS': 'RESETS', 'PRECISION': 'PRECISION',
+          },
           'blocks': ('BT', 'BK', 'BV'), 'grid': (('K', 'BK'), ('T', 'BT'), 'B', 'N'),
         },
       ),

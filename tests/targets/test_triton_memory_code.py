@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cellgen import Cell
-from cellgen.cells import MLSTM, RWKV7, GatedDeltaNet, GatedLinearAttention
+from cellgen.cells import MLSTM, RWKV7, DeltaNet, GatedDeltaNet, GatedLinearAttention
 from cellgen.proof.machine.assembled import assemble
 from cellgen.proof.machine.compiled import HOPPER, MI300, SpecialisedKernel, compile_kernels
 from cellgen.targets.triton.memory import MemoryKernels, memory_head
@@ -47,21 +47,26 @@ def first_of(kernels: MemoryKernels, kernel: str, width: int) -> Configuration:
 
 
 def specialised(
-    path: Path, kernels: MemoryKernels, launch: KernelLaunch, one: Configuration, width: int
+    path: Path,
+    kernels: MemoryKernels,
+    launch: KernelLaunch,
+    one: Configuration,
+    width: int,
+    resets: bool = False,
 ) -> SpecialisedKernel:
     """A kernel with the types and constants of a launch, of bfloat16 streams."""
     buffers = kernels.plan.buffers
     signature = {p: TYPES[buffers[name].dtype] for p, name in launch.buffers.items()}
     signature |= dict.fromkeys(launch.sizes, "i32")
-    constants = {name: _constant(of, width) for name, of in launch.constants.items()}
+    constants = {name: _constant(of, width, resets) for name, of in launch.constants.items()}
     constants |= {name: one.blocks[name] for name in launch.blocks}
     return SpecialisedKernel(str(path), launch.kernel, signature, constants, one.warps, one.stages)
 
 
-def _constant(of: Count | bool, width: int) -> int | bool | str:
+def _constant(of: Count | bool, width: int, resets: bool) -> int | bool | str:
     if isinstance(of, bool):
         return of
-    return {"GAPS": False, "PRECISION": "tf32"}.get(str(of), width)
+    return {"GAPS": resets, "RESETS": resets, "PRECISION": "tf32"}.get(str(of), width)
 
 
 def module(cell: type[Cell], folder: Path) -> tuple[Path, MemoryKernels]:
@@ -97,6 +102,21 @@ def test_registers_suffice_at_64_keys_and_values(cell: type[Cell], tmp_path: Pat
 def test_registers_suffice(cell: type[Cell], width: int, tmp_path: Path) -> None:
     bytes_spilt = spilt(cell, width, tmp_path)
     assert max(bytes_spilt.values()) <= LIMITS[cell, width], bytes_spilt
+
+
+CLEARING = (GatedDeltaNet, MLSTM, DeltaNet)
+"""Erased reads; a column; no decay."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CLEARING, ids=lambda cell: cell.definition.name)
+def test_kernels_that_clear_states_compile(cell: type[Cell], tmp_path: Path) -> None:
+    path, kernels = module(cell, tmp_path)
+    wanted = [
+        specialised(path, kernels, launch, first_of(kernels, launch.kernel, 64), 64, True)
+        for launch in launches_of(kernels)
+    ]
+    assert len(compile_kernels(wanted, HOPPER)) == len(wanted)
 
 
 def test_a_kernel_compiles_for_devices_of_amd(tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ def launches_of(run: MemoryRun, case: Case, folder: Path) -> MemoryLaunches:
         getattr(torch, case.dtype),
         torch.device("cpu"),
         case.gaps,
+        case.gaps,
         {"": case.blocks},
     )
 

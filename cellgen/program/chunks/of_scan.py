@@ -51,7 +51,7 @@ def delay_program(chunk: Chunk, layer: Delay) -> ChunkProgram:
     if hold is not None:
         kept = chunk.emit("kept", hold, shape)
         row = chunk.apply("kept_first", "first_row", kept)
-        start = chunk.emit("start", row * first)
+        start = chunk.emit("start", where(row, first, 0))
         placed = chunk.apply("placed", "into_first_row", start, by=(chunk.length,))
         held = chunk.emit("held", stream + placed)
         new = chunk.apply(str(layer.next), "linear_scan", kept, held, by=(ONE,))

@@ -243,7 +243,7 @@ def launches_of(m: MemoryText) -> Launches:
 
 def _parameters(m: MemoryText, kernel: str) -> str:
     names, flags, _, _ = KERNELS[kernel]
-    constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", *_exactness(m), "PRECISION"]
+    constants = ["K", "V", "BT", "BK", "BV", *flags, "GAPS", "RESETS", *_exactness(m), "PRECISION"]
     parts = [_parameter(name) for name in dict.fromkeys(names(m))]
     parts += [*SIZES, *(f"{name}: tl.constexpr" for name in constants)]
     whole = [part.replace(" ", "\0") for part in parts]
@@ -269,7 +269,7 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
     constants: dict[str, Count | bool] = {"K": "K", "V": "V"}
     if "BK" not in blocks:
         constants["BK"] = ("K",)
-    constants |= {**flags, "GAPS": "GAPS", "PRECISION": "PRECISION"}
+    constants |= {**flags, **{name: name for name in ("GAPS", "RESETS", "PRECISION")}}
     constants |= dict.fromkeys(_exactness(m), is_exact)
     idle = _idle(m, kernel, flags)
     return KernelLaunch(

@@ -5,9 +5,10 @@ Input: layers that are spelled. Output: ``PLAN``, a table of strings and numbers
 
 Sizes go by name. A runtime knows ``T`` (steps), ``B`` (rows), the dimensions of the cell, and, for
 each layer, the names in its ``sizes``; those of blocks come from the configuration. From them it
-forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Two
-constants are of a call as well: ``GAPS``, that steps are left out or begin anew, and ``PRECISION``,
-how products of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
+forms the counts that shapes and grids are made of: ``ceil(T / BT)`` is ``("T", "BT")``. Three
+constants are of a call as well: ``GAPS``, that steps are left out or begin anew; ``RESETS``, that
+some may begin anew, so that states which are no finite numbers are cleared; ``PRECISION``, how
+products of float32 are formed: ``"ieee"`` of float32 streams, ``"tf32"`` of others.
 
 Which steps these are says one table of a call, ``STEP_BEFORE``: of each step and row the last step
 before it that is not left out, -1 where there is none, ``ANEW`` where states begin with what they

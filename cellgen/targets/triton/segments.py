@@ -70,10 +70,12 @@ class Segment:
         return Ends([], ", ".join(carries), combined, size, self.all_factors, self.all_terms)
 
     def _combined(self, of: Sequence[str], *, turned: bool) -> str:
+        """A x + b; where states began anew A is 0, and nothing of x shows, if it is no number."""
         rows = []
         for i, term in enumerate(self.all_terms):
             names = [self.factor(j, i) if turned else self.factor(i, j) for j in range(self.count)]
-            rows.append(" + ".join([*(f"{f} * {x}" for f, x in zip(names, of, strict=True)), term]))
+            moved = [f"tl.where({f} == 0, 0.0, {f} * {x})" for f, x in zip(names, of, strict=True)]
+            rows.append(" + ".join([*moved, term]))
         return ", ".join(rows)
 
     def updates(self) -> list[str]:

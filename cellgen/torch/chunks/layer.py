@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from cellgen.language.value import Value
-from cellgen.program.chunks.layers import Layer, LinearScan, MaxPlusScan, Memory
+from cellgen.program.chunks.layers import Delay, Layer, LinearScan, MaxPlusScan, Memory
 from cellgen.program.chunks.writer import ChunkProgram
 from cellgen.program.ssa import Program
 from cellgen.torch.chunks.rows import StepRows
 from cellgen.torch.chunks.spelled import Sizes, lengths_of, spelled
+from cellgen.torch.chunks.unfit import Unfit, put_in, taken_out
 
 Tensors = dict[str, Tensor]
 
@@ -49,7 +50,9 @@ class TorchLayer:
             axes = (layer.value_axis, layer.key_axis)
             last = tuple(axis for axis in axes if axis is not None)  # type: ignore[assignment]
         front = [n for n in range(rank) if n not in last]
-        self.is_matrix = is_memory and len(last) == 2
+        self.is_memory, self.is_matrix = is_memory, is_memory and len(last) == 2
+        self.is_delay = isinstance(layer, Delay)
+        self.is_largest = isinstance(layer, MaxPlusScan)
         self.last, self.heads = last, len(front)
         self.order = (*(n + 1 for n in front), 0, *(n + 1 for n in last))
         self.back = inverse(self.order)
@@ -106,34 +109,67 @@ class TorchLayer:
         streams = {
             over: self.to_chunk(rows.placed(pre[value], fill)) for value, over, fill in self.streams
         }
+        unfit = self._unfit(rows, len(next(iter(streams.values())).shape))
+        came = None if unfit is None else unfit.of_steps(streams)
+        if came is not None:
+            fills = {over: fill for _, over, fill in self.streams}
+            streams = {name: taken_out(a, came, fills[name]) for name, a in streams.items()}
         streams |= self._flags(rows, states[self.states[0]].dtype)
         now = [self._state(states[name]) for name in self.states]
-        pieces, now = self._over_chunks(streams, now, rows.steps, sizes, length, narrow)
+        formed, now = self._over_chunks(streams, now, rows.steps, unfit, sizes, length, narrow)
+        if unfit is not None and came is not None:
+            formed, now = self._with_unfit(unfit, unfit.after(came), formed, now)
         for (value, over), axes in zip(self.formed, self.formed_axes(sizes), strict=True):
-            by_row[value] = rows.live(self.to_steps(torch.cat(pieces[over], -2), axes))
+            by_row[value] = rows.live(self.to_steps(formed[over], axes))
         return {name: self._state_back(end) for name, end in zip(self.finals, now, strict=True)}
+
+    def _unfit(self, rows: StepRows, rank: int) -> Unfit | None:
+        """What is unfit, of a call that resets states; a delay holds nothing back that it lost."""
+        if rows.restart is None or not rows.resets or self.is_delay:
+            return None
+        restart = rows.restart.t().reshape(rows.batch, *(1,) * (rank - 3), rows.steps, 1)
+        return Unfit(restart, self.is_memory, self.is_largest)
+
+    def _with_unfit(
+        self, unfit: Unfit, after: Tensor, formed: Tensors, now: Sequence[Tensor]
+    ) -> tuple[Tensors, list[Tensor]]:
+        """What steps form, and the last states, with NaN where something unfit came."""
+        before = unfit.before(after)
+        formed = {
+            over: put_in(formed[over], before if value in self.states else after)
+            for value, over in self.formed
+        }
+        return formed, [put_in(end, after.narrow(-2, -1, 1)) for end in now]
 
     def _over_chunks(
         self,
         streams: Tensors,
         now: list[Tensor],
         steps: int,
+        unfit: Unfit | None,
         sizes: Sizes,
         length: int,
         narrow: bool,
-    ) -> tuple[dict[str, list[Tensor]], list[Tensor]]:
+    ) -> tuple[Tensors, list[Tensor]]:
         is_safe = self.factored is not None and length <= self.safe_steps
         program = self.factored if self.factored is not None and is_safe else self.program
         pieces: dict[str, list[Tensor]] = {over: [] for _, over in self.formed}
         for start in range(0, steps, length):
             count = min(length, steps - start)
             arrays = {name: array.narrow(-2, start, count) for name, array in streams.items()}
+            lost = None if unfit is None else unfit.of_states(now)
+            if lost is not None:
+                now = [taken_out(state, lost) for state in now]
             arrays |= dict(zip(self.first, now, strict=True))
             formed = program(arrays, {**sizes, self.steps: count}, narrow)
+            now = [formed[name] for name in self.ends]
+            if unfit is not None and lost is not None:
+                untouched, read = unfit.untouched(start, count), unfit.as_read(lost)
+                formed = {over: put_in(formed[over], untouched & read) for over in pieces}
+                now = [put_in(end, untouched.narrow(-2, -1, 1) & lost) for end in now]
             for over, pieces_of in pieces.items():
                 pieces_of.append(formed[over])
-            now = [formed[name] for name in self.ends]
-        return pieces, now
+        return {over: torch.cat(pieces_of, -2) for over, pieces_of in pieces.items()}, now
 
     def _flags(self, rows: StepRows, dtype: torch.dtype) -> Tensors:
         """1 at steps that begin with the initial state, and at those that are left out."""

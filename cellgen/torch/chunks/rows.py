@@ -28,7 +28,8 @@ class StepRows:
     """Steps of a sequence in the order in which they run; tables (T, B) of a call with gaps.
 
     ``source``: the step of all T x B, that stands in for each. ``shown`` is the last valid step up
-    to each one, -1 before the first; ``visible``: steps that show it.
+    to each one, -1 before the first; ``visible``: steps that show it. ``resets``: that states may
+    begin anew.
     """
 
     steps: int
@@ -39,6 +40,7 @@ class StepRows:
     source: Tensor | None = None
     shown: Tensor | None = None
     visible: Tensor | None = None
+    resets: bool = False
 
     def ordered(self, array: Tensor) -> Tensor:
         """Steps as they run, or back."""
@@ -61,7 +63,7 @@ class StepRows:
         """Steps that are left out or begin anew; None where there are none."""
         if self.valid is None or self.restart is None:
             return None
-        return Gaps(self.valid, self.restart)
+        return Gaps(self.valid, self.restart, self.resets)
 
     def placed(self, rows: Tensor, fill: float) -> Tensor:
         """Rows as (T, B, ...), with a number at steps that are left out."""
@@ -99,10 +101,14 @@ def valid_steps(
 
 @dataclass(frozen=True)
 class Gaps:
-    """Steps (T, B), as they run, that are not left out, and those of them that begin anew."""
+    """Steps (T, B), as they run, that are not left out, and those of them that begin anew.
+
+    ``resets``: that some may begin anew.
+    """
 
     valid: Tensor
     restart: Tensor
+    resets: bool = True
 
     @cached_property
     def before(self) -> Tensor:
@@ -141,4 +147,5 @@ def rows_of_call(
     shown = torch.where(valid, place, -1).cummax(0).values
     visible = valid if options.zero_output_for_mask else inside & (shown >= 0)
     source = torch.where(flat, number, first)
-    return StepRows(steps, batch, reverse, valid, restart, source, shown, visible)
+    resets = reset is not None
+    return StepRows(steps, batch, reverse, valid, restart, source, shown, visible, resets)
