@@ -7,11 +7,6 @@
 
 #include "cellgen.h"
 
-#if !defined(CELLGEN_EMULATED)
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#endif
-
 /* By suffix, which is what CELLGEN_STORE is: the type, and the bits of the one that it computes in. */
 #define CELLGEN_OF_STORE(stem) CELLGEN_JOINED(stem, CELLGEN_STORE)
 #define CELLGEN_JOINED(stem, suffix) CELLGEN_JOINED_EXPANDED(stem, suffix)

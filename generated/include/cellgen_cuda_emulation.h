@@ -26,7 +26,11 @@
 #include <utility>
 #include <vector>
 
+#if defined(CELLGEN_EMULATED_DRIVER)
+#define __global__ inline /* others find them by name */
+#else
 #define __global__ static
+#endif
 #define __device__
 #define __host__
 #define __forceinline__ inline
@@ -474,5 +478,10 @@ class cellgen_emulator {
 
 #include "cellgen_cuda_emulation_words.h"
 #include "cellgen_cuda_emulation_runtime.h"
+#if defined(CELLGEN_EMULATED_DRIVER)
+#include "cellgen_cuda_emulation_driver.h"
+#else
+#define CELLGEN_EXPORT_KERNEL(barrier, kernel) ((void)0)
+#endif
 
 #endif /* CELLGEN_CUDA_EMULATION_H */

@@ -23,6 +23,7 @@
 
 #define CELLGEN_EMULATE(run, barrier, kernel, grid, block, bytes, ...)                               \
     do {                                                                                           \
+        CELLGEN_EXPORT_KERNEL(barrier, kernel);                                                    \
         if (!(run)->error) {                                                                       \
             cellgen_emulator::one().launch((run)->stream, barrier, grid, block, bytes, (kernel),     \
                                            __VA_ARGS__);                                           \

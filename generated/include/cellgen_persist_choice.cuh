@@ -213,12 +213,12 @@ template <typename piece> __global__ void cellgen_empty_pieces(int64_t rows, int
         piece{CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE, CELLGEN_NOT_THERE};
 }
 
-template <typename E>
+template <typename E, typename piece = uint4>
 inline void cg_empty_channel(cellgen_run *run, int64_t steps, int64_t rows, int64_t heads, int64_t units, E *sent)
 {
     const int64_t row = heads * cellgen_factors(units) * (int64_t)sizeof(E) / 16;
-    CELLGEN_ELEMENTS(run, cellgen_empty_pieces<uint4>, steps * cellgen_whole(rows, CELLGEN_GROUP), row,
-                     (uint4 *)(void *)sent);
+    CELLGEN_ELEMENTS(run, cellgen_empty_pieces<piece>, steps * cellgen_whole(rows, CELLGEN_GROUP), row,
+                     (piece *)(void *)sent);
 }
 
 #endif /* CELLGEN_PERSIST_CHOICE_CUH */

@@ -2,9 +2,19 @@
 #ifndef CELLGEN_PERSIST_LAUNCH_CUH
 #define CELLGEN_PERSIST_LAUNCH_CUH
 
-#include <atomic>
-
 #include "cellgen_persist.cuh"
+
+#if defined(CELLGEN_DEVICE_HALF)
+
+#define CELLGEN_TELL_TOGETHER(...) ((void)0)
+#define CELLGEN_LAUNCH_TOGETHER CELLGEN_LAUNCH
+int cellgen_refusal_of(int device);
+bool cellgen_was_refused(cellgen_run *run);
+template <typename K> cudaError_t cellgen_occupancy(int *at_once, K kernel, const cellgen_together &how);
+
+#else
+
+#include <atomic>
 
 /* The error by which each device refused such a launch to this library; 0: none did. */
 static inline std::atomic<int> *cellgen_refusal_on(int device)
@@ -93,7 +103,7 @@ inline cudaError_t cellgen_occupancy(int *at_once, K kernel, const cellgen_toget
 
 template <typename... P, typename... A>
 inline void cellgen_launch_together(
-    cellgen_run *run, void (*kernel)(P...), const cellgen_together &how, A... arguments)
+    cellgen_run *run, cellgen_kernel<P...> kernel, const cellgen_together &how, A... arguments)
 {
     if (run->error) return;
     run->error = cellgen_cuda_code(
@@ -113,12 +123,13 @@ inline void cellgen_launch_together(cellgen_run *, K, const cellgen_together &, 
 }
 #endif
 #define CELLGEN_LAUNCH_TOGETHER(run, kernel, how, ...)                                             \
-    cellgen_launch_together(run, kernel, how, how, __VA_ARGS__)
+    cellgen_launch_together(run, CELLGEN_KERNEL(kernel), how, how, __VA_ARGS__)
 
 #else
 
 #define CELLGEN_LAUNCH_TOGETHER(run, kernel, how, ...)                                             \
     do {                                                                                           \
+        CELLGEN_EXPORT_KERNEL(true, kernel);                                                       \
         if (!(run)->error && cellgen_emulator::one().fails("together")) {                          \
             cellgen_end_launch((run), cudaGetLastError());                                         \
         } else if (!(run)->error) {                                                                \
@@ -140,6 +151,8 @@ template <typename K> inline cudaError_t cellgen_occupancy(int *at_once, K, cons
     *at_once = how.cluster > 1 ? cellgen_emulator::one().clusters_at_once : cellgen_emulator::one().at_once;
     return cudaSuccess;
 }
+
+#endif
 
 #endif
 

@@ -949,8 +949,8 @@ static inline bool CELLGEN_CUDA_NAME(lstm_forward_persistent_stays)(
         nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
         (int64_t)(cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (4 * nH * nH)};
     return cellgen_choose_together<store>(
-        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2), held, weights, CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>,
-        CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>, chosen);
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, cellgen_by_fragment::resident(4, nH, nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<false>),
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_forward_persistent)<true>), chosen);
 #else
     return false;
 #endif
@@ -1618,8 +1618,8 @@ static inline bool CELLGEN_CUDA_NAME(lstm_reverse_persistent_stays)(
         nT, nB, 1, (int)cellgen_larger(0, cellgen_octets(nH)), 1, 2,
         (int64_t)(cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH) + cellgen_factors(nH)) * CELLGEN_GROUP * (int64_t)sizeof(store), (int64_t)1 * (1 * nH * nH + 1 * nH * nH + 1 * nH * nH + 1 * nH * nH)};
     return cellgen_choose_together<store>(
-        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2), held, weights, CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>,
-        CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>, chosen);
+        tier, layer, cellgen_ns_apart<store>(nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, cellgen_by_fragment::resident(1, nH, 4 * nH), 2), held, weights, CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<false>),
+        CELLGEN_KERNEL(CELLGEN_CUDA_NAME(lstm_reverse_persistent)<true>), chosen);
 #else
     return false;
 #endif

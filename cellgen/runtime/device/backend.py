@@ -1,9 +1,9 @@
-"""The backend of CUDA: nvcc, and kernels that run on a device or in an emulation on the CPU."""
+"""The backend of CUDA: its compilers, and kernels on a device or in an emulation on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from cellgen.runtime.abi import Interface
 from cellgen.runtime.backend import AnyKernel, Backend, Need
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
-from cellgen.runtime.device import cublas, nvcc
+from cellgen.runtime.device import cublas, halves, nvcc, nvrtc
 from cellgen.runtime.device.arrays import SUFFIXES
+from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.kernel import CudaKernel
 from cellgen.runtime.device.model import DEVICES, choices, describe
 from cellgen.runtime.folders import read_files, read_interface
@@ -30,15 +31,20 @@ class DeviceBackend:
     emulates: bool = True
 
     def toolchain(self) -> tuple[Need, ...]:
-        """Nvcc and cuBLAS."""
-        return (Need("nvcc", _nvcc), Need("cuBLAS", _cublas))
+        """What compiles, the one that is taken first, and cuBLAS."""
+        compilers = (Need("nvcc", _nvcc), Need("NVRTC", _nvrtc))
+        with suppress(BuildError):  # who builds is told
+            compilers = compilers[::-1] if halves.is_chosen() else compilers
+        return (*compilers, Need("cuBLAS", _cublas))
 
     def preparing(self) -> AbstractContextManager[None]:
         """Nothing: kernels have nothing compiled in common."""
         return nullcontext()
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
-        """Compile the library of a cell unless the cache has it."""
+        """Compile the library of a cell unless the cache has it; images wait for a device."""
+        if halves.is_chosen():
+            return Halves(files, interface).build()
         return nvcc.build(files, interface)
 
     def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> CudaKernel:
@@ -67,6 +73,11 @@ BACKEND: Backend = DeviceBackend()
 def _nvcc() -> str:
     found = nvcc.compiler()
     return f"{found.command[0]}, {found.version.splitlines()[-1]}"
+
+
+def _nvrtc() -> str:
+    found = nvrtc.required()
+    return f"{found.path}, {found}"
 
 
 def _cublas() -> str:

@@ -115,6 +115,13 @@ int cellgen_cuda_stream_create(void **stream);
 """What every cell's library exports beside its functions: ``cellgen_cuda.cuh``."""
 
 
+CUDA_HALF = """
+int cellgen_cuda_load(int device, int place, const void *image);
+void cellgen_cuda_driver(const char *path);
+"""
+"""What a host's half exports as well: ``cellgen_cuda_driver.h``."""
+
+
 CUDA_EMULATION = """
 void cellgen_emulation_seed(uint64_t seed);
 void cellgen_emulation_skip(int line);
@@ -134,7 +141,7 @@ int64_t cellgen_emulation_count(int what);
 
 def cuda_cdef(interface: Interface) -> str:
     """The declarations of a cell's CUDA library, for cffi."""
-    lines = [CUDA_HOST, CUDA_EMULATION]
+    lines = [CUDA_HOST, CUDA_HALF, CUDA_EMULATION]
     for store in CUDA_STORES:
         for function in interface.functions:
             names = cuda_symbols(interface, function, store.suffix)

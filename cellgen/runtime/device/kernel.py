@@ -20,9 +20,10 @@ from cellgen.errors import DeviceError
 from cellgen.runtime.abi import ABI_VERSION, Interface
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
-from cellgen.runtime.device import cublas, nvcc
+from cellgen.runtime.device import cublas, halves, nvcc
 from cellgen.runtime.device.arrays import DeviceArray, to_bfloat16
 from cellgen.runtime.device.function import CudaFunction
+from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.device.raw import RawDeviceFunction
 from cellgen.runtime.kernel import ARRIVALS, require_abi
@@ -32,21 +33,28 @@ from cellgen.runtime.notebook import ShownInNotebooks
 class CudaKernel(ShownInNotebooks):
     """A cell whose functions run on a CUDA device; compiled and loaded when first needed.
 
-    ``emulated`` runs the same text on the CPU: slow, for proofs. Pickled, it travels as its
-    interface and its sources, and is compiled where it arrives unless the cache there has it.
+    ``emulated`` runs the same text on the CPU: slow, for proofs; with ``halved`` what launches is
+    the half that a device would have, and the emulation passes for the driver. Pickled, it travels
+    as its interface and its sources, and is compiled where it arrives unless the cache has it.
     """
 
     def __init__(
-        self, interface: Interface, sources: SourceFiles, *, emulated: bool = False
+        self,
+        interface: Interface,
+        sources: SourceFiles,
+        *,
+        emulated: bool = False,
+        halved: bool = False,
     ) -> None:
         self.name, self.interface, self.emulated = interface.name, interface, emulated
+        self.halved = halved
         self.functions = {f.name: CudaFunction(self, f) for f in interface.functions}
         self.sources = sources
         self._library: DeviceLibrary | None = None
         self._digest = ""
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
-        self._usable: set[int] = set()
+        self._usable: set[tuple[int, str]] = set()
 
     def __getattr__(self, name: str) -> CudaFunction:
         functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
@@ -57,7 +65,7 @@ class CudaKernel(ShownInNotebooks):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _arrived, (ABI_VERSION, self.interface, self.sources, self.emulated)
+        return _arrived, (ABI_VERSION, self.interface, self.sources, self.emulated, self.halved)
 
     def __copy__(self) -> CudaKernel:
         return self
@@ -82,9 +90,14 @@ class CudaKernel(ShownInNotebooks):
     def build(self) -> Built:
         """Compile the library unless the cache has it, and load it. Raises BuildError."""
         with self._lock:
-            built = nvcc.build(self.sources, self.interface, emulated=self.emulated)
+            in_halves = self.halved or (not self.emulated and halves.is_chosen())
+            both = Halves(self.sources, self.interface, self.emulated) if in_halves else None
+            if both is not None:
+                built = both.build()
+            else:
+                built = nvcc.build(self.sources, self.interface, emulated=self.emulated)
             if self._library is None:
-                self._library = DeviceLibrary(str(built.path), self.interface)
+                self._library = DeviceLibrary(str(built.path), self.interface, both)
             return built
 
     def library(self) -> DeviceLibrary:
@@ -99,9 +112,12 @@ class CudaKernel(ShownInNotebooks):
         self.require_device(0)
         return self.library().devices()
 
-    def require_device(self, device: int) -> None:
-        """Check, once, that a device is there and new enough for the code. Raises DeviceError."""
-        if device in self._usable:
+    def require_device(self, device: int, dtype: str = "") -> None:
+        """Check, once, that a device is there, new enough for the code, and has an element's.
+
+        Raises DeviceError, and BuildError where kernels are compiled for it and cannot be.
+        """
+        if (device, dtype) in self._usable:
             return
         library, needed = self.library(), nvcc.oldest()
         count = library.devices()
@@ -117,7 +133,10 @@ class CudaKernel(ShownInNotebooks):
                 f"{needed / 10} or newer; use another device, or the C kernel: "
                 f"cellgen.load({self.name!r})"
             )
-        self._usable.add(device)
+        if dtype:
+            with self._lock:
+                library.require_kernels(device, dtype)
+        self._usable.add((device, dtype))
 
     def array(
         self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0
@@ -146,10 +165,12 @@ class CudaKernel(ShownInNotebooks):
 
 
 @functools.lru_cache(maxsize=ARRIVALS)
-def _arrived(abi: int, interface: Interface, sources: SourceFiles, emulated: bool) -> CudaKernel:
+def _arrived(
+    abi: int, interface: Interface, sources: SourceFiles, emulated: bool, halved: bool = False
+) -> CudaKernel:
     """Make a kernel again from a pickle. Raises BuildError: another version of cellgen."""
     require_abi(interface.name, abi)
-    return CudaKernel(interface, sources, emulated=emulated)
+    return CudaKernel(interface, sources, emulated=emulated, halved=halved)
 
 
 def open_blas(library: DeviceLibrary, path: str) -> object:

@@ -36,8 +36,8 @@ class DeviceOwner(Protocol):
     def blas(self, device: int, path: str = "") -> object:
         """An open cuBLAS, or NULL."""
 
-    def require_device(self, device: int) -> None:
-        """Check that a device can run the kernel."""
+    def require_device(self, device: int, dtype: str = "") -> None:
+        """Check that a device can run the kernel, on elements of a type."""
 
 
 @dataclass(frozen=True)

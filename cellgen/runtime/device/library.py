@@ -14,6 +14,7 @@ from cellgen.runtime.abi import ERROR_CODES, Interface
 from cellgen.runtime.device import nvcc
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 from cellgen.runtime.device.graphs import stream_text
+from cellgen.runtime.device.halves import PLACES, Halves
 from cellgen.runtime.device.settings import PERSISTENT
 from cellgen.runtime.imports import whole_imports
 
@@ -25,11 +26,14 @@ HINTS = {
     35: "no driver is loaded, or one older than the compiler's runtime: run nvidia-smi",
     100: "no CUDA device was found: is one visible (CUDA_VISIBLE_DEVICES, nvidia-smi)?",
     101: "no device has that number: nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some",
+    200: f"the driver does not read the kernels: {nvcc.ARCHITECTURE_VARIABLE} names another target",
     209: f"the code is for other devices: {nvcc.ARCHITECTURE_VARIABLE} names another target",
     400: "the stream is of another device or was destroyed: pass one of the arrays' device",
     720: "not all blocks of the launch run at once: use tier='auto' or 'steps'",
     800: "the device, or how it is shared, does not permit it",
     801: "the device or its driver does not support it",
+    222: "the driver is older than the compiler of the kernels: update it, or use an older NVRTC",
+    500: "the kernels that were loaded do not have it; clear the cache: cellgen cache clear",
     719: "a kernel failed on the device: the context is lost, restart the process",
     900: "the stream cannot be captured in a graph",
     700: "a kernel read or wrote outside an array: the context is lost, restart the process",
@@ -41,8 +45,9 @@ HINTS = {
 class DeviceLibrary:
     """A loaded shared library of one cell."""
 
-    def __init__(self, path: str, interface: Interface) -> None:
-        self.name = interface.name
+    def __init__(self, path: str, interface: Interface, halves: Halves | None = None) -> None:
+        self.name, self._halves = interface.name, halves
+        self._images = set[tuple[int, str]]()
         with whole_imports():  # cffi imports its parser when it is used
             self.ffi = cffi.FFI()
             self.ffi.cdef(cuda_cdef(interface))
@@ -55,6 +60,8 @@ class DeviceLibrary:
         self._device_of = self._by_number("cellgen_cuda_device_of", "{0}, int *")
         self._capturing = self._by_number("cellgen_cuda_capturing", "{0}, int *")
         self._warned: set[int] = set()
+        if halves is not None and halves.emulated:
+            self.lib.cellgen_cuda_driver(str(halves.driver()).encode())
         self._address, self._number = self.ffi.typeof("uintptr_t *"), self.ffi.typeof("int *")
 
     def _by_number(self, name: str, parameters: str) -> Callable[..., int]:
@@ -160,6 +167,18 @@ class DeviceLibrary:
         code = self.lib.cellgen_cuda_capability(device, found)
         self.require(code, f"{self.name}: asking device {device} what it is")
         return int(found[0])
+
+    def require_kernels(self, device: int, dtype: str) -> None:
+        """Load the kernels of an element type onto a device, where they come by themselves.
+
+        Raises BuildError, DeviceError.
+        """
+        if self._halves is None or (device, dtype) in self._images:
+            return
+        image = self._halves.image(dtype, self.capability(device))
+        code = self.lib.cellgen_cuda_load(device, PLACES[dtype], self.ffi.from_buffer(image))
+        self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
+        self._images.add((device, dtype))
 
     def on(self, device: int) -> Current:
         """Make a device current for the body of a ``with``. Raises DeviceError."""

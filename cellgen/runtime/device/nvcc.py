@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -67,6 +67,8 @@ EMULATOR = Tool(
     still=STILL_WORKS,
     code="build.nvcc",
 )
+HOST = replace(EMULATOR, code="build.cxx")
+"""What compiles the host's half of a cell (``halves``)."""
 WHEEL_PLACES = ("cu13/bin", "cuda_nvcc/bin")
 """Where the wheels put nvcc, below the folder ``nvidia`` of site-packages."""
 
@@ -118,6 +120,11 @@ def compiler() -> Compiler:
     return Compiler((path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path))
 
 
+def is_there() -> bool:
+    """Whether there is an nvcc."""
+    return next(_places(), None) is not None
+
+
 def oldest() -> int:
     """The oldest compute capability, ten times, that what is compiled runs on."""
     named = re.search(r"_(\d+)", os.environ.get(ARCHITECTURE_VARIABLE, ""))
@@ -126,6 +133,12 @@ def oldest() -> int:
 
 def emulator() -> Compiler:
     """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
+    path, version = cxx()
+    return Compiler((path, *EMULATION_FLAGS), version)
+
+
+def cxx() -> tuple[str, str]:
+    """Find a C++ compiler, and what it says it is. Raises BuildError when there is none."""
     named = os.environ.get("CELLGEN_CXX", "") or os.environ.get("CXX", "")
     path = next((p for p in (named, "g++", "c++", "clang++") if p and shutil.which(p)), None)
     if path is None:
@@ -134,7 +147,7 @@ def emulator() -> Compiler:
             "CELLGEN_CXX=/path/to/c++",
             code="build.cxx",
         )
-    return Compiler((path, *EMULATION_FLAGS), _version(path))
+    return path, _version(path)
 
 
 def _named(named: str) -> str:

@@ -67,7 +67,7 @@ class RawDeviceFunction:
         """
         if 0 in dims.values() and not has_elements(self._function.results, dims):
             return
-        self._kernel.require_device(device)
+        self._kernel.require_device(device, element)
         with self._library.on(device):
             ready = self._ready(element, device, dims, words, apart, options, stream)
             self._launch(ready, workspace)

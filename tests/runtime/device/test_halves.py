@@ -1,0 +1,287 @@
+"""Kernels in halves: the host's through an emulated driver, images by NVRTC, errors of each."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cellgen import Cell, api
+from cellgen.cells import SHIPPED, Elman, MinGRU, SLSTMHeads
+from cellgen.errors import BuildError, DeviceError
+from cellgen.runtime.abi import Argument, axis_length
+from cellgen.runtime.device import halves, nvcc, nvrtc
+from cellgen.runtime.device.arrays import DeviceArray
+from cellgen.runtime.device.backend import BACKEND
+from cellgen.runtime.device.halves import Halves
+from cellgen.runtime.device.kernel import CudaKernel
+from cellgen.runtime.results import Results
+
+DIMS = {"T": 4, "B": 3, "I": 5, "H": 12}
+TIERS = {"float64": ("steps", "whole"), "float32": ("steps", "device", "cluster")}
+TIERS |= dict.fromkeys(("bfloat16", "float16"), (*TIERS["float32"], "fragments"))
+with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+with_nvrtc = pytest.mark.skipif(nvrtc.find() is None, reason="no NVRTC")
+QUICK = (Elman, MinGRU)
+
+
+@cache
+def whole(cell: type[Cell]) -> CudaKernel:
+    return api.compile_cuda(cell, emulated=True)
+
+
+@cache
+def halved(cell: type[Cell]) -> CudaKernel:
+    kernel = whole(cell)
+    return CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+
+
+def clusters(kernel: CudaKernel) -> None:
+    """Make the emulation a device that has room for clusters."""
+    kernel.library().lib.cellgen_emulation_device(8, 227 << 10)
+    kernel.library().lib.cellgen_emulation_machine(1, 0, 90)
+
+
+def drawn(kernel: CudaKernel, items: tuple[Argument, ...], dtype: str) -> dict[str, DeviceArray]:
+    random = np.random.default_rng(5)
+    shapes = {a.name: [axis_length(n, DIMS) for n in a.shape] for a in items if not a.is_scalar}
+    return {n: kernel.array(random.standard_normal(s), dtype=dtype) for n, s in shapes.items()}
+
+
+def both_ways(kernel: CudaKernel, dtype: str, tier: str, graph: bool) -> dict[str, np.ndarray]:
+    """Results of all steps forward and back."""
+    forward, backward = kernel.sequence_forward, kernel.sequence_backward
+    given = drawn(kernel, forward.function.arguments, dtype)
+    y = forward(**given, save=True, tier=tier, graph=graph)
+    taken = {a.name for a in backward.function.arguments}
+    own = {n: getattr(y, n) for n in y._fields if n in taken}
+    above = drawn(kernel, tuple(a for a in backward.function.arguments if a.name == "d_h"), dtype)
+    d = backward(**given, **own, **above, saved=y.saved, tier=tier, graph=graph)
+    return arrays(y) | arrays(d)
+
+
+def arrays(results: Results) -> dict[str, np.ndarray]:
+    named = results._asdict()
+    return {n: a.numpy() for n, a in named.items() if isinstance(a, DeviceArray)}
+
+
+@with_cxx
+@pytest.mark.parametrize("dtype", tuple(TIERS))
+@pytest.mark.parametrize("cell", [Elman, pytest.param(SLSTMHeads, marks=pytest.mark.slow)])
+def test_the_hosts_half_launches_what_the_whole_does(cell: type[Cell], dtype: str) -> None:
+    """Through the driver's calls alone: launches, those of blocks together, graphs; equal bits."""
+    one, other = whole(cell), halved(cell)
+    clusters(one), clusters(other)
+    for tier in TIERS[dtype]:
+        for graph in (False, True):
+            wanted = both_ways(one, dtype, tier, graph)
+            got = both_ways(other, dtype, tier, graph)
+            assert wanted.keys() == got.keys()
+            assert len(got) > 4
+            for name in wanted:
+                np.testing.assert_array_equal(got[name], wanted[name], f"{tier} {name}")
+    count = other.library().lib.cellgen_emulation_count
+    assert count(1) > 0  # captured
+    assert count(2) > 0  # replayed
+
+
+@with_cxx
+def test_an_image_that_the_driver_does_not_take_is_said() -> None:
+    kernel = whole(MinGRU)
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+    lib = kernel.library().lib
+    image = kernel.library().ffi.from_buffer(b"no image\0")
+    assert lib.cellgen_cuda_load(0, 0, image) == 1200
+    assert lib.cellgen_cuda_load(64, 0, image) == 1001 == lib.cellgen_cuda_load(0, 8, image)
+    given = drawn(kernel, kernel.sequence_forward.function.arguments, "float32")
+    lib.cellgen_emulation_fail(b"image", 222)
+    with pytest.raises(
+        DeviceError, match=r"min_gru: loading kernels of float32 onto device 0.* 222"
+    ):
+        kernel.sequence_forward(**given)
+    assert kernel.sequence_forward(**given).h.numpy().shape == (4, 3, 12)  # it is tried again
+
+
+@with_cxx
+def test_kernels_of_another_element_type_are_not_taken() -> None:
+    """An image has one element type; what is not there is an error, not another's kernel."""
+    kernel = whole(MinGRU)
+    kernel = CudaKernel(kernel.interface, kernel.sources, emulated=True, halved=True)
+    library = kernel.library()
+    library.require_kernels(0, "float64")
+    given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
+    kernel._usable.add((0, "bfloat16"))  # as if it had been loaded
+    with pytest.raises(DeviceError, match=r"CUDA error 500.* cellgen cache clear"):
+        kernel.sequence_forward(**given)
+
+
+def test_the_compiler_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "find", lambda: object())
+    monkeypatch.setattr(nvcc, "is_there", lambda: True)
+    monkeypatch.delenv(nvcc.VARIABLE, raising=False)
+    for named, chosen in (("", False), ("nvcc", False), ("nvrtc", True)):
+        monkeypatch.setenv(halves.VARIABLE, named)
+        assert halves.is_chosen() is chosen
+    monkeypatch.setenv(halves.VARIABLE, "")
+    monkeypatch.setattr(nvcc, "is_there", lambda: False)
+    assert halves.is_chosen()
+    monkeypatch.setenv(nvcc.VARIABLE, "/a/nvcc")
+    assert not halves.is_chosen()
+    monkeypatch.setenv(halves.VARIABLE, "clang")
+    with pytest.raises(BuildError, match="CELLGEN_CUDA_COMPILER is 'clang', expected one of nvcc"):
+        halves.is_chosen()
+
+
+def test_without_nvrtc_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter(("/nowhere/libnvrtc.so.13",)))
+    with pytest.raises(BuildError, match=r"no NVRTC: libnvrtc\.so\.13 and .*`pip install nvidia"):
+        nvrtc.required()
+
+
+FAKE = """
+#include <string.h>
+int nvrtcVersion(int *major, int *minor) { *major = MAJOR, *minor = 8; return 0; }
+int nvrtcGetNumSupportedArchs(int *count) { *count = 2; return 0; }
+int nvrtcGetSupportedArchs(int *all) { all[0] = 90, all[1] = 80; return 0; }
+const char *nvrtcGetErrorString(int code) { return code ? "COMPILATION" : "SUCCESS"; }
+int nvrtcCreateProgram(void **p, char *s, char *n, int c, char **h, char **i) { *p = 0; return 0; }
+int nvrtcDestroyProgram(void **program) { return 0; }
+int nvrtcCompileProgram(void *program, int count, char **options) { return CODE; }
+#define SAID "a warning\\nx.cu(3): error: identifier \\"y\\" is undefined\\n"
+int nvrtcGetProgramLogSize(void *program, long *size) { *size = sizeof SAID; return 0; }
+int nvrtcGetProgramLog(void *program, char *log) { memcpy(log, SAID, sizeof SAID); return 0; }
+int nvrtcGetCUBINSize(void *program, long *size) { *size = 3; return 0; }
+int nvrtcGetCUBIN(void *program, char *to) { memcpy(to, "bin", 3); return 0; }
+int nvrtcGetPTXSize(void *program, long *size) { *size = 3; return 0; }
+int nvrtcGetPTX(void *program, char *to) { memcpy(to, "ptx", 3); return 0; }
+"""
+
+
+def fake(folder: Path, major: int = 12, code: int = 0) -> str:
+    """A library that passes for NVRTC, for what it says."""
+    path = folder / f"libnvrtc-{major}-{code}.so"
+    (folder / "fake.c").write_text(FAKE)
+    flags = (f"-DMAJOR={major}", f"-DCODE={code}", "-shared", "-fPIC", "-o", str(path))
+    subprocess.run(["cc", "-w", str(folder / "fake.c"), *flags], check=True)
+    return str(path)
+
+
+@with_cxx
+def test_an_old_nvrtc_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake(tmp_path, 11)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
+    with pytest.raises(BuildError, match=r"NVRTC 11\.8 .* is too old, expected 12\.0 or newer"):
+        nvrtc.required()
+
+
+@with_cxx
+def test_architectures_are_those_of_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that it does not know gets PTX of the newest before it; a named one is known."""
+    path = fake(tmp_path)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
+    found = nvrtc.required()
+    assert [found.architecture(n) for n in (80, 90, 86, 120)] == [
+        "sm_80",
+        "sm_90",
+        "compute_80",
+        "compute_90",
+    ]
+    with pytest.raises(BuildError, match="compiles for sm_80, sm_90, and the device is sm_75"):
+        found.architecture(75)
+    assert found.require("sm_90a") == "sm_90a"
+    for named in ("sm_75", "hopper", "sm_"):
+        with pytest.raises(BuildError, match=f"CELLGEN_CUDA_ARCH is '{named}', and NVRTC 12.8"):
+            found.require(named)
+    assert found.compiled("toy", "", {}, "sm_80", ()) == b"bin"
+    assert found.compiled("toy", "", {}, "compute_80", ()) == b"ptx"
+
+
+@with_cxx
+def test_what_nvrtc_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake(tmp_path, code=6)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
+    wanted = r'toy: NVRTC 12\.8 does not compile its kernels for sm_90: x\.cu\(3\): error: .*"y"'
+    with pytest.raises(BuildError, match=wanted) as raised:
+        nvrtc.required().compiled("toy", "", {}, "sm_90", ())
+    assert "a warning" not in str(raised.value)
+    assert path in str(raised.value)
+    assert "CELLGEN_CUDA_COMPILER=nvcc" in str(raised.value)
+
+
+@with_cxx
+@with_nvrtc
+@pytest.mark.parametrize(
+    "cell", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in SHIPPED], ids=str
+)
+@pytest.mark.parametrize("capability", [90, pytest.param(80, marks=pytest.mark.slow)])
+def test_images_have_every_kernel_that_the_host_knows(
+    cell: type[Cell], capability: int, tmp_path: Path
+) -> None:
+    """By the names that the host asks for, in each element type."""
+    kernel = whole(cell)
+    both = Halves(kernel.sources, kernel.interface)
+    tags = re.findall(rb"18cellgen_kernel_tagIXad(L_Z\w+EEE)\0", both.build().path.read_bytes())
+    asked = names_alone([tag.decode() for tag in tags], tmp_path)
+    images = [both.image(dtype, capability) for dtype in halves.PLACES]
+    there = {name.decode() for i in images for name in re.findall(rb"\.text\.(_Z\w+)", i)}
+    assert len(asked) > 10
+    assert set(asked) == there
+
+
+NAMES = """
+#include <stdint.h>
+#include <stdio.h>
+#include "cellgen_cuda_names.h"
+int main(int count, char **tags) { while (*++tags) puts(cellgen_name_in(*tags)); }
+"""
+
+
+def names_alone(tags: list[str], folder: Path) -> list[str]:
+    """Names of kernels as the host asks for them, out of those of types."""
+    (folder / "names.cpp").write_text(NAMES)
+    include = Path(__file__).parents[3] / "generated" / "include"
+    program = str(folder / "names")
+    command = ["g++", "-std=c++17", f"-I{include}", str(folder / "names.cpp"), "-o", program]
+    subprocess.run(command, check=True)
+    done = subprocess.run([program, *tags], check=True, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+@with_cxx
+def test_what_a_name_repeats_counts_from_its_own_beginning(tmp_path: Path) -> None:
+    """The tag is what a name in it repeats first; names, numbers and parameters stay."""
+    repeated = "".join(f"S{n}_" for n in ("0", "1", "9", "A", "Z", "10", "11"))
+    fewer = "".join(f"S{n}_" for n in ("", "0", "8", "9", "Y", "Z", "10"))
+    tags = [f"L_Z4S0_TILi16ELb1EET_T0_{repeated}Sc2_fEEE", "L_Z1fvEEE"]
+    assert names_alone(tags, tmp_path) == [f"_Z4S0_TILi16ELb1EET_T0_{fewer}Sc2_f", "_Z1fv"]
+
+
+@with_nvrtc
+def test_without_a_driver_it_is_said() -> None:
+    kernel = whole(MinGRU)
+    kernel = CudaKernel(kernel.interface, kernel.sources, halved=True)
+    if shutil.which("nvidia-smi"):
+        pytest.skip("a driver may be there")
+    with pytest.raises(DeviceError, match=r"CUDA error 35, the driver libcuda\.so\.1.*nvidia-smi"):
+        kernel.devices()
+
+
+@with_cxx
+def test_what_builds_without_nvcc_asks_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell's host half is what is built ahead; images wait for a device."""
+    path = fake(tmp_path)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
+    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    monkeypatch.delenv(nvcc.VARIABLE, raising=False)
+    monkeypatch.delenv(halves.VARIABLE, raising=False)
+    assert [need.name for need in BACKEND.toolchain()][:2] == ["NVRTC", "nvcc"]
+    assert BACKEND.toolchain()[0].look() == f"{path}, 12.8"
+    kernel = whole(MinGRU)
+    assert BACKEND.build(kernel.sources, kernel.interface).path.name == "min_gru_host.so"
