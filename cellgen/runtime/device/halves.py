@@ -120,13 +120,13 @@ class Halves:
         named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
         arch = compiler.require(named) if named else compiler.architecture(capability)
         said = f"{compiler} {arch} {' '.join(DEVICE_FLAGS)} {dtype}"
-        entry = f"{self.sources.name}_{suffix}_{arch}-{self._key('nvrtc', said)}"
+        headers, name = self._headers(), f"{self.sources.name}.cu"
+        text = _of_element(headers[name], name, suffix)
+        key = self._key("nvrtc", said, (name, text), *headers.items())
+        entry = f"{self.sources.name}_{suffix}_{arch}-{key}"
         produced = f"{self.sources.name}_{suffix}.image"
 
         def make(place: Path) -> str:
-            headers = {Path(name).name: text for name, text in self.sources.files}
-            name = f"{self.sources.name}.cu"
-            text = _of_element(headers[name], name, suffix)
             image = compiler.compiled(self.sources.name, text, headers, arch, DEVICE_FLAGS)
             (place / produced).write_bytes(image)
             return produced
@@ -134,10 +134,17 @@ class Halves:
         with cache.explained():
             return cache.made(entry, (), make)[0].read_bytes()
 
-    def _key(self, version: str, command: str) -> str:
+    def _headers(self) -> dict[str, str]:
+        """All that NVRTC may include, by the name that it is included by."""
+        own = {Path(name).name: text for name, text in self.sources.files}
+        return {**nvrtc.SYSTEM_HEADERS, **own}
+
+    def _key(self, version: str, command: str, *read: tuple[str, str]) -> str:
+        """``read``: texts that are compiled, beside the sources."""
         return cache.digest(
             [
                 *self.sources.files,
+                *read,
                 ("cdef", cuda_cdef(self.interface)),
                 ("abi", str(ABI_VERSION)),
                 ("command", command),

@@ -106,16 +106,19 @@ class Nvrtc:
         architecture: str,
         flags: Sequence[str],
     ) -> bytes:
-        """The image of a text. Raises BuildError with what NVRTC says."""
-        lib, program, all_headers = self.library, ctypes.c_void_p(), {**SYSTEM_HEADERS, **headers}
+        """The image of a text, which includes of ``headers`` alone.
+
+        Raises BuildError with what NVRTC says.
+        """
+        lib, program = self.library, ctypes.c_void_p()
         self._ask(
             lib.nvrtcCreateProgram(
                 ctypes.byref(program),
                 text.encode(),
                 name.encode(),
-                len(all_headers),
-                _texts(all_headers.values()),
-                _texts(all_headers),
+                len(headers),
+                _texts(headers.values()),
+                _texts(headers),
             ),
             "making a program",
         )

@@ -202,6 +202,50 @@ def test_architectures_are_those_of_nvrtc(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @with_cxx
+def test_an_image_is_found_again_for_what_nvrtc_reads_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its texts and headers, cellgen's own among them, its flags, its version, its target."""
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv(nvcc.ARCHITECTURE_VARIABLE, raising=False)
+    path = fake(tmp_path)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
+    compiled: list[str] = []
+
+    def counted(
+        self: nvrtc.Nvrtc, name: str, text: str, headers: object, arch: str, flags: object
+    ) -> bytes:
+        compiled.append(arch)
+        return arch.encode()
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compiled", counted)
+    kernel = whole(MinGRU)
+    both = Halves(kernel.sources, kernel.interface)
+
+    def is_compiled(dtype: str = "float32", capability: int = 90) -> bool:
+        before = len(compiled)
+        assert both.image(dtype, capability) == compiled[-1].encode()
+        assert both.image(dtype, capability) == compiled[-1].encode()
+        return len(compiled) == before + 1
+
+    assert is_compiled()
+    assert not is_compiled()
+    assert is_compiled("float64")
+    assert is_compiled(capability=80)
+    assert is_compiled(capability=86)  # PTX of 80
+    monkeypatch.setattr(halves, "DEVICE_FLAGS", (*halves.DEVICE_FLAGS, "-lineinfo"))
+    assert is_compiled()
+    headers = {**nvrtc.SYSTEM_HEADERS, "math.h": "#pragma once\n"}
+    monkeypatch.setattr(nvrtc, "SYSTEM_HEADERS", headers)
+    assert is_compiled()
+    monkeypatch.setattr(halves, "_of_element", lambda *_: "another part")
+    assert is_compiled()
+    newer = fake(tmp_path, 13)
+    monkeypatch.setattr(nvrtc, "candidates", lambda: iter((newer,)))
+    assert is_compiled()
+
+
+@with_cxx
 def test_what_nvrtc_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake(tmp_path, code=6)
     monkeypatch.setattr(nvrtc, "candidates", lambda: iter((path,)))
