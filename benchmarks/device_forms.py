@@ -17,6 +17,7 @@ Without a device a tiny part runs on the CPU and what was not run is said; its t
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import json
@@ -38,6 +39,8 @@ from cellgen.program.interpret import shape_sizes
 LIMIT_S = 225.0
 ROUNDS = 9
 CHECKED_STEPS = 256
+CONFIGURATIONS = 3
+"""Of a kernel by hand: the first of those that it has."""
 MEMORIES = ("gla", "retnet", "mamba2", "mlstm", "gated_delta_net", "delta_net", "rwkv7", "rwkv6")
 SCANS = ("min_gru", "rg_lru", "lru", "s5")
 
@@ -164,9 +167,22 @@ def by_hand(name: str, shape: Shape, device: str, dtype: torch.dtype) -> tuple[C
         return f"{package} is not installed: pip install {PEERS[package]}"
     if device == "cpu":
         return f"{package} needs a CUDA device"
+    few_configurations()
     call = getattr(importlib.import_module(module), function)
     leaves = [stream.requires_grad_() for stream in _streams(kind, shape, device, dtype)]
     return differentiable(lambda: call(*leaves), leaves)
+
+
+@functools.cache
+def few_configurations() -> None:
+    """Let kernels by hand try three configurations each, not some dozens: that takes minutes."""
+    tuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+    begin = tuner.__init__
+
+    def begin_with_few(self, fn, arg_names, configs, *rest, **named):
+        begin(self, fn, arg_names, list(configs)[:CONFIGURATIONS], *rest, **named)
+
+    tuner.__init__ = begin_with_few
 
 
 def by_triton(name: str, shape: Shape, device: str, dtype: torch.dtype) -> tuple[Call, Call]:
@@ -280,19 +296,20 @@ def part(
         yield about | record
 
 
-def parts(device: str) -> Iterator[tuple[str, Shape]]:
+def parts(options: argparse.Namespace, device: str) -> Iterator[tuple[str, Shape]]:
     if device == "cpu":
         yield from ((name, TINY[0]) for name in ("gla", "min_gru"))
         return
-    for shape in SHAPES:
-        yield from ((name, shape) for name in (*MEMORIES, *SCANS))
+    names = options.cells.split(",") if options.cells else (*MEMORIES, *SCANS)
+    for shape in SHAPES[: options.shapes]:
+        yield from ((name, shape) for name in names)
 
 
 def run(options: argparse.Namespace, device: str) -> list[Record]:
     """All parts that the time allows; each record is written when it is there."""
     start, records, save = time.monotonic(), list[Record](), options.save
     steps, errors = options.steps or device == "cpu", not options.times_only
-    rounds = 1 if device == "cpu" else ROUNDS
+    rounds = 1 if device == "cpu" else options.rounds
 
     def say(record: Record) -> None:
         records.append(record)
@@ -301,10 +318,10 @@ def run(options: argparse.Namespace, device: str) -> list[Record]:
             save.write_text(json.dumps(records, indent=1), encoding="utf-8")
 
     with ThreadPoolExecutor() as pool:  # kernels of steps on the CPU, which errors are against
-        names = {n: 0 for n, _ in parts(device) if errors}
+        names = {n: 0 for n, _ in parts(options, device) if errors}
         list(pool.map(lambda name: cellgen.load(name).build(), names))
     say({"device": device_name(device), "torch": torch.__version__, "limit_s": options.limit})
-    for name, shape in parts(device):
+    for name, shape in parts(options, device):
         about: Record = {"cell": name, **vars(shape)}
         if time.monotonic() - start > options.limit - PART_S:
             say(about | {"not run": "the time is over"})
@@ -346,6 +363,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--save", type=Path, help="where records are written as they come")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds")
+    parser.add_argument("--cells", default="", help="comma-separated")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="so many, the first")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each time")
     parser.add_argument("--steps", action="store_true", help="steps too: nvcc takes minutes")
     parser.add_argument("--times-only", action="store_true", help="errors are known")
     parser.add_argument("--cpu", action="store_true", help="the tiny part, beside a device too")

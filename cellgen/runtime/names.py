@@ -75,6 +75,7 @@ width window_rows window_steps store run status turn memcpy memset
 block_rows call way my shared given own how ordered guarded
 frame entry chunk nest_rows strip last turns past ahead now held axes1 axes2
 group in_cluster first_state next_state resets shown owns sum sums sums_rows
+same_step step_ahead group_ahead goes_on
 """
 
 _MEMBERS = """
@@ -90,7 +91,7 @@ _MEMBER_NAMES = frozenset([*_MEMBERS.split(), *(member.name for member in device
 
 _GENERATED = re.compile(
     r"(cg|cellgen|CELLGEN)_|(terms|inverse|axis|tile_|shared_|forward_|reverse_|deferred_)\d"
-    r"|(channel_|held_|told_|upstream_)\d|n[A-Z]"
+    r"|(channel_|held_|told_|upstream_|ahead_|read_|next_)\d|n[A-Z]"
     r"|\w+(_pair|_time)\Z|(u?int\d+|u?intptr|ptrdiff|size)_t\Z"
 )
 """How names begin or end that templates and runtime headers make: counted ones, dimensions, types,

@@ -742,8 +742,31 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
             my.publish(channel_1, 0, group, tile_1, owns ? first_state : real(0));
         }
     }
+    struct ahead_1 { real x_w_z_h_prev_begun, x_w_r_h_prev_begun, h_prev_u_n_begun, b_z, b_r, b_n, c_n, x_w_n; };
+    const auto read_1 = [&](int64_t step, int group) {
+        if (!tile_1.is_there) return ahead_1{};
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+        const int64_t unit = tile_1.last;
+        (void)step, (void)row, (void)unit;
+        const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+        const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+        const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+        const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+        const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+        const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+        const cellgen_rows<const store> c_n_rows = cg_in(args->c_n, nH);
+        const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+        return ahead_1{ cg_load(x_w_z_h_prev_rows, row, unit), cg_load(x_w_r_h_prev_rows, row, unit), cg_load(h_prev_u_n_rows, row, unit), cg_load(b_z_rows, 0, unit), cg_load(b_r_rows, 0, unit), cg_load(b_n_rows, 0, unit), cg_load(c_n_rows, 0, unit), cg_load(x_w_n_rows, row, unit) };
+    };
+    ahead_1 next_1 = read_1(0, my.set);
     for (int64_t step = 0; step < nT; ++step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const bool same_step = group + how.sets < my.groups;
+        const int64_t step_ahead = same_step ? step : step + 1;
+        const int group_ahead = same_step ? group + how.sets : my.set;
+        const bool goes_on = step_ahead < nT;
         const int64_t top = (int64_t)group * CELLGEN_GROUP;
         const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
         { /* h_prev @ [u_z, u_r, u_n]
@@ -758,56 +781,49 @@ CELLGEN_CUDA_NAME(gru_forward_persistent)(
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
-            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
-            const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
-            const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
-            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
-            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
-            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
-            const cellgen_rows<const store> c_n_rows = cg_in(args->c_n, nH);
-            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> s_rows = cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_z_h_prev_begun = cg_load(x_w_z_h_prev_rows, row, unit);
-            const real x_w_r_h_prev_begun = cg_load(x_w_r_h_prev_rows, row, unit);
-            const real h_prev_u_n_begun = cg_load(h_prev_u_n_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
-            const real b_z = cg_load(b_z_rows, 0, unit);
-            const real b_r = cg_load(b_r_rows, 0, unit);
-            const real b_n = cg_load(b_n_rows, 0, unit);
-            const real c_n = cg_load(c_n_rows, 0, unit);
-            const real x_w_n = cg_load(x_w_n_rows, row, unit);
+            const real x_w_z_h_prev_begun = next_1.x_w_z_h_prev_begun;
+            const real x_w_r_h_prev_begun = next_1.x_w_r_h_prev_begun;
+            const real h_prev_u_n_begun = next_1.h_prev_u_n_begun;
+            const real b_z = next_1.b_z;
+            const real b_r = next_1.b_r;
+            const real b_n = next_1.b_n;
+            const real c_n = next_1.c_n;
+            const real x_w_n = next_1.x_w_n;
             cellgen_sums<store, 3> sums;
-            my.receive(channel_1, step, group);
+            my.receive(channel_1, step, group, tile_1, 0, 1);
             __syncthreads();
             sums.add(my, channel_1, held_1_1, tile_1);
             real sum[3];
             sums.total(my, tile_1, sum);
-            real told_1 = 0;
-            if (owns) {
+            if (tile_1.is_there) {
                 const real h_prev_u_n = h_prev_u_n_begun + sum[2];
                 const real x_w_r_h_prev = x_w_r_h_prev_begun + sum[1];
                 const real x_w_z_h_prev = x_w_z_h_prev_begun + sum[0];
                 const real z_bar = b_z + x_w_z_h_prev;
                 const real r_bar = b_r + x_w_r_h_prev;
                 const real z = cg_sigmoid(z_bar);
-                cg_store_if(z_rows, row, unit, z);
                 const real r = cg_sigmoid(r_bar);
-                cg_store_if(r_rows, row, unit, r);
                 const real s = c_n + h_prev_u_n;
-                cg_store_if(s_rows, row, unit, s);
                 const real n_bar = b_n + r * s + x_w_n;
                 const real n = cg_tanh(n_bar);
-                cg_store_if(n_rows, row, unit, n);
                 const real h = h_prev * z + (1 - z) * n;
-                cg_store(h_rows, row, unit, h);
-                told_1 = h;
+                if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, owns ? h : real(0));
+                if (owns) {
+                    cg_store_if(z_rows, row, unit, z);
+                    cg_store_if(r_rows, row, unit, r);
+                    cg_store_if(s_rows, row, unit, s);
+                    cg_store_if(n_rows, row, unit, n);
+                    cg_store(h_rows, row, unit, h);
+                }
             }
-            if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, told_1);
+            if (goes_on) next_1 = read_1(step_ahead, group_ahead);
         }
         if (guarded) { /* what a masked step leaves as it was, and what begins anew */
             {
@@ -1279,8 +1295,29 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
     const store *const held_2_2 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, nH, nH);
     const store *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
     my.meet();
+    struct ahead_1 { real d_h, h_prev, z, r, s, n; };
+    const auto read_1 = [&](int64_t step, int group) {
+        if (!tile_1.is_there) return ahead_1{};
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+        const int64_t unit = tile_1.last;
+        (void)step, (void)row, (void)unit;
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+        const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
+        const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+        const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+        const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+        const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+        return ahead_1{ cg_load_or_zero(d_h_rows, row, unit), cg_load(h_prev_rows, row, unit), cg_load(z_rows, row, unit), cg_load(r_rows, row, unit), cg_load(s_rows, row, unit), cg_load(n_rows, row, unit) };
+    };
+    ahead_1 next_1 = read_1(nT - 1, my.set);
     for (int64_t step = nT - 1; step >= 0; --step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const bool same_step = group + how.sets < my.groups;
+        const int64_t step_ahead = same_step ? step : step - 1;
+        const int group_ahead = same_step ? group + how.sets : my.set;
+        const bool goes_on = step_ahead >= 0;
         const int64_t top = (int64_t)group * CELLGEN_GROUP;
         const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
         { /* d_h_in = d_h + d_h_next
@@ -1295,71 +1332,64 @@ CELLGEN_CUDA_NAME(gru_reverse_persistent)(
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row));
-            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
-            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-            const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
-            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
             const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
-            const real h_prev = cg_load(h_prev_rows, row, unit);
-            const real z = cg_load(z_rows, row, unit);
-            const real r = cg_load(r_rows, row, unit);
-            const real s = cg_load(s_rows, row, unit);
-            const real n = cg_load(n_rows, row, unit);
-            real told_1 = 0;
-            real told_2 = 0;
-            real told_3 = 0;
-            if (owns) {
+            const real d_h = next_1.d_h;
+            const real h_prev = next_1.h_prev;
+            const real z = next_1.z;
+            const real r = next_1.r;
+            const real s = next_1.s;
+            const real n = next_1.n;
+            if (tile_1.is_there) {
                 const real d_h_in = d_h + d_h_next;
-                cg_store(d_h_in_rows, row, unit, d_h_in);
                 const real d_n = d_h_in * (1 - z);
                 const real d_n_bar = d_n * (1 - n * n);
-                cg_store(d_n_bar_rows, row, unit, d_n_bar);
                 const real d_s = d_n_bar * r;
-                cg_store(d_s_rows, row, unit, d_s);
                 const real d_r = d_n_bar * s;
                 const real d_z = d_h_in * (h_prev - n);
                 const real d_r_bar = d_r * (1 - r) * r;
-                cg_store(d_r_bar_rows, row, unit, d_r_bar);
                 const real d_z_bar = d_z * (1 - z) * z;
-                cg_store(d_z_bar_rows, row, unit, d_z_bar);
                 const real d_h_prev = d_h_in * z;
-                cg_store(d_h_prev_rows, row, unit, d_h_prev);
-                told_1 = d_s;
-                told_2 = d_r_bar;
-                told_3 = d_z_bar;
+                my.publish(channel_1, step, group, tile_1, owns ? d_s : real(0));
+                my.publish(channel_2, step, group, tile_1, owns ? d_r_bar : real(0));
+                my.publish(channel_3, step, group, tile_1, owns ? d_z_bar : real(0));
+                if (owns) {
+                    cg_store(d_h_in_rows, row, unit, d_h_in);
+                    cg_store(d_n_bar_rows, row, unit, d_n_bar);
+                    cg_store(d_s_rows, row, unit, d_s);
+                    cg_store(d_r_bar_rows, row, unit, d_r_bar);
+                    cg_store(d_z_bar_rows, row, unit, d_z_bar);
+                    cg_store(d_h_prev_rows, row, unit, d_h_prev);
+                }
             }
-            my.publish(channel_1, step, group, tile_1, told_1);
-            my.publish(channel_2, step, group, tile_1, told_2);
-            my.publish(channel_3, step, group, tile_1, told_3);
+            if (goes_on) next_1 = read_1(step_ahead, group_ahead);
         }
         { /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
             cellgen_sums<store, 1> sums;
-            my.receive(channel_1, step, group);
-            my.receive(channel_2, step, group);
-            my.receive(channel_3, step, group);
+            my.receive(channel_1, step, group, tile_1, 0, 3);
+            my.receive(channel_2, step, group, tile_1, 1, 3);
+            my.receive(channel_3, step, group, tile_1, 2, 3);
             __syncthreads();
             sums.add(my, channel_1, held_2_1, tile_1);
             sums.add(my, channel_2, held_2_2, tile_1);
             sums.add(my, channel_3, held_2_3, tile_1);
             real sum[1];
             sums.total(my, tile_1, sum);
-            if (owns) {
+            if (tile_1.is_there) {
                 const auto sums_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
                 sum[0] += cg_load(sums_rows, row, 0 * (nH) + unit);
-                cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+                if (owns) {
+                    cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+                }
             }
         }
         if (guarded) { /* what a masked step leaves as it was, and what begins anew */

@@ -20,14 +20,17 @@
 #undef CELLGEN_UNROLL /* of the C runtime */
 #define CELLGEN_UNROLL
 #define CELLGEN_UNROLL_4
+#define CELLGEN_NO_UNROLL
 #elif defined(CELLGEN_HOST_HALF)
 #include "cellgen_cuda_driver.h"
 #undef CELLGEN_UNROLL /* of the C runtime */
 #define CELLGEN_UNROLL
 #define CELLGEN_UNROLL_4
+#define CELLGEN_NO_UNROLL
 #else
 #define CELLGEN_UNROLL _Pragma("unroll")
 #define CELLGEN_UNROLL_4 _Pragma("unroll 4")
+#define CELLGEN_NO_UNROLL _Pragma("unroll 1") /* fewer registers */
 #define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
     extern __shared__ double cellgen_dynamic_shared[];                                             \
     type *const name = (type *)(void *)cellgen_dynamic_shared

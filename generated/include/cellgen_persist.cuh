@@ -14,7 +14,8 @@
  * Products of 2-byte elements run on matrix units (m16n8k16, sums in float): factors come in blocks of 32,
  * ordered so that lane (g, t) has 8 neighbours of row g, 16 bytes as they lie in a row; the order of
  * factors in a sum is fixed, whatever arrives first. Products of float are fused multiply-adds in
- * ascending order. */
+ * ascending order of a thread's share of the factors; shares are added up in order.
+ * What no step writes is read a step before it is needed, while blocks wait for each other. */
 #ifndef CELLGEN_PERSIST_CUH
 #define CELLGEN_PERSIST_CUH
 
@@ -146,7 +147,7 @@ template <typename E, bool in_cluster> struct cellgen_layer {
         const int first = rank * own.each, rest = octets - first;
         own.here = rest < 0 ? 0 : rest < own.each ? rest : own.each;
         own.is_there = at < own.here;
-        own.octet = first + at;
+        own.octet = first + (own.is_there ? at : 0); /* others help: what they read, the first octet reads too */
         own.row = (int)threadIdx.x % CELLGEN_OCTET_THREADS / CELLGEN_OCTET;
         own.unit = (int64_t)own.octet * CELLGEN_OCTET + threadIdx.x % CELLGEN_OCTET;
         own.owns = own.is_there && own.unit < units;
@@ -188,24 +189,30 @@ template <typename E, bool in_cluster> struct cellgen_layer {
         const cellgen_tile own = tile(units);
         const int factors = cellgen_factors(inner);
         E *const held = (E *)(void *)take(cellgen_weight_bytes<E>(slots, units, blocks, inner));
-        const int64_t all = (int64_t)own.each * CELLGEN_OCTET * slots * factors;
-        for (int64_t at = threadIdx.x; at < all; at += blockDim.x) {
-            int64_t k, slot, unit;
-            if (sizeof(E) == 2) {
-                const int64_t of = at / 256, block = of / slots;
-                k = block % (factors / CELLGEN_FACTORS) * CELLGEN_FACTORS + at % 32 / 8 * 8 + at % 8;
-                slot = of % slots;
-                unit = block / (factors / CELLGEN_FACTORS) * CELLGEN_OCTET + at % 256 / 32;
-            } else {
-                slot = at % slots, unit = at / slots % CELLGEN_OCTET;
-                k = at / slots / CELLGEN_OCTET % factors;
-                unit += at / slots / CELLGEN_OCTET / factors * CELLGEN_OCTET;
+        enum { at_once = sizeof(E) == 2 ? 8 : 4 }; /* 16 bytes */
+        const int all = own.each * CELLGEN_OCTET * slots * factors / at_once;
+        for (int piece = (int)threadIdx.x; piece < all; piece += (int)blockDim.x) {
+            E loaded[at_once];
+            CELLGEN_UNROLL
+            for (int i = 0; i < at_once; ++i) {
+                const int at = piece * at_once + i;
+                int k, slot, unit;
+                if (sizeof(E) == 2) {
+                    const int of = at / 256, block = of / slots;
+                    k = block % (factors / CELLGEN_FACTORS) * CELLGEN_FACTORS + at % 32;
+                    slot = of % slots;
+                    unit = block / (factors / CELLGEN_FACTORS) * CELLGEN_OCTET + at % 256 / 32;
+                } else {
+                    slot = at % slots, unit = at / slots % CELLGEN_OCTET;
+                    k = at / slots / CELLGEN_OCTET % factors;
+                    unit += at / slots / CELLGEN_OCTET / factors * CELLGEN_OCTET;
+                }
+                unit += rank * own.each * CELLGEN_OCTET;
+                cellgen_put(loaded + i, 0.0f);
+                if (k < inner && unit < units)
+                    loaded[i] = panel.at[(first + k) * panel.by_k + slot * panel.by_slot + unit * panel.by_unit];
             }
-            unit += (int64_t)rank * own.each * CELLGEN_OCTET;
-            if (k < inner && unit < units)
-                held[at] = panel.at[(first + k) * panel.by_k + slot * panel.by_slot + unit * panel.by_unit];
-            else
-                cellgen_put(held + at, 0.0f);
+            memcpy(held + (int64_t)piece * at_once, loaded, sizeof loaded);
         }
         return held;
     }
@@ -216,8 +223,11 @@ template <typename E, bool in_cluster> struct cellgen_layer {
         return from.sent + ((step * heads + head) * groups + group) * CELLGEN_GROUP * from.factors;
     }
 
-    /* Bring what all blocks have published of a group into shared memory. */
-    inline __device__ void receive(cellgen_channel<E> &from, int64_t step, int group)
+    /* Bring what all blocks have published of a group into shared memory: by the warps that have no
+     * units, if there are such, while the others still store and read. Where `teams` channels are received at
+     * once, warps share them: it is the wait of one. */
+    inline __device__ void receive(
+        cellgen_channel<E> &from, int64_t step, int group, const cellgen_tile &own, int number, int teams)
     {
         if (in_cluster) {
             const uint32_t barrier = from.barriers + (from.received & 1) * 8;
@@ -227,10 +237,15 @@ template <typename E, bool in_cluster> struct cellgen_layer {
             return;
         }
         enum { at_once = 4 };
-        const int pieces = from.octets * staged::of_octet, warps = (int)blockDim.x / 32;
+        const int all = (int)blockDim.x / 32, of_units = own.each * CELLGEN_OCTET_THREADS / 32;
+        const int before = all > of_units ? of_units : 0, receiving = all - before, mine = warp - before;
+        if (teams > receiving) teams = receiving;
+        const int team = number % teams, warps = (receiving - team + teams - 1) / teams;
+        if (mine < 0 || mine % teams != team) return;
+        const int pieces = from.octets * staged::of_octet;
         const uint4 *const base = (const uint4 *)(const void *)place(from, step, group);
         const int apart = from.factors * (int)sizeof(E) / 16;
-        for (int row = warp, piece = lane; row < CELLGEN_GROUP;) {
+        for (int row = mine / teams, piece = lane; row < CELLGEN_GROUP;) {
             int at[at_once], to[at_once];
             uint4 own[at_once];
             CELLGEN_UNROLL
@@ -288,6 +303,40 @@ template <typename E, bool in_cluster> struct cellgen_layer {
     }
 };
 
+/* Numbers of all slots, side by side: read and written at once. */
+template <int slots> struct alignas(slots % 4 == 0 ? 16 : slots % 2 == 0 ? 8 : 4) cellgen_slots {
+    float of[slots];
+};
+
+/* Sums of shares in their order: a warp has an octet and a share of the factors, `place` is the row and unit,
+ * out of 128, of each of a lane's four numbers. */
+template <typename layer, int slots, typename P>
+inline __device__ void cellgen_total(
+    const layer &my, const cellgen_tile &tile, const float (&own)[slots][4], float (&sums)[slots], const P &place)
+{
+    const int shares = (int)blockDim.x / 32 / tile.each;
+    cellgen_slots<slots> *const partial = (cellgen_slots<slots> *)(void *)my.partial;
+    if (my.warp / tile.each < shares)
+        CELLGEN_UNROLL
+        for (int at = 0; at < 4; ++at) {
+            cellgen_slots<slots> to;
+            CELLGEN_UNROLL
+            for (int slot = 0; slot < slots; ++slot) to.of[slot] = own[slot][at];
+            partial[my.warp * CELLGEN_OCTET_THREADS + place(at)] = to;
+        }
+    __syncthreads(); /* all have read: the next group may come */
+    CELLGEN_UNROLL
+    for (int slot = 0; slot < slots; ++slot) sums[slot] = 0;
+    if (!tile.is_there) return;
+    const int octet = (int)threadIdx.x / CELLGEN_OCTET_THREADS, at = (int)threadIdx.x % CELLGEN_OCTET_THREADS;
+    CELLGEN_UNROLL_4
+    for (int one = 0; one < shares; ++one) {
+        const cellgen_slots<slots> from = partial[(one * tile.each + octet) * CELLGEN_OCTET_THREADS + at];
+        CELLGEN_UNROLL
+        for (int slot = 0; slot < slots; ++slot) sums[slot] += from.of[slot];
+    }
+}
+
 /* Sums of a product for a unit of a row: of 2-byte elements those that a lane has of a warp's share. */
 template <typename E, int slots> struct cellgen_sums {
     float own[slots][4];
@@ -329,64 +378,62 @@ template <typename E, int slots> struct cellgen_sums {
     template <typename layer>
     inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        const int shares = (int)blockDim.x / 32 / tile.each;
-        const int share = my.warp / tile.each, g = my.lane >> 2, t = my.lane & 3;
-        if (share < shares)
-            CELLGEN_UNROLL
-            for (int slot = 0; slot < slots; ++slot)
-                CELLGEN_UNROLL
-                for (int at = 0; at < 4; ++at)
-                    my.partial[(my.warp * slots + slot) * CELLGEN_OCTET_THREADS + (g + at / 2 * 8) * CELLGEN_OCTET
-                               + 2 * t + at % 2] = own[slot][at];
-        __syncthreads();
-        CELLGEN_UNROLL
-        for (int slot = 0; slot < slots; ++slot) sums[slot] = 0;
-        if (!tile.is_there) return;
-        const int octet = (int)threadIdx.x / CELLGEN_OCTET_THREADS, at = (int)threadIdx.x % CELLGEN_OCTET_THREADS;
-        for (int one = 0; one < shares; ++one)
-            CELLGEN_UNROLL
-            for (int slot = 0; slot < slots; ++slot)
-                sums[slot] += my.partial[((one * tile.each + octet) * slots + slot) * CELLGEN_OCTET_THREADS + at];
+        cellgen_total(my, tile, own, sums, [&](int at) {
+            return ((my.lane >> 2) + at / 2 * 8) * CELLGEN_OCTET + 2 * (my.lane & 3) + at % 2;
+        });
     }
 };
 
-/* Of float, a thread forms its own. */
+/* Of float, a lane has a unit and four rows of a warp's share. */
 template <int slots> struct cellgen_sums<float, slots> {
-    float own[slots];
+    float own[slots][4];
 
     inline __device__ cellgen_sums()
     {
         CELLGEN_UNROLL
-        for (int slot = 0; slot < slots; ++slot) own[slot] = 0;
+        for (int slot = 0; slot < slots; ++slot)
+            for (int at = 0; at < 4; ++at) own[slot][at] = 0;
     }
 
     template <typename layer>
     inline __device__ void add(
         const layer &my, const cellgen_channel<float> &from, const float *held, const cellgen_tile &tile)
     {
-        if (!tile.is_there) return;
-        const int octet = (int)threadIdx.x / CELLGEN_OCTET_THREADS;
-        const uint4 *const rows = my.rows(from) + cellgen_staged<float>::at(tile.row, 0, from.factors);
-        const float *weights = held
-            + ((int64_t)octet * from.factors * CELLGEN_OCTET + threadIdx.x % CELLGEN_OCTET) * slots;
-        CELLGEN_UNROLL_4
-        for (int piece = 0; piece < from.factors / 4; ++piece) {
-            const uint4 bits = rows[piece];
-            float x[4];
-            memcpy(x, &bits, sizeof x);
+        const int warps = (int)blockDim.x / 32, shares = warps / tile.each;
+        const int octet = my.warp % tile.each, share = my.warp / tile.each;
+        if (octet >= tile.here || share >= shares) return;
+        const int pieces = from.factors / 4, begin = pieces * share / shares, end = pieces * (share + 1) / shares;
+        const uint4 *rows[4];
+        CELLGEN_UNROLL
+        for (int at = 0; at < 4; ++at)
+            rows[at] = my.rows(from) + cellgen_staged<float>::at((my.lane >> 3) + at * 4, 0, from.factors);
+        const cellgen_slots<slots> *weights = (const cellgen_slots<slots> *)(const void *)held
+            + ((int64_t)octet * from.factors + begin * 4) * CELLGEN_OCTET + (my.lane & 7);
+        CELLGEN_NO_UNROLL
+        for (int piece = begin; piece < end; ++piece) {
+            float x[4][4];
             CELLGEN_UNROLL
-            for (int at = 0; at < 4; ++at, weights += CELLGEN_OCTET * slots)
+            for (int at = 0; at < 4; ++at) {
+                const uint4 bits = rows[at][piece];
+                memcpy(x[at], &bits, sizeof bits);
+            }
+            CELLGEN_UNROLL
+            for (int k = 0; k < 4; ++k, weights += CELLGEN_OCTET) {
+                const cellgen_slots<slots> w = *weights;
                 CELLGEN_UNROLL
-                for (int slot = 0; slot < slots; ++slot) own[slot] = fmaf(x[at], weights[slot], own[slot]);
+                for (int slot = 0; slot < slots; ++slot)
+                    CELLGEN_UNROLL
+                    for (int at = 0; at < 4; ++at) own[slot][at] = fmaf(x[at][k], w.of[slot], own[slot][at]);
+            }
         }
     }
 
     template <typename layer>
-    inline __device__ void total(const layer &, const cellgen_tile &, float (&sums)[slots]) const
+    inline __device__ void total(const layer &my, const cellgen_tile &tile, float (&sums)[slots]) const
     {
-        __syncthreads(); /* all have read: the next group may come */
-        CELLGEN_UNROLL
-        for (int slot = 0; slot < slots; ++slot) sums[slot] = own[slot];
+        cellgen_total(my, tile, own, sums, [&](int at) {
+            return ((my.lane >> 3) + at * 4) * CELLGEN_OCTET + (my.lane & 7);
+        });
     }
 };
 

@@ -1,15 +1,16 @@
 /* Layers that stay on a device: when the host chooses them, and their launch.
  *
- * The model compares nanoseconds of a step; its constants are those of a prototype on an H200
- * (docs/explanation/persistent.md), which had its weights in registers. None of these kernels has been
- * timed on a device. A step of a group of 16 rows takes
- *     over the device    levels * 1030 + (bytes of operands) * 580 / 32 KB + (bytes of weights) / 100
- *     in a cluster       levels * 180 + (bytes of weights) / 42
- *     of float           (bytes of weights) / 56 in the place of the last terms: fused multiply-adds
- * with the weights that a block has, and groups that share blocks take turns. Launch by launch it is
- *     launches * 2000 + (bytes of weights) / 4000 + rows * products / 200000 (30000 of float)
- * and since nobody has timed these kernels, they are taken where they are 1.3 times as fast by the model,
- * and only where a call says that they may be: no other has CELLGEN_TIER_TOGETHER.
+ * The model compares nanoseconds of a step; its constants are fitted to times on an H200 (docs/lab/0014),
+ * and nothing is chosen by it on another kind of device. A step of a group of 16 rows takes
+ *     over the device    levels * 2000 + (KB of operands) * 32 + (KB of weights) * 12
+ *     in a cluster       levels * 1300 + (KB of operands) * 30 + (KB of weights) * 25
+ *     of float           levels * 1000 + (KB of operands) * 111 + (KB of weights) * 19 over the device,
+ *                        levels * 1300 + (KB of operands) * 30 + (KB of weights) * 36 in a cluster
+ * with the weights and the operands of a block, and groups that share blocks take turns. Launch by launch
+ * it is
+ *     launches * 2600 + (bytes of weights) / 3500 + rows * products / 200000 (8000 of float)
+ * Blocks stay where they are 1.05 times as fast by the model, and only where a call says that they may: no
+ * device has shown yet that two such launches, of two streams, never wait for each other.
  * A level is a product of what other blocks have formed in the step or the one before it.
  *
  * All blocks that wait for each other have to be there at once: the device is asked how many fit, and
@@ -33,17 +34,27 @@ inline bool cellgen_asks_to_stay(int tier)
 
 #define CELLGEN_NS_NEVER 1e300
 #define CELLGEN_TOO_MANY_BYTES ((int64_t)1 << 62)
-#define CELLGEN_STAYING_GAINS 1.3
-#define CELLGEN_NS_DEVICE_EXCHANGE 1030.0
-#define CELLGEN_NS_CLUSTER_EXCHANGE 180.0
-#define CELLGEN_NS_OPERAND_BYTE (580.0 / 32768)
-#define CELLGEN_DEVICE_WEIGHT_BYTES_PER_NS 100.0
-#define CELLGEN_CLUSTER_WEIGHT_BYTES_PER_NS 42.0
-#define CELLGEN_FLOAT_WEIGHT_BYTES_PER_NS 56.0
-#define CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS 4000.0
+#define CELLGEN_STAYING_GAINS 1.05
+#define CELLGEN_NS_STAGE_LAUNCHED 2600.0
+#define CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS 3500.0
 #define CELLGEN_LAUNCHED_PRODUCTS_PER_NS 200000.0
-#define CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS 30000.0
-enum { CELLGEN_LARGEST_CLUSTER = 8, CELLGEN_FEWEST_STEPS = 8 };
+#define CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS 8000.0
+enum { CELLGEN_MEASURED_CAPABILITY = 90 };
+/* Nanoseconds of a level, of a KB of operands and of weights: by element and whether in a cluster. */
+struct cellgen_staying_costs {
+    double level, operand, weight;
+};
+inline cellgen_staying_costs cellgen_costs_of(int element_bytes, bool in_cluster)
+{
+    static const cellgen_staying_costs of[2][2] = {{{2000, 32, 12}, {1300, 30, 25}}, {{1000, 111, 19}, {1300, 30, 36}}};
+    return of[element_bytes == 4][in_cluster];
+}
+enum { CELLGEN_LARGEST_CLUSTER = 8, CELLGEN_FEWEST_STEPS = 8, CELLGEN_PIECES_OF_THREAD = 8 };
+#if defined(CELLGEN_EMULATED)
+#define CELLGEN_HELPING (cellgen_emulator::one().is_dry ? CELLGEN_MOST_OCTETS : 2) /* a thread is a fibre there */
+#else
+#define CELLGEN_HELPING CELLGEN_MOST_OCTETS /* threads of a block, in octets, where they fit */
+#endif
 
 /* What the model asks of a layer; `operands`: bytes that a block receives in a step of a group,
  * `products`: weights of all heads. */
@@ -83,7 +94,7 @@ template <typename E> inline double cellgen_ns_launched(const cellgen_layer_size
     const double products = (double)layer.products, rows = (double)layer.rows;
     const double rate = sizeof(E) == 2 ? CELLGEN_LAUNCHED_PRODUCTS_PER_NS
                                        : CELLGEN_LAUNCHED_FLOAT_PRODUCTS_PER_NS;
-    return layer.stages * CELLGEN_NS_LAUNCH
+    return layer.stages * CELLGEN_NS_STAGE_LAUNCHED
         + products * (double)sizeof(E) / CELLGEN_LAUNCHED_WEIGHT_BYTES_PER_NS + rows * products / rate;
 }
 
@@ -105,12 +116,9 @@ template <typename E>
 inline double cellgen_ns_together(const cellgen_layer_size &layer, const cellgen_together &how, int64_t weights)
 {
     const int64_t groups = (layer.rows + CELLGEN_GROUP - 1) / CELLGEN_GROUP;
-    const bool in_cluster = how.cluster > 1;
-    double rate = in_cluster ? CELLGEN_CLUSTER_WEIGHT_BYTES_PER_NS : CELLGEN_DEVICE_WEIGHT_BYTES_PER_NS;
-    if (sizeof(E) == 4) rate = CELLGEN_FLOAT_WEIGHT_BYTES_PER_NS;
-    double one = (double)weights / rate;
-    if (in_cluster) one += layer.levels * CELLGEN_NS_CLUSTER_EXCHANGE;
-    else one += layer.levels * CELLGEN_NS_DEVICE_EXCHANGE + (double)layer.operands * CELLGEN_NS_OPERAND_BYTE;
+    const cellgen_staying_costs costs = cellgen_costs_of((int)sizeof(E), how.cluster > 1);
+    const double one = layer.levels * costs.level
+        + ((double)layer.operands * costs.operand + (double)weights * costs.weight) / 1024;
     return one * (double)((groups + how.sets - 1) / how.sets);
 }
 
@@ -144,7 +152,6 @@ inline double cellgen_best_together(
     for (int each = 1; each <= CELLGEN_MOST_OCTETS; ++each) {
         cellgen_together how = {};
         how.blocks = (layer.octets + each - 1) / each, how.heads = (int)layer.heads;
-        how.threads = each * CELLGEN_OCTET_THREADS;
         if (in_cluster) {
             int size = 2;
             while (size < how.blocks) size *= 2;
@@ -155,8 +162,18 @@ inline double cellgen_best_together(
             const int64_t fit = device.processors / ((int64_t)how.blocks * layer.heads);
             how.cluster = 1, how.sets = (int)(fit < groups ? fit : groups);
         }
-        const int64_t bytes = shared(how.blocks, how.threads, in_cluster ? 2 : 1);
-        if (how.sets < 1 || layer.heads > 65535 || bytes > device.shared) continue;
+        if (how.sets < 1 || layer.heads > 65535) continue;
+        /* threads without units receive, a few pieces each, and share the factors of products */
+        const int64_t pieces = layer.operands / 16 / CELLGEN_PIECES_OF_THREAD;
+        int64_t bytes = CELLGEN_TOO_MANY_BYTES;
+        int octets = each + (in_cluster ? 0 : 1 + (int)(pieces / CELLGEN_OCTET_THREADS));
+        if (sizeof(E) == 4) octets = CELLGEN_MOST_OCTETS;
+        if (octets > CELLGEN_HELPING) octets = CELLGEN_HELPING;
+        for (octets = octets > each ? octets : each; octets >= each && bytes > device.shared; --octets) {
+            how.threads = octets * CELLGEN_OCTET_THREADS;
+            bytes = shared(how.blocks, how.threads, in_cluster ? 2 : 1);
+        }
+        if (bytes > device.shared) continue;
         how.shared = (int)bytes;
         const double ns = cellgen_ns_together<E>(layer, how, weights(how.blocks));
         if (least == 0 || ns < least) least = ns, *best = how;
@@ -185,7 +202,7 @@ inline bool cellgen_choose_together(
     if (device.capability >= 90)
         cluster_ns = cellgen_best_together<E>(layer, device, true, shared, weights, &by_cluster);
     const double launched = cellgen_ns_launched<E>(layer), otherwise = others < launched ? others : launched;
-    const bool is_measured = device.capability >= 90; /* the constants are of such a device */
+    const bool is_measured = device.capability == CELLGEN_MEASURED_CAPABILITY;
     const auto pays = [=](double ns) { return is_measured && ns * CELLGEN_STAYING_GAINS < otherwise; };
     if (device_ns > 0 && (tier == CELLGEN_TIER_DEVICE || (!asked && pays(device_ns)))
         && !cellgen_all_run_at_once(on_device, by_device, device))

@@ -831,8 +831,31 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
             my.publish(channel_1, 0, group, tile_1, owns ? first_state : real(0));
         }
     }
+    struct ahead_1 { real x_w_i_h_prev_begun, x_w_f_h_prev_begun, x_w_g_h_prev_begun, x_w_o_h_prev_begun, b_i, b_f, b_g, b_o; };
+    const auto read_1 = [&](int64_t step, int group) {
+        if (!tile_1.is_there) return ahead_1{};
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+        const int64_t unit = tile_1.last;
+        (void)step, (void)row, (void)unit;
+        const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+        const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+        const cellgen_rows<const real> x_w_g_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+        const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+        const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+        const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+        const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
+        const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+        return ahead_1{ cg_load(x_w_i_h_prev_rows, row, unit), cg_load(x_w_f_h_prev_rows, row, unit), cg_load(x_w_g_h_prev_rows, row, unit), cg_load(x_w_o_h_prev_rows, row, unit), cg_load(b_i_rows, 0, unit), cg_load(b_f_rows, 0, unit), cg_load(b_g_rows, 0, unit), cg_load(b_o_rows, 0, unit) };
+    };
+    ahead_1 next_1 = read_1(0, my.set);
     for (int64_t step = 0; step < nT; ++step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const bool same_step = group + how.sets < my.groups;
+        const int64_t step_ahead = same_step ? step : step + 1;
+        const int group_ahead = same_step ? group + how.sets : my.set;
+        const bool goes_on = step_ahead < nT;
         const int64_t top = (int64_t)group * CELLGEN_GROUP;
         const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
         { /* h_prev @ [u_i, u_f, u_g, u_o]
@@ -849,38 +872,29 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
-            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
-            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
-            const cellgen_rows<const real> x_w_g_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
-            const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
-            const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
-            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
-            const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
-            const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
             const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
-            const real x_w_i_h_prev_begun = cg_load(x_w_i_h_prev_rows, row, unit);
-            const real x_w_f_h_prev_begun = cg_load(x_w_f_h_prev_rows, row, unit);
-            const real x_w_g_h_prev_begun = cg_load(x_w_g_h_prev_rows, row, unit);
-            const real x_w_o_h_prev_begun = cg_load(x_w_o_h_prev_rows, row, unit);
             const real c_prev = cg_load(c_prev_rows, row, unit);
-            const real b_i = cg_load(b_i_rows, 0, unit);
-            const real b_f = cg_load(b_f_rows, 0, unit);
-            const real b_g = cg_load(b_g_rows, 0, unit);
-            const real b_o = cg_load(b_o_rows, 0, unit);
+            const real x_w_i_h_prev_begun = next_1.x_w_i_h_prev_begun;
+            const real x_w_f_h_prev_begun = next_1.x_w_f_h_prev_begun;
+            const real x_w_g_h_prev_begun = next_1.x_w_g_h_prev_begun;
+            const real x_w_o_h_prev_begun = next_1.x_w_o_h_prev_begun;
+            const real b_i = next_1.b_i;
+            const real b_f = next_1.b_f;
+            const real b_g = next_1.b_g;
+            const real b_o = next_1.b_o;
             cellgen_sums<store, 4> sums;
-            my.receive(channel_1, step, group);
+            my.receive(channel_1, step, group, tile_1, 0, 1);
             __syncthreads();
             sums.add(my, channel_1, held_1_1, tile_1);
             real sum[4];
             sums.total(my, tile_1, sum);
-            real told_1 = 0;
-            if (owns) {
+            if (tile_1.is_there) {
                 const real x_w_o_h_prev = x_w_o_h_prev_begun + sum[3];
                 const real x_w_g_h_prev = x_w_g_h_prev_begun + sum[2];
                 const real x_w_f_h_prev = x_w_f_h_prev_begun + sum[1];
@@ -890,20 +904,22 @@ CELLGEN_CUDA_NAME(lstm_forward_persistent)(
                 const real g_bar = b_g + x_w_g_h_prev;
                 const real o_bar = b_o + x_w_o_h_prev;
                 const real i = cg_sigmoid(i_bar);
-                cg_store_if(i_rows, row, unit, i);
                 const real f = cg_sigmoid(f_bar);
-                cg_store_if(f_rows, row, unit, f);
                 const real g = cg_tanh(g_bar);
-                cg_store_if(g_rows, row, unit, g);
                 const real o = cg_sigmoid(o_bar);
-                cg_store_if(o_rows, row, unit, o);
                 const real c = c_prev * f + i * g;
-                cg_store(c_rows, row, unit, c);
                 const real h = o * cg_tanh(c);
-                cg_store(h_rows, row, unit, h);
-                told_1 = h;
+                if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, owns ? h : real(0));
+                if (owns) {
+                    cg_store_if(i_rows, row, unit, i);
+                    cg_store_if(f_rows, row, unit, f);
+                    cg_store_if(g_rows, row, unit, g);
+                    cg_store_if(o_rows, row, unit, o);
+                    cg_store(c_rows, row, unit, c);
+                    cg_store(h_rows, row, unit, h);
+                }
             }
-            if (!guarded && step + 1 < nT) my.publish(channel_1, step + 1, group, tile_1, told_1);
+            if (goes_on) next_1 = read_1(step_ahead, group_ahead);
         }
         if (guarded) { /* what a masked step leaves as it was, and what begins anew */
             {
@@ -1460,8 +1476,31 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
     const store *const held_2_3 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, nH);
     const store *const held_2_4 = my.hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 3 * nH, nH);
     my.meet();
+    struct ahead_1 { real d_h, d_c, c_prev, i, f, g, o, c; };
+    const auto read_1 = [&](int64_t step, int group) {
+        if (!tile_1.is_there) return ahead_1{};
+        const int64_t top = (int64_t)group * CELLGEN_GROUP;
+        const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
+        const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
+        const int64_t unit = tile_1.last;
+        (void)step, (void)row, (void)unit;
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+        const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
+        const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+        const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+        const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+        const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+        return ahead_1{ cg_load_or_zero(d_h_rows, row, unit), cg_load_or_zero(d_c_rows, row, unit), cg_load(c_prev_rows, row, unit), cg_load(i_rows, row, unit), cg_load(f_rows, row, unit), cg_load(g_rows, row, unit), cg_load(o_rows, row, unit), cg_load(c_rows, row, unit) };
+    };
+    ahead_1 next_1 = read_1(nT - 1, my.set);
     for (int64_t step = nT - 1; step >= 0; --step)
     for (int group = my.set; group < my.groups; group += how.sets) {
+        const bool same_step = group + how.sets < my.groups;
+        const int64_t step_ahead = same_step ? step : step - 1;
+        const int group_ahead = same_step ? group + how.sets : my.set;
+        const bool goes_on = step_ahead >= 0;
         const int64_t top = (int64_t)group * CELLGEN_GROUP;
         const int rows = nB - top < CELLGEN_GROUP ? (int)(nB - top) : CELLGEN_GROUP;
         { /* d_h_in = d_h + d_h_next
@@ -1480,36 +1519,24 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> c_prev_rows = cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row));
-            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
-            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
-            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
             const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
-            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
             const real d_c_next = cg_load(d_c_next_rows, row, unit);
-            const real c_prev = cg_load(c_prev_rows, row, unit);
-            const real i = cg_load(i_rows, row, unit);
-            const real f = cg_load(f_rows, row, unit);
-            const real g = cg_load(g_rows, row, unit);
-            const real o = cg_load(o_rows, row, unit);
-            const real c = cg_load(c_rows, row, unit);
-            real told_1 = 0;
-            real told_2 = 0;
-            real told_3 = 0;
-            real told_4 = 0;
-            if (owns) {
+            const real d_h = next_1.d_h;
+            const real d_c = next_1.d_c;
+            const real c_prev = next_1.c_prev;
+            const real i = next_1.i;
+            const real f = next_1.f;
+            const real g = next_1.g;
+            const real o = next_1.o;
+            const real c = next_1.c;
+            if (tile_1.is_there) {
                 const real d_h_in = d_h + d_h_next;
                 const real d_c_in = d_c + d_c_next;
                 const real tanh_c = cg_tanh(c);
@@ -1520,34 +1547,33 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
                 const real d_f = d_c_total * c_prev;
                 const real d_i = d_c_total * g;
                 const real d_o_bar = d_o * (1 - o) * o;
-                cg_store(d_o_bar_rows, row, unit, d_o_bar);
                 const real d_g_bar = d_g * (1 - g * g);
-                cg_store(d_g_bar_rows, row, unit, d_g_bar);
                 const real d_f_bar = d_f * (1 - f) * f;
-                cg_store(d_f_bar_rows, row, unit, d_f_bar);
                 const real d_i_bar = d_i * (1 - i) * i;
-                cg_store(d_i_bar_rows, row, unit, d_i_bar);
                 const real d_c_prev = d_c_total * f;
-                cg_store(d_c_prev_rows, row, unit, d_c_prev);
-                told_1 = d_o_bar;
-                told_2 = d_g_bar;
-                told_3 = d_f_bar;
-                told_4 = d_i_bar;
+                my.publish(channel_1, step, group, tile_1, owns ? d_o_bar : real(0));
+                my.publish(channel_2, step, group, tile_1, owns ? d_g_bar : real(0));
+                my.publish(channel_3, step, group, tile_1, owns ? d_f_bar : real(0));
+                my.publish(channel_4, step, group, tile_1, owns ? d_i_bar : real(0));
+                if (owns) {
+                    cg_store(d_o_bar_rows, row, unit, d_o_bar);
+                    cg_store(d_g_bar_rows, row, unit, d_g_bar);
+                    cg_store(d_f_bar_rows, row, unit, d_f_bar);
+                    cg_store(d_i_bar_rows, row, unit, d_i_bar);
+                    cg_store(d_c_prev_rows, row, unit, d_c_prev);
+                }
             }
-            my.publish(channel_1, step, group, tile_1, told_1);
-            my.publish(channel_2, step, group, tile_1, told_2);
-            my.publish(channel_3, step, group, tile_1, told_3);
-            my.publish(channel_4, step, group, tile_1, told_4);
+            if (goes_on) next_1 = read_1(step_ahead, group_ahead);
         }
         { /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
             const bool owns = tile_1.owns && tile_1.row < rows;
             const int64_t row = top + (tile_1.row < rows ? tile_1.row : rows - 1);
             const int64_t unit = tile_1.last;
             cellgen_sums<store, 1> sums;
-            my.receive(channel_1, step, group);
-            my.receive(channel_2, step, group);
-            my.receive(channel_3, step, group);
-            my.receive(channel_4, step, group);
+            my.receive(channel_1, step, group, tile_1, 0, 4);
+            my.receive(channel_2, step, group, tile_1, 1, 4);
+            my.receive(channel_3, step, group, tile_1, 2, 4);
+            my.receive(channel_4, step, group, tile_1, 3, 4);
             __syncthreads();
             sums.add(my, channel_1, held_2_1, tile_1);
             sums.add(my, channel_2, held_2_2, tile_1);
@@ -1555,9 +1581,11 @@ CELLGEN_CUDA_NAME(lstm_reverse_persistent)(
             sums.add(my, channel_4, held_2_4, tile_1);
             real sum[1];
             sums.total(my, tile_1, sum);
-            if (owns) {
-                const auto sums_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-                cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+            if (tile_1.is_there) {
+                if (owns) {
+                    const auto sums_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+                    cg_store(sums_rows, row, 0 * (nH) + unit, sum[0]);
+                }
             }
         }
         if (guarded) { /* what a masked step leaves as it was, and what begins anew */

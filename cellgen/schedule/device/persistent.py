@@ -28,7 +28,7 @@ from cellgen.schedule.device.places import (
 )
 from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, StepStage
 from cellgen.schedule.device.tiers import Passed, TierLoop, refusal
-from cellgen.schedule.schedule import Access, View
+from cellgen.schedule.schedule import Access, Buffer, View
 
 GROUP_LESS_ONE, FACTORS_LESS_ONE = 15, 31
 """By how many rows and units at most a channel is longer, to be whole groups and blocks."""
@@ -110,6 +110,16 @@ class Persistent:
     def widths(self) -> tuple[Expr, ...]:
         """Units of each stage and of what it publishes, each once."""
         return tuple({expand(stage.units): stage.units for stage in self.stages}.values())
+
+    @property
+    def written(self) -> frozenset[Buffer]:
+        """What a step writes to memory."""
+        loops = [stage.loop.loop for stage in self.stages if stage.loop is not None]
+        sums = [held.product for s in self.stages if s.loop is None for held in s.products]
+        return frozenset(
+            {line.view.buffer for loop in loops for line in loop.lines if line.view is not None}
+            | {view.buffer for product in sums for view in product.targets}
+        )
 
     @property
     def names(self) -> frozenset[str]:

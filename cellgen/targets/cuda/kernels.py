@@ -16,7 +16,7 @@ from cellgen.schedule.device.loops import suffix
 from cellgen.schedule.device.places import BeforeSteps, DevicePlace, Matrix, Over
 from cellgen.schedule.device.stages import DeviceLoop, LaunchedOver, LoopKernel
 from cellgen.schedule.device.tiers import TierLoop
-from cellgen.schedule.schedule import Access, BufferKind, Line, Load, Store, Walk
+from cellgen.schedule.schedule import Access, Buffer, BufferKind, Line, Load, Store, Walk
 from cellgen.targets.c.loops import comments_of
 from cellgen.targets.c.nests import entries, read_lengths
 from cellgen.targets.c_expressions import c_axis, c_expression
@@ -96,14 +96,21 @@ class AheadLoad:
     ahead: str
     text: str
     steady: bool
+    buffer: Buffer
     place: str = ""
+
+    @property
+    def declared(self) -> str:
+        """The line that declares it where it is read."""
+        return f"const real {self.name} = {self.text};"
 
 
 @dataclass(frozen=True)
 class ElementLines:
     """What a loop does for one row and unit, for a kernel that declares its places itself.
 
-    ``reads`` are its loads as parts, ``others`` the places that are not theirs.
+    ``reads`` are its loads as parts, ``others`` the places that are not theirs. ``body`` forms and
+    stores, one after the other; ``formed`` is the former, ``stored`` the latter.
     """
 
     comments: list[str]
@@ -111,6 +118,8 @@ class ElementLines:
     places: list[str]
     loads: list[str]
     body: list[str]
+    formed: list[str]
+    stored: list[str]
     reads: list[AheadLoad]
     others: list[str]
 
@@ -147,6 +156,8 @@ def elements_of(
         places=[line for _, line in declared],
         loads=kernel.loads,
         body=kernel.body,
+        formed=[line for line in kernel.body if line not in writer.stored],
+        stored=writer.stored,
         reads=[replace(read, place=at[read.rows]) for read in writer.reads],
         others=[line for p, line in declared if p.rows not in of_reads],
     )
@@ -186,6 +197,7 @@ class KernelWriter:
         self.totals: list[str] = []
         self.reads: list[AheadLoad] = []
         self.stores: list[str] = []
+        self.stored: list[str] = []
         self.written = part.written if tier is None else tier.written
         self.begun: list[str] = []
 
@@ -202,7 +214,10 @@ class KernelWriter:
             if onto:
                 begun, rows = self.names.fresh(f"{name}_begun"), self.rows[load.value]
                 self._take_rows(rows, place, moved(load.view, place), const=True)
-                self.begun.append(f"const real {begun} = cg_load({rows}, row, unit);")
+                read = f"cg_load({rows}, row, unit)"
+                ahead = AheadLoad(begun, rows, begun, read, place.steady, load.view.buffer)
+                self.begun.append(ahead.declared)
+                self.reads.append(ahead)
                 text = f"{begun} + {text}"
             if place.kept is not None:
                 text = f"cg_as_stored<store>({text})"
@@ -338,14 +353,15 @@ class KernelWriter:
         if place.kept is not None:  # both passes go on with the same number
             text = f"cg_as_stored<store>({text})"
             self._keep(load, place.kept)
-        self.reads.append(AheadLoad(name, rows, ahead, text, place.steady))
-        return [f"const real {name} = {text};"]
+        self.reads.append(AheadLoad(name, rows, ahead, text, place.steady, view.buffer))
+        return [self.reads[-1].declared]
 
     def _keep(self, load: Load, place: DevicePlace) -> None:
         """Store a value that is read, where somebody wants it."""
         rows, name = self.names.fresh(f"{load.value.name}_kept"), str(load.value.name)
         self._take_rows(rows, place, pointer(place))
-        self.stores.append(f"cg_store_if({rows}, row, unit, {self._if_valid(name)});")
+        self.stored.append(f"cg_store_if({rows}, row, unit, {self._if_valid(name)});")
+        self.stores.append(self.stored[-1])
 
     def _line(self, line: Line) -> list[str]:
         name, value = str(line.statement.target.name), c_expression(line.statement.expression)
@@ -357,7 +373,8 @@ class KernelWriter:
             place, rows = self.places[line.view.buffer], self.rows[line.statement.target]
             self._take_rows(rows, place, moved(line.view, place))
             routine = "cg_store_if" if place.optional else "cg_store"
-            lines.append(f"{routine}({rows}, row, unit, {self._if_valid(name)});")
+            self.stored.append(f"{routine}({rows}, row, unit, {self._if_valid(name)});")
+            lines.append(self.stored[-1])
         return lines
 
     def _if_valid(self, value: str) -> str:

@@ -21,9 +21,10 @@ from cellgen.schedule.device.persistent import (
 )
 from cellgen.schedule.device.places import ZERO, Element, Moment, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
+from cellgen.schedule.schedule import Buffer
 from cellgen.targets.c_expressions import c_axis, c_factor, c_start
 from cellgen.targets.cuda.dialect import DeviceDialect
-from cellgen.targets.cuda.kernels import ElementLines, elements_of
+from cellgen.targets.cuda.kernels import AheadLoad, ElementLines, elements_of
 from cellgen.targets.cuda.options import OptionLines
 from cellgen.targets.cuda.places import factor, matrix, pointer_of, rows_at
 from cellgen.targets.cuda.products import panel
@@ -63,20 +64,36 @@ class SharedStageLines:
 
     ``published`` are (channel, C name of the value, whether a step ahead), ``kept`` (variable, C
     name of the value) of what a later stage publishes, ``late`` (channel, variable, tile) of that.
+    ``ahead`` is read a step before it is needed, while blocks wait for each other: nothing in the
+    kernel writes it. ``places`` and ``loads`` are those of the loop that are read in the step.
     """
 
+    number: int
     comments: list[str]
     tile: int
     slots: int
     received: list[str]
     held: list[HeldLines]
     loop: ElementLines | None
+    ahead: list[AheadLoad]
     sums: tuple[str, str]
     onto: bool
     width: str
     published: list[tuple[str, str, bool]]
     kept: list[tuple[str, str]]
     late: list[tuple[str, str, int]]
+
+    @property
+    def places(self) -> list[str]:
+        """Where lies what the loop reads in the step, and what it writes."""
+        ahead = {read.place for read in self.ahead}
+        return [line for line in self.loop.places if line not in ahead] if self.loop else []
+
+    @property
+    def loads(self) -> list[str]:
+        """What the loop reads in the step."""
+        ahead = {read.declared for read in self.ahead}
+        return [line for line in self.loop.loads if line not in ahead] if self.loop else []
 
 
 @dataclass(frozen=True)
@@ -280,13 +297,16 @@ class _PersistentSpeller:
         held = [line for product in stage.products for line in self._held(product)]
         held = [_named(line, f"held_{number}_{n}") for n, line in enumerate(held, start=1)]
         product = stage.products[0].product if stage.products else None
+        loop = self._loop(stage)
         return SharedStageLines(
+            number=number,
             comments=[str(one.product) for one in stage.products],
             tile=self.tile(stage.units),
             slots=product.slots if product else 0,
             received=received,
             held=held,
-            loop=self._loop(stage),
+            loop=loop,
+            ahead=[r for r in loop.reads if not self._is_written(r.buffer)] if loop else [],
             sums=matrix(product.sums) if product else ("", ""),
             onto=product.onto if product else False,
             width=c_axis(product.width) if product else "",
@@ -313,6 +333,14 @@ class _PersistentSpeller:
         onto = bool(stage.products) and stage.products[0].product.onto
         sums = {value: f"sum[{slot}]" for value, slot in stage.sums.items()}
         return elements_of(stage.loop, self.words, sums, onto=onto)
+
+    def _is_written(self, buffer: Buffer) -> bool:
+        """Whether a step writes what a step reads."""
+        links = self.options.options.programs.links
+        carried = {link.carry for link in links}
+        if not self.options.is_backward:
+            carried |= {link.previous for link in links}
+        return buffer.value in carried or buffer in self.own.written
 
     def _variable(self, channel: Channel) -> str:
         """What a thread keeps its number in, where a later stage publishes it."""
@@ -369,8 +397,8 @@ def staying_explained(plans: Iterable[DeviceTimePlan]) -> list[str]:
         levels = f"{own.levels} level{'s' if own.levels > 1 else ''}"
         values = ", ".join(str(channel.value) for channel in own.channels)
         lines.append(
-            f"{plan.function}: where a call or CELLGEN_PERSISTENT=1 asks for it, since no device "
-            f"has run them yet, blocks stay on the device together, {levels} of products in a "
+            f"{plan.function}: where a call or CELLGEN_PERSISTENT=1 asks for it, "
+            f"blocks stay on the device together, {levels} of products in a "
             f"step, of all types but float64, where their weights fit and the model says it is "
             f"faster; they tell each other {values}"
         )
