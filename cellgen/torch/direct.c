@@ -212,6 +212,10 @@ static Object take_results(Run *run)
     return found;
 }
 
+/* The type of the one tensor that a call keeps: of 16 bits it holds several, so that it is bytes, which no hook of saved
+ * tensors takes for numbers that it may round. */
+static int32_t dtype_of_kept(const Run *run) { return run->narrow ? aoti_torch_dtype_uint8() : run->dtype; }
+
 /* Where everything lies that a call keeps in one tensor, each at a multiple of 64 bytes; how many numbers the tensor has.
  * A step keeps its outputs there, other calls what is no result. */
 static int64_t place_kept(Run *run)
@@ -232,7 +236,7 @@ static int64_t place_kept(Run *run)
             size *= lengths[k];
         bytes += is_apart ? 0 : (size + 63) / 64 * 64;
     }
-    return bytes / (int64_t)aoti_torch_dtype_element_size(run->dtype);
+    return bytes / (int64_t)aoti_torch_dtype_element_size(dtype_of_kept(run));
 }
 
 /* Make the tensor of all that a call keeps beside results. */
@@ -240,7 +244,7 @@ static void make_kept(Run *run)
 {
     const int64_t numbers = place_kept(run);
     void *found = NULL;
-    Tensor made = make(run, 1, &numbers, run->dtype);
+    Tensor made = make(run, 1, &numbers, dtype_of_kept(run));
     if (made == NULL)
         return;
     run->checkpoint[run->checkpoints++] = made;
@@ -275,7 +279,7 @@ static void take_kept(Run *run, Tensor kept)
     void *found = NULL;
     aoti_torch_get_dim(kept, &rank), aoti_torch_get_sizes(kept, &sizes), aoti_torch_get_dtype(kept, &dtype);
     aoti_torch_is_contiguous(kept, &dense), aoti_torch_get_device_type(kept, &device);
-    if (run->say.checkpoint || rank != 1 || dtype != run->dtype || sizes[0] != place_kept(run) || !dense ||
+    if (run->say.checkpoint || rank != 1 || dtype != dtype_of_kept(run) || sizes[0] != place_kept(run) || !dense ||
         device != aoti_torch_device_type_cpu()) {
         fail(run, "cellgen: what is kept is of another call, or lies elsewhere");
         return;

@@ -19,12 +19,16 @@ from cellgen.torch.layout import Layout
 
 ALIGNED = 64
 """Bytes at whose multiples arrays begin that lie in one tensor."""
+NARROW = 2
+"""Bytes of bfloat16 and float16."""
 
 
 def apart(
     layout: Layout, items: Sequence[Argument], theta: Sequence[Tensor], kept: Tensor
 ) -> dict[str, Tensor]:
     """Return the arrays of one tensor by name; ``items`` are in the order of the cell's results.
+
+    Beside tensors of 16 bits it holds several types, as bytes.
 
     Raises TensorError where a hook of saved tensors gave something else back.
     """
@@ -36,11 +40,12 @@ def apart(
         count = math.prod(shape) * dtype.itemsize
         parts.append((item.name, shape, dtype, place, count))
         place += -(-count // ALIGNED) * ALIGNED
-    expected = (place // x.element_size(),)
-    if (tuple(kept.shape), kept.dtype, kept.device) != (expected, x.dtype, x.device):
+    holds = torch.uint8 if x.element_size() == NARROW else x.dtype
+    expected = (place // holds.itemsize,)
+    if (tuple(kept.shape), kept.dtype, kept.device) != (expected, holds, x.device):
         raise TensorError(
             f"{layout.where}: what a call keeps is {tuple(kept.shape)} of {kept.dtype} on "
-            f"{kept.device}, expected {expected} of {x.dtype} on {x.device}; a hook of saved "
+            f"{kept.device}, expected {expected} of {holds} on {x.device}; a hook of saved "
             f"tensors changed it: let it give back what it was given"
         )
     numbers = kept.contiguous().view(torch.uint8)

@@ -44,7 +44,7 @@ Error torch_delete_string(void *);
 Error torch_get_num_threads(uint32_t *);
 int32_t aoti_torch_dtype_float32(void), aoti_torch_dtype_float64(void), aoti_torch_dtype_int64(void);
 int32_t aoti_torch_dtype_bfloat16(void), aoti_torch_dtype_float16(void);
-int32_t aoti_torch_dtype_bool(void), aoti_torch_device_type_cpu(void), aoti_torch_layout_strided(void);
+int32_t aoti_torch_dtype_bool(void), aoti_torch_dtype_uint8(void), aoti_torch_device_type_cpu(void), aoti_torch_layout_strided(void);
 void _ZSt21__throw_runtime_errorPKc(const char *) __attribute__((noreturn)); /* of libstdc++ */
 
 enum { MOST = 512, AXES = CELLGEN_VALUE_AXES, DIMS = 16, TABLES = 3 };

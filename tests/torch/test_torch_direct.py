@@ -456,3 +456,22 @@ def test_what_a_hook_gives_back_of_a_layer_may_lie_anywhere(dtype: torch.dtype) 
     for wrong in (lambda t: t[:-16], lambda t: t[None], lambda t: t.int()):
         with pytest.raises(RuntimeError, match=r"what a call keeps is .* expected \(\d+,\) of"):
             slopes(wrong)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_hook_may_round_the_numbers_that_a_layer_keeps(kind: str, dtype: torch.dtype) -> None:
+    """Of what lies in one tensor in several types it sees bytes, which it does not round."""
+    torch.manual_seed(0)
+    layer, x = getattr(cellgen.torch, kind)(3, 5, dtype=dtype), torch.randn(4, 2, 3, dtype=dtype)
+    other = torch.bfloat16 if dtype == torch.float16 else torch.float16
+
+    def rounded(tensor: Tensor) -> Tensor:
+        return tensor.to(other) if tensor.is_floating_point() else tensor
+
+    plain = gradients_of(layer, x, None)
+    with torch.autograd.graph.saved_tensors_hooks(
+        rounded, lambda t: t.to(dtype) if t.is_floating_point() else t
+    ):
+        found = gradients_of(layer, x, None)
+    torch.testing.assert_close(found, plain, atol=0.03, rtol=0.03)
