@@ -29,6 +29,7 @@ from cellgen.runtime.device.cublas import wheel_folders
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 
 VARIABLE = "CELLGEN_NVCC"
+CXX_VARIABLE = "CELLGEN_CXX"
 ARCHITECTURE_VARIABLE = "CELLGEN_CUDA_ARCH"
 ARCHITECTURE = "sm_80"
 """Machine code for Ampere, and PTX that a driver compiles for anything newer."""
@@ -109,7 +110,7 @@ def _compile(place: Path, name: str, entry: str, found: Compiler, tool: Tool) ->
 def compiler() -> Compiler:
     """Find nvcc and its flags. Raises BuildError when there is none."""
     named = os.environ.get(VARIABLE, "")
-    path = _named(named) if named else next(_places(), None)
+    path = _named(VARIABLE, named, TOOL) if named else next(_places(), None)
     if path is None:
         raise BuildError(
             f"no CUDA compiler: nvcc is not on PATH, in CUDA_HOME, in /usr/local/cuda or among the "
@@ -117,7 +118,9 @@ def compiler() -> Compiler:
             code="build.nvcc",
         )
     architecture = os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
-    return Compiler((path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path))
+    return Compiler(
+        (path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path, TOOL)
+    )
 
 
 def is_there() -> bool:
@@ -138,25 +141,30 @@ def emulator() -> Compiler:
 
 
 def cxx() -> tuple[str, str]:
-    """Find a C++ compiler, and what it says it is. Raises BuildError when there is none."""
-    named = os.environ.get("CELLGEN_CXX", "") or os.environ.get("CXX", "")
-    path = next((p for p in (named, "g++", "c++", "clang++") if p and shutil.which(p)), None)
+    """Find a C++ compiler, and what it says it is.
+
+    Raises BuildError: there is none, it does not work, CELLGEN_CXX names one that is not there.
+    """
+    named = os.environ.get(CXX_VARIABLE, "")
+    if named:
+        path: str | None = _named(CXX_VARIABLE, named, HOST)
+    else:
+        others = (os.environ.get("CXX", ""), "g++", "c++", "clang++")
+        path = next((p for p in others if p and shutil.which(p)), None)
     if path is None:
         raise BuildError(
-            "no C++ compiler: none of g++, c++, clang++ is on PATH; install one, or name one: "
-            "CELLGEN_CXX=/path/to/c++",
-            code="build.cxx",
+            f"no C++ compiler: none of g++, c++, clang++ is on PATH; {HOST.fix}", code=HOST.code
         )
-    return path, _version(path)
+    return path, _version(path, HOST)
 
 
-def _named(named: str) -> str:
+def _named(variable: str, named: str, tool: Tool) -> str:
     path = shutil.which(named)
     if path is None:
         raise BuildError(
-            f"{VARIABLE} names the CUDA compiler {named!r}, which cannot be found; correct "
-            f"{VARIABLE} or unset it",
-            code="build.nvcc",
+            f"{variable} names {tool.name} {named!r}, which cannot be found; correct {variable} or "
+            f"unset it",
+            code=tool.code,
         )
     return path
 
@@ -182,13 +190,13 @@ def _wheel_flags(path: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def _version(path: str) -> str:
+def _version(path: str, tool: Tool) -> str:
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=60, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise BuildError(f"{path} does not work: {error}; {FIX}", code="build.nvcc") from error
+        raise BuildError(f"{path} does not work: {error}; {tool.fix}", code=tool.code) from error
     return done.stdout.strip()
 
 

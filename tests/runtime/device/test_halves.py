@@ -137,6 +137,22 @@ def test_the_compiler_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) 
         halves.is_chosen()
 
 
+def test_a_cxx_that_is_not_there_or_does_not_work_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other is taken in the place of one that was named, and its fix is no toolkit of CUDA."""
+    monkeypatch.setenv("CELLGEN_CXX", "/nowhere/c++")
+    with pytest.raises(BuildError, match=r"CELLGEN_CXX names the C\+\+ compiler '/nowhere/c\+\+'"):
+        nvcc.cxx()
+    monkeypatch.setenv("CELLGEN_CXX", "false")
+    with pytest.raises(BuildError, match=r"false does not work: .*; install one, or name one"):
+        nvcc.cxx()
+    monkeypatch.setenv("CELLGEN_CXX", "")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(
+        BuildError, match=r"none of g\+\+, c\+\+, clang\+\+ is on PATH; install one"
+    ):
+        nvcc.cxx()
+
+
 def test_without_nvrtc_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "candidates", lambda: iter(("/nowhere/libnvrtc.so.13",)))
     with pytest.raises(BuildError, match=r"no NVRTC: libnvrtc\.so\.13 and .*`pip install nvidia"):
