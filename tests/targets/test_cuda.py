@@ -1984,7 +1984,7 @@ def test_what_explain_says_is_what_runs() -> None:
         (["--shape", "1,2,3"], "--shape '1,2,3': expected T,B,I,H, for example 100,32,128,128"),
         (["--device", "h100"], "--device decides nothing without --shape"),
         (["--shape", "1,2,3,4", "--device", "p4"], "--device 'p4': expected one of a100, h100"),
-        (["--shape", "1,2,3,4", "--dtype", "float16"], "--dtype 'float16': expected one of floa"),
+        (["--shape", "1,2,3,4", "--dtype", "int8"], "--dtype 'int8': expected one of float32"),
         (["--threads", "2"], "--threads is of targets on the host; leave it out for cuda"),
     ],
 )
