@@ -98,8 +98,9 @@ def _prove(launch: FormLaunch, device: torch.device, dtype: torch.dtype) -> None
         raise DeviceRunError(
             f"{launch.cell}: {name} by kernels of Triton {version} on {device_name} is "
             f"{apart:.1e} from the equations, at most {bar:.0e} was expected: the compiler of the "
-            f"device is wrong there; take another Triton or an assembler of your own "
-            f"(TRITON_PTXAS_PATH), or pass form='step'",
+            f"device is wrong there, or the kernel rounds too much for this type; take another "
+            f"Triton or an assembler of your own (TRITON_PTXAS_PATH), a wider type, or pass "
+            f"form='step'",
             code="device.proof",
         )
     facts = {"stated": list(stated), "farthest": name, "apart": apart, "bar": bar}
