@@ -22,6 +22,11 @@ def is_forward_mode() -> bool:
     return bool(forward_ad._current_level >= 0 and is_innermost)
 
 
+def is_in_forward_mode() -> bool:
+    """Whether forward-mode is at work, within other transforms or around them."""
+    return bool(forward_ad._current_level >= 0)
+
+
 def has_gradient(tensors: Sequence[Tensor | None]) -> bool:
     """Whether reverse mode, of a transform or of autograd, reads what is made of tensors."""
     stack = torch._C._functorch.get_interpreter_stack() or ()

@@ -109,6 +109,27 @@ def test_gradients_are_numbers_where_states_are_cleared_at_the_first_step(
     _check_gradients(formed(name))
 
 
+@pytest.mark.parametrize("name", [*NAMES, Delayed], ids=by_name)
+@pytest.mark.parametrize("chunk", [8, 64])
+def test_a_gradient_goes_back_no_further_than_a_reset(name: str | type[Cell], chunk: int) -> None:
+    _check_gradients_behind(formed(name, chunk=chunk))
+
+
+def test_gradients_behind_a_reset_are_numbers_where_a_normaliser_was_lost() -> None:
+    """The quotient of outputs and a normaliser has a gradient of NaN for both, of one 0 alone."""
+    cell = formed("mlstm", chunk=8)
+    tensors = unfit_states(cell, arguments(cell))
+    every = []
+    for how in ("auto", "step"):
+        found = over_time(results(cell, tensors, BEGINS, how), cell)
+        behind = sum(value[BEGINS:].sum() for value in found.values())
+        assert isinstance(behind, Tensor)
+        with np.errstate(all="ignore"):
+            every.append(torch.autograd.grad(behind, [tensors["x"]])[0][BEGINS:])
+    assert torch.isfinite(every[0]).all()
+    assert torch.allclose(*every, rtol=BAR, atol=BAR)
+
+
 # --- by kernels ----------------------------------------------------------------------------------
 
 
@@ -140,18 +161,8 @@ def test_gradients_of_kernels_are_numbers_where_states_are_cleared_at_the_first_
 
 @pytest.mark.parametrize("name", BACK_BY_KERNELS)
 @pytest.mark.usefixtures("by_kernels")
-def test_a_gradient_goes_back_no_further_than_a_reset(name: str) -> None:
-    """What reaches steps behind it is no number; what steps before it get is exactly 0."""
-    cell = formed(name)
-    tensors = arguments(cell)
-    found = over_time(results(cell, tensors, BEGINS, "auto"), cell)
-    above = [torch.zeros_like(v) for v in found.values()]
-    for upstream in above:
-        upstream[BEGINS + 2] = torch.nan
-    with np.errstate(all="ignore"):
-        (x,) = torch.autograd.grad([*found.values()], [tensors["x"]], above)
-    assert not x[:BEGINS, :2].any()
-    assert torch.isnan(x[BEGINS : BEGINS + 3, :2]).any()
+def test_a_gradient_of_kernels_goes_back_no_further_than_a_reset(name: str) -> None:
+    _check_gradients_behind(formed(name))
 
 
 @pytest.mark.parametrize("segments", [1, 3])
@@ -219,3 +230,16 @@ def _check_gradients(cell: CellFunction) -> None:
         assert torch.allclose(gradient, every[1][name], rtol=BAR, atol=BAR), name
     for name in cell.states:
         assert not every[0][name][:2].any()
+
+
+def _check_gradients_behind(cell: CellFunction) -> None:
+    """What reaches steps behind it is no number; what steps before it get is exactly 0."""
+    tensors = arguments(cell)
+    found = over_time(results(cell, tensors, BEGINS, "auto"), cell)
+    above = [torch.zeros_like(v) for v in found.values()]
+    for upstream in above:
+        upstream[BEGINS + 2] = torch.nan
+    with np.errstate(all="ignore"):
+        (x,) = torch.autograd.grad([*found.values()], [tensors["x"]], above)
+    assert not x[:BEGINS, :2].any()
+    assert torch.isnan(x[BEGINS : BEGINS + 3, :2]).any()

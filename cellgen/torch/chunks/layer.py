@@ -19,6 +19,8 @@ from cellgen.program.ssa import Program
 from cellgen.torch.chunks.rows import StepRows
 from cellgen.torch.chunks.spelled import Sizes, lengths_of, spelled
 from cellgen.torch.chunks.unfit import Unfit, put_in, taken_out
+from cellgen.torch.chunks.unfit_gradients import entering, leaving
+from cellgen.torch.modes import is_in_forward_mode
 
 Tensors = dict[str, Tensor]
 
@@ -109,14 +111,22 @@ class TorchLayer:
         streams = {
             over: self.to_chunk(rows.placed(pre[value], fill)) for value, over, fill in self.streams
         }
-        unfit = self._unfit(rows, len(next(iter(streams.values())).shape))
+        anew = self._unfit(rows, len(next(iter(streams.values())).shape))
+        unfit = None if self.is_delay else anew  # a delay holds nothing back that it lost
         came = None if unfit is None else unfit.of_steps(streams)
         if came is not None:
             fills = {over: fill for _, over, fill in self.streams}
             streams = {name: taken_out(a, came, fills[name]) for name, a in streams.items()}
-        streams |= self._flags(rows, states[self.states[0]].dtype)
         now = [self._state(states[name]) for name in self.states]
+        back = None if is_in_forward_mode() else anew
+        if back is not None:
+            entered, now, mark = entering(back, [*streams.values()], now)
+            streams = dict(zip(streams, entered, strict=True))
+        streams |= self._flags(rows, states[self.states[0]].dtype)
         formed, now = self._over_chunks(streams, now, rows.steps, unfit, sizes, length, narrow)
+        if back is not None:
+            left, now = leaving(back, mark, [*formed.values()], now)
+            formed = dict(zip(formed, left, strict=True))
         if unfit is not None and came is not None:
             formed, now = self._with_unfit(unfit, unfit.after(came), formed, now)
         for (value, over), axes in zip(self.formed, self.formed_axes(sizes), strict=True):
@@ -124,8 +134,8 @@ class TorchLayer:
         return {name: self._state_back(end) for name, end in zip(self.finals, now, strict=True)}
 
     def _unfit(self, rows: StepRows, rank: int) -> Unfit | None:
-        """What is unfit, of a call that resets states; a delay holds nothing back that it lost."""
-        if rows.restart is None or not rows.resets or self.is_delay:
+        """What is unfit, of a call that resets states."""
+        if rows.restart is None or not rows.resets:
             return None
         restart = rows.restart.t().reshape(rows.batch, *(1,) * (rank - 3), rows.steps, 1)
         return Unfit(restart, self.is_memory, self.is_largest)
