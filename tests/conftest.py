@@ -6,7 +6,7 @@ import gc
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -277,6 +277,14 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 def as_many_threads_as_asked_for() -> None:
     """Run calls on teams of the size that a test says, whatever this machine has and is doing."""
     threads.is_crowding = True
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is heeded, also where what started the tests ignores it, as a shell does for a job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from cellgen.runtime.waiting import as_completed, result_of
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     "waits",
     [lambda future: list(as_completed([future])), result_of],

@@ -127,13 +127,6 @@ def press_ctrl_c(when):
     return thread
 
 
-@pytest.fixture
-def interruptible():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_an_interrupt_is_raised_once_the_call_has_ended(interruptible):
     stop, begun, ended = [0], threading.Event(), []
 

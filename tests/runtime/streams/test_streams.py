@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -458,15 +458,7 @@ def saved_layers() -> bytes:
     return stream.to_bytes()
 
 
-@pytest.fixture
-def heeded() -> Iterator[None]:
-    """Ctrl-C is heeded, also where what started the tests ignores it, as a shell does for a job."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("heeded")
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("call", INTERRUPTED)
 def test_after_ctrl_c_no_row_and_no_layer_is_ahead_of_the_others(
     call: str, monkeypatch: pytest.MonkeyPatch
