@@ -14,6 +14,7 @@
 
 #include <atomic>
 
+#include "cellgen_cuda_constants.h"
 #include "cellgen_cuda_names.h"
 
 #define __global__ inline
@@ -53,19 +54,6 @@ enum {
     cudaErrorInvalidDevice = 101,
     cudaErrorSymbolNotFound = 500
 };
-enum cudaDeviceAttr {
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrCooperativeLaunch = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-};
-enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
-enum { cudaStreamCaptureModeThreadLocal = 1, cudaStreamNonBlocking = 1 };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0 };
-enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
-enum { cudaMemPoolAttrReleaseThreshold = 4, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum { cudaLaunchAttributeCooperative = 2, cudaLaunchAttributeClusterDimension = 4 };
 
 struct cudaPointerAttributes {

@@ -2,19 +2,11 @@
 #ifndef CELLGEN_CUDA_EMULATION_RUNTIME_H
 #define CELLGEN_CUDA_EMULATION_RUNTIME_H
 
+#include "cellgen_cuda_constants.h"
+
 typedef void *cudaStream_t;
 typedef cellgen_emulated_graph *cudaGraph_t;
 typedef cellgen_emulated_graph *cudaGraphExec_t;
-enum cudaDeviceAttr {
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrCooperativeLaunch = 95,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
-};
-enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
-enum { cudaStreamCaptureModeThreadLocal = 1, cudaStreamNonBlocking = 1 };
-enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 struct cudaPointerAttributes {
     int type, device;
@@ -73,7 +65,6 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
 struct cudaFuncAttributes {
     int binaryVersion, ptxVersion;
 };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <typename K> inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *code, K)
 {
     CELLGEN_MAY_FAIL;
@@ -98,8 +89,6 @@ struct cudaMemPoolProps {
     } location;
 };
 typedef void *cudaMemPool_t;
-enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
-enum { cudaMemPoolAttrReleaseThreshold = 4, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 inline cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *)
 {
     CELLGEN_MAY_FAIL;
