@@ -42,9 +42,12 @@ class DeviceBackend:
         return nullcontext()
 
     def build(self, files: SourceFiles, interface: Interface) -> Built:
-        """Compile the library of a cell unless the cache has it; images wait for a device."""
+        """Compile what the cache lacks of a cell; images wait for a device, or its name."""
         if halves.is_chosen():
-            return Halves(files, interface).build()
+            both = Halves(files, interface)
+            built = both.build()
+            both.compile_ahead()
+            return built
         return nvcc.build(files, interface)
 
     def kernel(self, interface: Interface, files: SourceFiles, *, emulated: bool) -> CudaKernel:

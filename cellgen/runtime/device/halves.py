@@ -20,7 +20,7 @@ from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step, Tool
-from cellgen.runtime.device import nvcc, nvrtc
+from cellgen.runtime.device import nvcc, nvrtc, remembered
 from cellgen.runtime.device.cuda_abi import CUDA_STORES, cuda_cdef
 
 VARIABLE = "CELLGEN_CUDA_COMPILER"
@@ -48,6 +48,7 @@ EMULATED_TOOLKIT = 13_000
 def is_chosen() -> bool:
     """Whether kernels are compiled in halves: it is named, or there is no nvcc.
 
+    Where nothing compiles, it is the way of what the cache holds.
     Raises BuildError: what is named is no compiler.
     """
     named = os.environ.get(VARIABLE, "")
@@ -58,7 +59,20 @@ def is_chosen() -> bool:
         )
     if named or os.environ.get(nvcc.VARIABLE):
         return named == "nvrtc"
-    return not nvcc.is_there() and nvrtc.find() is not None
+    if nvcc.is_there():
+        return False
+    has_nvrtc = nvrtc.find() is not None
+    way = None if has_nvrtc and nvcc.has_cxx() else remembered.recall(remembered.WAY)
+    return has_nvrtc if way is None else way == {"way": remembered.NVRTC}
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    """An image in the cache: its name there, and the text and headers that it is compiled from."""
+
+    name: str
+    text: str
+    headers: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,12 +89,18 @@ class Halves:
         Raises BuildError: no C++ compiler, compiler errors, an unusable cache folder, no NVRTC.
         """
         start = time.perf_counter()
-        toolkit = EMULATED_TOOLKIT if self.emulated else nvrtc.required().toolkit
-        path, version = nvcc.cxx()
-        command = (path, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}")
+        compiler = None if self.emulated else nvrtc.of_cache()
+        toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
+        host = nvcc.cxx_of_cache()
+        command = (*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}")
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
-        made, cached = self._library("host", nvcc.Compiler(command, version), nvcc.HOST, linked)
+        found = nvcc.Compiler(command, host.version)
+        made, cached = self._library("host", found, nvcc.HOST, linked)
+        if compiler is not None:
+            remembered.keep(remembered.CXX, host.facts, is_new=not cached)
+            remembered.keep(remembered.NVRTC, compiler.facts, is_new=not cached)
+            remembered.keep(remembered.WAY, {"way": remembered.NVRTC}, is_new=not cached)
         return Built(made, cached, time.perf_counter() - start)
 
     def driver(self) -> Path:
@@ -116,23 +136,60 @@ class Halves:
         suffix = CUDA_STORES[PLACES[dtype]].suffix
         if self.emulated:
             return f"cellgen emulated {suffix}\0".encode()
-        compiler = nvrtc.required()
+        compiler = nvrtc.of_cache()
         named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
-        arch = compiler.require(named) if named else compiler.architecture(capability)
-        said = f"{compiler} {arch} {' '.join(DEVICE_FLAGS)} {dtype}"
-        headers, name = self._headers(), f"{self.sources.name}.cu"
-        text = _of_element(headers[name], name, suffix)
-        key = self._key("nvrtc", said, (name, text), *headers.items())
-        entry = f"{self.sources.name}_{suffix}_{arch}-{key}"
-        produced = f"{self.sources.name}_{suffix}.image"
+        if named:
+            arch = compiler.named(named, capability)
+        elif compiler.library is not None:
+            arch = compiler.architecture(capability)
+        else:
+            there = (
+                known
+                for known in compiler.runnable(capability)
+                if cache.has(self._image_entry(compiler, dtype, known).name)
+            )
+            arch = next(there, None) or compiler.architecture(capability)
+        return self._image(compiler, dtype, arch).read_bytes()
+
+    def compile_ahead(self) -> None:
+        """Compile all images for the architecture that is named, if one is; no device is needed.
+
+        Beside machine code there is PTX, which drivers of newer devices compile. Raises BuildError.
+        """
+        named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
+        if not named or self.emulated:
+            return
+        compiler = nvrtc.of_cache()
+        known = compiler.require(named)
+        portable = known.replace("sm_", "compute_") if known[-1].isdigit() else known
+        for arch in dict.fromkeys((known, portable)):
+            for dtype in PLACES:
+                self._image(compiler, dtype, arch)
+
+    def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str) -> Path:
+        entry = self._image_entry(compiler, dtype, arch)
+        produced = f"{self.sources.name}_{CUDA_STORES[PLACES[dtype]].suffix}.image"
 
         def make(place: Path) -> str:
-            image = compiler.compiled(self.sources.name, text, headers, arch, DEVICE_FLAGS)
+            name, text, headers = self.sources.name, entry.text, entry.headers
+            image = compiler.compiled(name, text, headers, arch, DEVICE_FLAGS)
             (place / produced).write_bytes(image)
             return produced
 
         with cache.explained():
-            return cache.made(entry, (), make)[0].read_bytes()
+            path, cached = cache.made(entry.name, (), make)
+        if compiler.library is not None:
+            remembered.keep(remembered.NVRTC, compiler.facts, is_new=not cached)
+        return path
+
+    def _image_entry(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str) -> ImageEntry:
+        """Where an image is in the cache, and what it is compiled from."""
+        suffix, name = CUDA_STORES[PLACES[dtype]].suffix, f"{self.sources.name}.cu"
+        headers = self._headers()
+        text = _of_element(headers[name], name, suffix)
+        said = f"{compiler} {arch} {' '.join(DEVICE_FLAGS)} {dtype}"
+        key = self._key("nvrtc", said, (name, text), *headers.items())
+        return ImageEntry(f"{self.sources.name}_{suffix}_{arch}-{key}", text, headers)
 
     def _headers(self) -> dict[str, str]:
         """All that NVRTC may include, by the name that it is included by."""

@@ -25,6 +25,7 @@ from cellgen.runtime.build import cache, steps
 from cellgen.runtime.build.shared_object import Built
 from cellgen.runtime.build.sources import SourceFiles
 from cellgen.runtime.build.steps import Step, Tool
+from cellgen.runtime.device import remembered
 from cellgen.runtime.device.cublas import wheel_folders
 from cellgen.runtime.device.cuda_abi import cuda_cdef
 
@@ -81,6 +82,11 @@ class Compiler:
     command: tuple[str, ...]
     version: str
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is remembered of it; ``recalled`` reads it."""
+        return {"command": list(self.command), "version": self.version}
+
 
 def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False) -> Built:
     """Find the cell's library in the cache, or compile and publish it.
@@ -88,12 +94,15 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
-    found = emulator() if emulated else compiler()
+    found = emulator() if emulated else of_cache()
     entry = _entry(sources, interface, found, emulated)
     tool = EMULATOR if emulated else TOOL
     path, cached = cache.made(
         entry, sources.files, lambda place: _compile(place, sources.name, entry, found, tool)
     )
+    if not emulated:
+        remembered.keep(remembered.NVCC, found.facts, is_new=not cached)
+        remembered.keep(remembered.WAY, {"way": remembered.NVCC}, is_new=not cached)
     return Built(path, cached, time.perf_counter() - start)
 
 
@@ -109,8 +118,7 @@ def _compile(place: Path, name: str, entry: str, found: Compiler, tool: Tool) ->
 
 def compiler() -> Compiler:
     """Find nvcc and its flags. Raises BuildError when there is none."""
-    named = os.environ.get(VARIABLE, "")
-    path = _named(VARIABLE, named, TOOL) if named else next(_places(), None)
+    path = _path()
     if path is None:
         raise BuildError(
             f"no CUDA compiler: nvcc is not on PATH, in CUDA_HOME, in /usr/local/cuda or among the "
@@ -123,9 +131,31 @@ def compiler() -> Compiler:
     )
 
 
+def of_cache() -> Compiler:
+    """``compiler``; where there is none, the one that the cache remembers, for its keys.
+
+    Raises BuildError: no nvcc, and none was remembered.
+    """
+    return (recalled(remembered.NVCC) if _path() is None else None) or compiler()
+
+
+def recalled(tool: str) -> Compiler | None:
+    """What the cache remembers of a compiler."""
+    match remembered.recall(tool):
+        case {"command": [str(first), *rest], "version": str(version)}:
+            return Compiler((first, *map(str, rest)), version)
+    return None
+
+
 def is_there() -> bool:
     """Whether there is an nvcc."""
     return next(_places(), None) is not None
+
+
+def _path() -> str | None:
+    """The nvcc that is named, or the first that there is. Raises BuildError: it is not there."""
+    named = os.environ.get(VARIABLE, "")
+    return _named(VARIABLE, named, TOOL) if named else next(_places(), None)
 
 
 def oldest() -> int:
@@ -145,17 +175,37 @@ def cxx() -> tuple[str, str]:
 
     Raises BuildError: there is none, it does not work, CELLGEN_CXX names one that is not there.
     """
-    named = os.environ.get(CXX_VARIABLE, "")
-    if named:
-        path: str | None = _named(CXX_VARIABLE, named, HOST)
-    else:
-        others = (os.environ.get("CXX", ""), "g++", "c++", "clang++")
-        path = next((p for p in others if p and shutil.which(p)), None)
+    path = _cxx_path()
     if path is None:
         raise BuildError(
             f"no C++ compiler: none of g++, c++, clang++ is on PATH; {HOST.fix}", code=HOST.code
         )
     return path, _version(path, HOST)
+
+
+def cxx_of_cache() -> Compiler:
+    """``cxx``; where there is none, the one that the cache remembers, for its keys.
+
+    Raises BuildError: no C++ compiler, and none was remembered.
+    """
+    last = recalled(remembered.CXX) if _cxx_path() is None else None
+    if last is not None:
+        return last
+    path, version = cxx()
+    return Compiler((path,), version)
+
+
+def has_cxx() -> bool:
+    """Whether there is a C++ compiler. Raises BuildError: CELLGEN_CXX names none."""
+    return _cxx_path() is not None
+
+
+def _cxx_path() -> str | None:
+    named = os.environ.get(CXX_VARIABLE, "")
+    if named:
+        return _named(CXX_VARIABLE, named, HOST)
+    others = (os.environ.get("CXX", ""), "g++", "c++", "clang++")
+    return next((p for p in others if p and shutil.which(p)), None)
 
 
 def _named(variable: str, named: str, tool: Tool) -> str:

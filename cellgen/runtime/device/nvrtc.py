@@ -10,12 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from cellgen.errors import BuildError
+from cellgen.runtime.build import cache
+from cellgen.runtime.device import remembered
 from cellgen.runtime.device.cublas import wheel_folders
 
 NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
@@ -24,6 +27,8 @@ BUILTINS = "libnvrtc-builtins.so.*"
 WHEEL_PLACES = ("cu13/lib", "cuda_nvrtc/lib")
 """Where wheels put it, below the folder ``nvidia`` of site-packages: CUDA 13, CUDA 12."""
 OLDEST = (12, 0)
+TEGRA = (72, 87, 101, 110)
+"""Capabilities of boards whose machine code no other device runs, nor they another's."""
 FIX = (
     "install it (`pip install nvidia-cuda-nvrtc`, with CUDA 12 `nvidia-cuda-nvrtc-cu12`), "
     "or take nvcc: CELLGEN_CUDA_COMPILER=nvcc"
@@ -53,13 +58,19 @@ typedef unsigned long uintptr_t;
 
 @dataclass(frozen=True)
 class Nvrtc:
-    """The library, loaded, and what it says it is."""
+    """The library, loaded, and what it says it is; ``library`` is None for one remembered."""
 
-    library: ctypes.CDLL
+    library: ctypes.CDLL | None
     path: str
     version: tuple[int, int]
     architectures: tuple[int, ...]
     """Compute capabilities, ten times, ascending."""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What is remembered of it."""
+        known = list(self.architectures)
+        return {"path": self.path, "version": list(self.version), "architectures": known}
 
     @property
     def toolkit(self) -> int:
@@ -70,7 +81,21 @@ class Nvrtc:
         """What to compile for: a device's machine code, or PTX where it is newer than NVRTC."""
         if capability in self.architectures:
             return f"sm_{capability}"
-        older = [known for known in self.architectures if known < capability]
+        return self._portable(capability)
+
+    def runnable(self, capability: int) -> tuple[str, ...]:
+        """What a device takes of images that are there, the best first.
+
+        Its own machine code, that of an older device of its generation, PTX of any older one.
+        """
+        older = [known for known in reversed(self.architectures) if known <= capability]
+        machine = [f"sm_{known}" for known in older if _runs(known, capability)]
+        own = (f"sm_{capability}", f"sm_{capability}a")
+        return (*dict.fromkeys((*own, *machine)), *(f"compute_{known}" for known in older))
+
+    def _portable(self, capability: int) -> str:
+        """The PTX of the newest architecture that a device is not older than."""
+        older = [known for known in self.architectures if known <= capability]
         if not older:
             raise BuildError(
                 f"NVRTC {self} compiles for {self.named_architectures()}, and the device is "
@@ -78,6 +103,18 @@ class Nvrtc:
                 code="build.nvrtc",
             )
         return f"compute_{older[-1]}"
+
+    def named(self, architecture: str, capability: int) -> str:
+        """An architecture that a user named, for a device: PTX where its code would not run there.
+
+        Machine code runs on devices of its generation that are not older. Raises BuildError: not
+        one of NVRTC's.
+        """
+        known = self.require(architecture)
+        machine = re.fullmatch(r"sm_(\d+)", known)
+        if machine is None or int(machine[1]) > capability or _runs(int(machine[1]), capability):
+            return known
+        return f"compute_{machine[1]}"
 
     def require(self, architecture: str) -> str:
         """An architecture that a user named. Raises BuildError: not one of NVRTC's."""
@@ -110,7 +147,7 @@ class Nvrtc:
 
         Raises BuildError with what NVRTC says.
         """
-        lib, program = self.library, ctypes.c_void_p()
+        lib, program = self._loaded(name, architecture), ctypes.c_void_p()
         self._ask(
             lib.nvrtcCreateProgram(
                 ctypes.byref(program),
@@ -132,6 +169,16 @@ class Nvrtc:
         finally:
             lib.nvrtcDestroyProgram(ctypes.byref(program))
 
+    def _loaded(self, name: str, architecture: str) -> ctypes.CDLL:
+        if self.library is None:
+            raise BuildError(
+                f"compiling kernels of {name} for {architecture}: they are not in the kernel cache "
+                f"{cache.folder()}, and NVRTC {self} is not here to compile them; {FIX}. C kernels "
+                f"of the cell still work",
+                code="build.nvrtc",
+            )
+        return self.library
+
     def _refusal(self, name: str, architecture: str, code: int, said: str) -> str:
         lines = [line for line in said.strip("\0").splitlines() if line.strip()]
         first = next((at for at, line in enumerate(lines) if "error" in line.lower()), 0)
@@ -147,6 +194,7 @@ class Nvrtc:
         )
 
     def _read(self, program: ctypes.c_void_p, what: str) -> bytes:
+        assert self.library is not None
         size = ctypes.c_size_t()
         ask_size, ask = (getattr(self.library, f"nvrtcGet{what}{end}") for end in ("Size", ""))
         self._ask(ask_size(program, ctypes.byref(size)), f"asking for the {what}")
@@ -161,9 +209,19 @@ class Nvrtc:
             )
 
     def _text(self, code: int) -> str:
+        assert self.library is not None
         said = self.library.nvrtcGetErrorString
         said.restype = ctypes.c_char_p
         return str(said(code).decode())
+
+
+def _runs(code: int, capability: int) -> bool:
+    """Whether a device runs machine code of an architecture: its generation, and not a newer one.
+
+    Of Tegra, only its own.
+    """
+    same = code // 10 == capability // 10 and code <= capability
+    return code == capability or (same and not {code, capability} & {*TEGRA})
 
 
 def find() -> Nvrtc | None:
@@ -189,10 +247,30 @@ def required() -> Nvrtc:
     return nvrtc
 
 
+def of_cache() -> Nvrtc:
+    """``required``; where there is none, what the cache remembers of one, for its keys.
+
+    Raises BuildError: there is none and none was remembered, or it is too old.
+    """
+    return (_recalled() if find() is None else None) or required()
+
+
+def _recalled() -> Nvrtc | None:
+    match remembered.recall(remembered.NVRTC):
+        case {"path": str(path), "version": [int(a), int(b)], "architectures": [*known]}:
+            return Nvrtc(None, path, (a, b), tuple(n for n in known if isinstance(n, int)))
+    return None
+
+
 def candidates() -> Iterator[str]:
-    """What to load, in order: of wheels, of CUDA_HOME, then where the system looks."""
+    """What to load, in order: of wheels, of conda, of CUDA_HOME, then where the system looks."""
     homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
-    folders = [*wheel_folders(WHEEL_PLACES), *(Path(home) / "lib64" for home in homes if home)]
+    condas = dict.fromkeys((sys.prefix, os.environ.get("CONDA_PREFIX", "")))
+    folders = [
+        *wheel_folders(WHEEL_PLACES),
+        *(Path(prefix) / "lib" for prefix in condas if prefix),
+        *(Path(home) / "lib64" for home in homes if home),
+    ]
     for folder in folders:
         for name in NAMES:
             if (folder / name).is_file():

@@ -1,0 +1,201 @@
+"""What the cache holds of CUDA loads where nvcc, NVRTC and C++ compilers are not: in containers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cellgen import Cell, api
+from cellgen.cells import GRU, MinGRU
+from cellgen.errors import BuildError
+from cellgen.runtime.build import cache as kernels
+from cellgen.runtime.device import halves, nvcc, nvrtc
+from cellgen.runtime.device.backend import BACKEND
+from cellgen.runtime.device.halves import Halves
+from cellgen.runtime.device.kernel import CudaKernel
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+COMPILER = """#!/bin/sh
+# passes for nvcc: what it makes is the emulation
+if [ "$1" = --version ]; then echo "release 13.0"; exit; fi
+for word; do out=$word; done
+exec cp {} "$out"
+"""
+PROGRAM = """
+import sys, warnings
+from pathlib import Path
+import numpy as np
+import cellgen
+from cellgen.runtime.device import nvcc, nvrtc
+nvcc.wheel_folders = nvrtc.candidates = lambda *places: iter(())
+nvcc.Path = lambda home: Path("/nowhere")
+warnings.simplefilter("ignore", RuntimeWarning)  # no cuBLAS
+kernel = cellgen.load(sys.argv[1], target="cuda")
+forward, lengths = kernel.sequence_forward, {"T": 3, "B": 2, "I": 4, "H": 5}
+shapes = {a.name: tuple(lengths[n] for n in a.shape) for a in forward.function.arguments}
+given = {n: kernel.array(np.full(s, 0.25, np.float32)) for n, s in shapes.items()}
+sys.stdout.buffer.write(forward(**given).h.numpy().tobytes())
+"""
+
+
+def run(folder: Path, cell: str, path: str) -> subprocess.CompletedProcess[bytes]:
+    """Load a cell and run it in a process of its own, which finds programs along ``path`` alone."""
+    own = {"PATH": path, "CELLGEN_CACHE_DIR": str(folder / "cache"), "HOME": str(folder)}
+    others = {"CELLGEN_NVCC", "CELLGEN_CXX", "CXX", "CUDA_HOME", "CUDA_PATH", halves.VARIABLE}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, cell],
+        env={n: v for n, v in os.environ.items() if n not in others} | own,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_what_nvcc_compiled_runs_where_no_compiler_is(tmp_path: Path) -> None:
+    tools, nothing = tmp_path / "tools", tmp_path / "nothing"
+    tools.mkdir(), nothing.mkdir()
+    (tools / "nvcc").write_text(COMPILER.format(emulated(MinGRU).build().path))
+    (tools / "nvcc").chmod(0o700)
+    first = run(tmp_path, "min_gru", f"{tools}:{os.defpath}")
+    assert first.returncode == 0, first.stderr.decode()
+    assert len(first.stdout) == 3 * 2 * 5 * 4
+    shutil.rmtree(tools)
+    again = run(tmp_path, "min_gru", str(nothing))
+    assert again.returncode == 0, again.stderr.decode()
+    assert again.stdout == first.stdout
+    lacking = run(tmp_path, "elman", str(nothing))
+    said = lacking.stderr.decode()
+    assert lacking.returncode != 0
+    for part in ("elman.cu", "is not in the kernel cache", str(tmp_path), "nvcc", "CELLGEN_NVCC="):
+        assert part in said
+    (nothing / "cache").mkdir()
+    empty = run(nothing, "min_gru", str(nothing))
+    assert "no CUDA compiler" in empty.stderr.decode()
+
+
+@cache
+def emulated(cell: type[Cell]) -> CudaKernel:
+    return api.compile_cuda(cell, emulated=True)
+
+
+def both(cell: type[Cell]) -> Halves:
+    return Halves(emulated(cell).sources, emulated(cell).interface)
+
+
+class Library:
+    """Passes for NVRTC: it compiles for some devices, and says what it did."""
+
+    def __init__(self, *architectures: int) -> None:
+        self.compiled: list[str] = []
+        self.nvrtc = nvrtc.Nvrtc(object(), "libnvrtc.so.13", (13, 0), architectures)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """A cache of its own, no nvcc, and something that passes for NVRTC."""
+    one, real = Library(80, 86, 90), nvrtc.Nvrtc.compiled
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
+    for name in (nvcc.VARIABLE, nvcc.CXX_VARIABLE, nvcc.ARCHITECTURE_VARIABLE, halves.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    monkeypatch.setattr(nvrtc, "find", lambda: one.nvrtc)
+
+    def compiled(
+        self: nvrtc.Nvrtc, name: str, text: str, headers: dict[str, str], arch: str, flags: object
+    ) -> bytes:
+        if self.library is None:
+            return real(self, name, text, headers, arch, ())
+        one.compiled.append(arch)
+        return f"{name} {arch}".encode()
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compiled", compiled)
+    return one
+
+
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on there is neither NVRTC nor a compiler of C++."""
+    monkeypatch.setattr(nvrtc, "find", lambda: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def test_halves_load_where_no_compiler_is(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = emulated(MinGRU)
+    path = BACKEND.build(kernel.sources, kernel.interface).path
+    image = both(MinGRU).image("float32", 90)
+    bare(monkeypatch)
+    assert halves.is_chosen()
+    assert BACKEND.build(kernel.sources, kernel.interface).path == path
+    assert both(MinGRU).image("float32", 90) == image == b"min_gru sm_90"
+    lacking = r"min_gru for sm_80: they are not in the kernel cache .*, and NVRTC 13.0 is not here"
+    with pytest.raises(BuildError, match=lacking):
+        both(MinGRU).image("float32", 80)
+    with pytest.raises(BuildError, match=r"gru.cu: it is not in the kernel cache .*'g\+\+'"):
+        both(GRU).build()
+
+
+def test_a_cache_of_nvcc_is_taken_where_torch_brings_nvrtc_and_no_compiler_is(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way that filled the cache, unless the other one can compile."""
+    nvcc.remembered.keep(nvcc.remembered.WAY, {"way": nvcc.remembered.NVCC}, is_new=True)
+    assert halves.is_chosen()
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    assert not halves.is_chosen()
+    nvcc.remembered.keep(nvcc.remembered.WAY, {"way": nvcc.remembered.NVRTC}, is_new=True)
+    assert halves.is_chosen()
+
+
+def test_an_image_of_another_device_is_taken_where_it_runs(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code of an older device of the generation, and PTX of any older one."""
+    monkeypatch.setenv(nvcc.ARCHITECTURE_VARIABLE, "sm_80")
+    kernel = emulated(MinGRU)
+    BACKEND.build(kernel.sources, kernel.interface)
+    assert library.compiled == ["sm_80"] * 4 + ["compute_80"] * 4
+    monkeypatch.delenv(nvcc.ARCHITECTURE_VARIABLE)
+    bare(monkeypatch)
+    for capability, arch in ((80, "sm_80"), (86, "sm_80"), (90, "compute_80"), (87, "compute_80")):
+        assert both(MinGRU).image("bfloat16", capability).decode() == f"min_gru {arch}"
+    with pytest.raises(BuildError, match=r"compiles for .*, and the device is sm_75"):
+        both(MinGRU).image("bfloat16", 75)
+
+
+def test_a_named_target_is_ptx_on_devices_that_do_not_run_its_code(library: Library) -> None:
+    named = library.nvrtc.named
+    for name, capability, arch in (
+        ("sm_80", 80, "sm_80"),
+        ("sm_80", 86, "sm_80"),
+        ("sm_80", 90, "compute_80"),
+        ("sm_90", 80, "sm_90"),  # which the driver refuses: the variable is in its words
+        ("sm_90a", 90, "sm_90a"),
+        ("compute_80", 90, "compute_80"),
+    ):
+        assert named(name, capability) == arch
+
+
+def test_a_compiler_that_is_there_is_not_remembered_over(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another release has other entries; the last new entry's is taken where none is there."""
+    both(MinGRU).image("float32", 90)
+    newer = nvrtc.Nvrtc(object(), "other", (13, 2), (80, 90))  # type: ignore[arg-type]
+    monkeypatch.setattr(nvrtc, "find", lambda: newer)
+    both(MinGRU).image("float32", 90)
+    assert library.compiled == ["sm_90", "sm_90"]
+    bare(monkeypatch)
+    assert nvrtc.of_cache().version == (13, 2)
+    kernels.clear()
+    with pytest.raises(BuildError, match="no NVRTC"):
+        nvrtc.of_cache()
