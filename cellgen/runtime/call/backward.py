@@ -64,8 +64,8 @@ class SequenceBackward(TimeFunction):
         threads: Any = arguments.pop("threads", None)
         bp_lim: Any = arguments.pop("bp_lim", None)
         packed: Any = arguments.pop("packed", None)
-        is_cs = out is None and packed is None and bp_lim is None and self._door.make is not None
-        if is_cs and (found := _in_c(self, arguments, saved, threads)) is not None:
+        is_cs = packed is None and bp_lim is None and self._door.make is not None
+        if is_cs and (found := _in_c(self, arguments, out, saved, threads)) is not None:
             return found
         results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
         self._door.open()
@@ -281,7 +281,11 @@ class SequenceBackward(TimeFunction):
 
 
 def _in_c(
-    function: SequenceBackward, arguments: dict[str, object], saved: object, threads: int | None
+    function: SequenceBackward,
+    arguments: dict[str, object],
+    out: Out,
+    saved: object,
+    threads: int | None,
 ) -> Results | None:
     """Let C make a call, by itself or of a run that saved; None: Python makes it."""
     run, whole, sizes = _run_of(saved), arguments, None
@@ -292,6 +296,8 @@ def _in_c(
         whole, sizes = beside, run.sizes
     elif saved is not None:
         return None
+    if out is not None:
+        whole = {**whole, "out": out}
     found: Results | None = by_c(function, function._door, whole, threads, False, sizes)
     return found
 

@@ -17,8 +17,8 @@
 
 /* What a keyword is: a member of the struct; an array that is checked and not read; an option that is on or off, a
  * number of steps, or one of a few values; lengths, mask or reset; the order of the first two axes; names of outputs;
- * something that has to be one object; a switch that `make` is told beside. */
-enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE };
+ * something that has to be one object; a switch that `make` is told beside; arrays that results are written to. */
+enum kind { MEMBER, CHECKED, SWITCH, STEPS, CHOICE, TABLE, BATCH_FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS };
 
 typedef struct {
     PyObject *name, *extra; /* choices, names of results, or the one object */
@@ -54,7 +54,8 @@ typedef struct {
 typedef struct {
     cg_call call;
     const Door *door;
-    PyObject *result[CG_MOST_MEMBERS];
+    PyObject *result[CG_MOST_MEMBERS], *out; /* `out` as it is given; a dict: a copy, which others do not change */
+    PyArrayObject *own[CG_MOST_MEMBERS]; /* of it the array of each result */
     int type; /* of NumPy, -1: no array yet */
     int64_t *lengths;
     int64_t few_lengths[64];
@@ -120,7 +121,7 @@ static int read_keyword(Door *door, Keyword *keyword, PyObject *from) {
         keyword->value = &door->function->member[keyword->number];
     } else if (keyword->kind == CHECKED) {
         keyword->number = -1, keyword->value = value_named(door->cell, text);
-    } else if (keyword->kind < MEMBER || keyword->kind > BESIDE || keyword->number < 0 ||
+    } else if (keyword->kind < MEMBER || keyword->kind > RESULTS || keyword->number < 0 ||
                keyword->number >= (keyword->kind == TABLE ? 3 : (int64_t)(sizeof(cellgen_numbers) / sizeof(int64_t)))) {
         return PyErr_BadArgument();
     }
@@ -206,12 +207,32 @@ static PyObject *new_door(PyObject *module, PyObject *args) {
 
 /* --- a call ------------------------------------------------------------------------------------- */
 
+/* The array of `out` for a result; NULL where it has another shape. */
+static void *place_own(Making *making, int64_t member, int64_t rank, const int64_t *length) {
+    PyArrayObject *array = making->own[member];
+    int fits = PyArray_NDIM(array) == rank;
+    for (int axis = 0; fits && axis < rank; axis++) fits = PyArray_DIM(array, axis) == length[axis];
+    if (!fits) return NULL;
+    Py_INCREF(array);
+    making->result[member] = (PyObject *)array;
+    return PyArray_DATA(array);
+}
+
+/* Whether every array of `out` is one that this call forms. */
+static int are_formed(const Making *making) {
+    const cellgen_signature *function = making->door->function;
+    for (int64_t m = function->arguments; making->out && m < function->members; m++)
+        if (making->own[m] && making->result[m] != (PyObject *)making->own[m]) return 0;
+    return 1;
+}
+
 /* An array for a result; NULL where there is none, with the error that this is. */
 static void *allocate(cg_call *call, int64_t member, int64_t rank, const int64_t *length, int is_zero) {
     Making *making = call->door;
     npy_intp shape[CG_AXES];
     const double bytes = cg_count(rank, length) * (making->type == NPY_FLOAT ? 4 : 8);
     if (bytes > (double)MOST) return PyErr_NoMemory();
+    if (making->own[member]) return place_own(making, member, rank, length);
     PyArray_Descr *element = PyArray_DescrFromType(making->type);
     PyObject *made = NULL;
     for (int64_t axis = 0; axis < rank; axis++) shape[axis] = (npy_intp)length[axis];
@@ -347,19 +368,21 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     cg_begin(&making.call, door->cell, door->function);
     making.call.saves = args[1] == Py_True;
     making.call.allocate = allocate, making.call.door = &making;
-    making.door = door, making.type = -1, making.lengths = NULL, making.helds = 0;
+    making.door = door, making.type = -1, making.lengths = NULL, making.helds = 0, making.out = NULL;
     making.table[0] = making.table[1] = making.table[2] = NULL;
-    for (int64_t m = door->function->arguments; m < door->function->members; m++) making.result[m] = NULL;
-    int goes_on = take_keywords(&making, args[0]) && settle(&making);
+    for (int64_t m = door->function->arguments; m < door->function->members; m++)
+        making.result[m] = NULL, making.own[m] = NULL;
+    int goes_on = take_keywords(&making, args[0]) && settle(&making) && take_out(&making);
     making.call.entry = door->entry[making.type == NPY_DOUBLE];
     goes_on = goes_on && !cg_check(&making.call) && place_tables(&making) && has_sizes(&making.call, args[6]) &&
               fits_packed(&making);
     PyErr_Clear(); /* of numbers that are too large: no code of others has run */
     goes_on = goes_on && !cg_prepare(&making.call, (void *)(uintptr_t)memory, bytes, (void *)(uintptr_t)team) &&
-              run(&making.call);
+              are_formed(&making) && run(&making.call);
     if (goes_on) all = give(&making);
     for (int64_t m = door->function->arguments; m < door->function->members; m++) Py_XDECREF(making.result[m]);
     for (Py_ssize_t i = 0; i < making.helds; i++) Py_DECREF(making.held[i]);
+    Py_XDECREF(making.out);
     if (making.lengths != making.few_lengths) PyMem_Free(making.lengths);
     if (all) return all;
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;

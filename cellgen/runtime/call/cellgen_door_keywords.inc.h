@@ -121,6 +121,10 @@ static int take(Making *making, const Keyword *keyword, PyObject *value) {
     case CHOICE: return take_choice(making, keyword, value);
     case TABLE: return take_table(making, keyword, value);
     case OUTPUTS: return take_outputs(making, keyword, value);
+    case RESULTS: /* looked at behind the arrays */
+        making->out = PyDict_CheckExact(value) ? PyDict_Copy(value) : value;
+        if (making->out == value) Py_INCREF(value);
+        return making->out != NULL;
     case BATCH_FIRST: /* read before the arrays */
     case BESIDE: return PyBool_Check(value);
     default: return value == keyword->extra;
@@ -143,4 +147,61 @@ static int take_keywords(Making *making, PyObject *arguments) {
         making->held[making->helds++] = value;
     }
     return making->type >= 0;
+}
+
+/* --- arrays that results are written to ---------------------------------------------------------- */
+
+/* Where the first byte of an array lies, and the end of its last one; the same of none. */
+static void find_span(PyArrayObject *array, char **first, char **end) {
+    *first = *end = PyArray_DATA(array);
+    if (!PyArray_SIZE(array)) return;
+    for (int axis = 0; axis < PyArray_NDIM(array); axis++) {
+        const npy_intp last = (PyArray_DIM(array, axis) - 1) * PyArray_STRIDE(array, axis);
+        *(last < 0 ? first : end) += last;
+    }
+    *end += PyArray_ITEMSIZE(array);
+}
+
+static int may_share(PyArrayObject *one, PyArrayObject *other) {
+    char *first[2], *end[2];
+    find_span(one, &first[0], &end[0]), find_span(other, &first[1], &end[1]);
+    return first[0] < end[1] && first[1] < end[0];
+}
+
+/* Whether a kernel may write a result to an array: dense, of the call's type, in no other array's memory. */
+static int take_own(Making *making, int64_t member, PyObject *value) {
+    enum { AS_WRITTEN = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_WRITEABLE };
+    const cellgen_signature *function = making->door->function;
+    if (value == Py_None) return 1;
+    PyArrayObject *array = plain_array(value);
+    if (!array || PyArray_TYPE(array) != making->type || !PyArray_CHKFLAGS(array, AS_WRITTEN)) return 0;
+    for (Py_ssize_t i = 0; i < making->helds; i++)
+        if (PyArray_Check(making->held[i]) && may_share(array, (PyArrayObject *)making->held[i])) return 0;
+    for (int64_t m = function->arguments; m < function->members; m++)
+        if (making->own[m] && may_share(array, making->own[m])) return 0;
+    making->own[member] = array;
+    return 1;
+}
+
+/* Take `out`: a dict by the names of results, or a tuple in their order; with the last step alone Python looks at it. */
+static int take_out(Making *making) {
+    const Door *door = making->door;
+    PyObject *out = making->out, *name, *value;
+    Py_ssize_t place = 0, fields = door->fields;
+    if (!out) return 1;
+    while (fields && door->field[fields - 1] < 0) fields--; /* what is saved is no field of `out` */
+    if (making->call.say.last_only) return 0;
+    if (PyTuple_Check(out)) {
+        int goes_on = PyTuple_GET_SIZE(out) == fields;
+        for (Py_ssize_t i = 0; goes_on && i < fields; i++)
+            goes_on = take_own(making, door->field[i], PyTuple_GET_ITEM(out, i));
+        return goes_on;
+    }
+    while (PyDict_CheckExact(out) && PyDict_Next(out, &place, &name, &value)) {
+        const char *text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
+        Py_ssize_t i = 0;
+        while (text && i < fields && strcmp(door->function->member[door->field[i]].name, text)) i++;
+        if (!text || i == fields || !take_own(making, door->field[i], value)) return 0;
+    }
+    return PyDict_CheckExact(out);
 }

@@ -59,7 +59,8 @@ COMPILE_AFTER = 30_000
 """Calls after which it is compiled: the 0.3 s that this takes are what they could have saved."""
 THREAD = "cellgen calls in C"
 """The name of the thread that loads what makes them."""
-(MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE, FIRST, OUTPUTS, CONSTANT, BESIDE) = range(10)
+MEMBER, CHECKED, SWITCHED, COUNTED, CHOSEN, TABLE = range(6)
+FIRST, OUTPUTS, CONSTANT, BESIDE, RESULTS = range(6, 11)
 """What a keyword is, as C numbers it."""
 
 log = logging.getLogger("cellgen")
@@ -182,6 +183,7 @@ class Door:
                 given.append(row)
         if packed is not None:
             given.append(("packed", CONSTANT, 0, 0, False, packed.weights))
+        given.append(("out", RESULTS, 0, 0, True, None))
         if function.name == FORWARD:
             given += [("threads", CONSTANT, 0, 0, False, 1), ("save", BESIDE, 0, 0, False, None)]
         return given

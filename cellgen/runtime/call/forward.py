@@ -58,7 +58,8 @@ class SequenceForward(TimeFunction):
         whole = arguments
         if packed is not None:
             door, whole = self._with_packed(arguments, packed)
-        if door is not None and out is None and (save is False or save is True):
+        if door is not None and (save is False or save is True):
+            whole = whole if out is None else {**whole, "out": out}
             found = by_c(self, door, whole, threads, save, None)
             if found is not None:
                 return self._with_saved(found, whole) if save else found

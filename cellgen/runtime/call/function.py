@@ -89,10 +89,11 @@ class KernelFunction(ShownInNotebooks):
         out: Any = arguments.pop("out", None)
         gradients = arguments.pop("gradients", None)
         make = self._door.make
-        if make is not None and out is None and gradients is None:
+        if make is not None and gradients is None:
             memory = per_thread.memory
             place = memory.address, memory.bytes
-            found: Results | None = make(arguments, False, *place, 0, -1, None)
+            whole = arguments if out is None else {**arguments, "out": out}
+            found: Results | None = make(whole, False, *place, 0, -1, None)
             if found is not None:
                 return found
         if narrow_element(arguments):

@@ -46,9 +46,10 @@ def narrow_element(arguments: Mapping[str, object]) -> str:
     """The type of a call's arrays where it has 16 bits, as its first array of numbers tells."""
     for value in arguments.values():
         if type(value) is np.ndarray:
-            if value.dtype.itemsize == 2 and value.dtype.name in PRODUCTS:
-                return str(value.dtype.name)
-            if value.dtype.kind == "f":
+            dtype = value.dtype
+            if dtype.itemsize == 2 and dtype.names is None and element_of(value) in PRODUCTS:
+                return element_of(value)
+            if dtype.kind == "f":
                 return ""
         elif is_foreign(value):
             return element if (element := element_of(value)) in PRODUCTS else ""

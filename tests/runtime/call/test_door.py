@@ -647,7 +647,7 @@ def test_other_calls_are_pythons(which: str) -> None:
     first = next(iter(call))
     result = by_python(function, call)[0]
     changes: list[dict[Any, Any]] = [
-        {"out": {function.result._fields[0]: np.empty_like(result)}},
+        {"out": {function.result._fields[0]: result[..., :-1]}},
         {"out": {function.result._fields[0]: read_only(result)}},
         {"out": {function.result._fields[0]: call["h_prev"]}},
         {"out": []},

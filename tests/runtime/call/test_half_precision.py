@@ -416,3 +416,12 @@ def test_steps_that_are_computed_once_more_are_in_the_products_of_their_run() ->
             )
     assert_equal(found[2], found[0])
     assert_equal(found[3], found[1])
+
+
+def test_numbers_of_16_bits_in_swapped_bytes_are_refused_by_name() -> None:
+    function = cellgen.load("gru").sequence_forward
+    shapes = cellgen.load("gru").shapes(T=2, B=2, I=3, H=4)
+    names = [item.name for item in function.function.arguments]
+    arrays = {name: np.ones(shapes[name], ">f2") for name in names}
+    with pytest.raises(ArgumentError, match="x has dtype >f2"):
+        function(**arrays)
