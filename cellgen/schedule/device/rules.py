@@ -9,15 +9,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from sympy import Expr, Mul
+
 from cellgen.schedule.device.accesses import AnyStage, MemoryAccess, accesses
 from cellgen.schedule.device.panels import panel_faults
 from cellgen.schedule.device.places import NeededWhen
 from cellgen.schedule.device.plan import DeviceTimePlan
-from cellgen.schedule.device.stages import Cleared
+from cellgen.schedule.device.stages import Cleared, WeightGradients
 from cellgen.schedule.device.verify_held import held_faults
-from cellgen.schedule.lower.flow import reaches
+from cellgen.schedule.lower.flow import reaches, unwritten_area
+from cellgen.schedule.schedule import Buffer, View
 
 Rule: TypeAlias = Callable[[DeviceTimePlan], Iterator[str]]
+
+
+def gradients_are_whole(plan: DeviceTimePlan) -> Iterator[str]:
+    """``with_deferred``: products of a weight gradient write all of it, block by block."""
+    blocks: dict[Buffer, dict[View, Expr]] = {}
+    for stage in plan.deferred:
+        for product in stage.products if isinstance(stage, WeightGradients) else ():
+            view = product.target
+            blocks.setdefault(view.buffer, {})[view] = Mul(*view.shape)
+    for buffer, areas in blocks.items():
+        yield from unwritten_area(buffer.name, areas, Mul(*buffer.shape))
 
 
 def launches_form_the_plan(plan: DeviceTimePlan) -> Iterator[str]:
@@ -74,6 +88,7 @@ def _all(plan: DeviceTimePlan) -> Iterator[MemoryAccess]:
 
 BEFORE_FOLLOWING: tuple[Rule, ...] = (panel_faults, held_faults)
 AFTER_FOLLOWING: tuple[Rule, ...] = (
+    gradients_are_whole,
     launches_form_the_plan,
     launches_find_rows,
     workspace_has_arrays,

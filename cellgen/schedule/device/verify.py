@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from sympy import Add, Expr, Mul, expand
+from sympy import Add, Expr, expand
 
 from cellgen.errors import DerivationError
 from cellgen.language.value import T, Value
@@ -38,7 +38,7 @@ from cellgen.schedule.device.persistent import Channel, Persistent
 from cellgen.schedule.device.places import ZERO, Moment, RowsOfArray, row_width
 from cellgen.schedule.device.plan import DeviceState, DeviceTimePlan
 from cellgen.schedule.device.rules import AFTER_FOLLOWING, BEFORE_FOLLOWING, Rule
-from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct, WeightGradients
+from cellgen.schedule.device.stages import DeviceLoop, DeviceProduct
 from cellgen.schedule.device.tiers import Tier, TierKind, TierLoop
 from cellgen.schedule.schedule import Buffer, BufferKind, View, fault_of_plan
 
@@ -70,7 +70,6 @@ def verify_for_device(plan: DeviceTimePlan) -> None:
     for later in (*plan.deferred, *plan.epilogue):
         memory.follow(later, 0)
     _verify_results(plan, memory)
-    _verify_blocks(plan)
     if plan.tier.tier is not None:
         _verify_barriers(plan, plan.tier.tier, memory)
     if plan.persistent.persistent is not None:
@@ -100,20 +99,6 @@ def _verify_results(plan: DeviceTimePlan, memory: _PlanMemory) -> None:
         if what:
             what = "never written" if what == UNWRITTEN else what
             raise _fault(plan, f"{value}, a result, is {what}")
-
-
-def _verify_blocks(plan: DeviceTimePlan) -> None:
-    """Check that the products of a weight gradient fill all of it, block by block."""
-    blocks: dict[Buffer, dict[View, Expr]] = {}
-    for stage in plan.deferred:
-        for product in stage.products if isinstance(stage, WeightGradients) else ():
-            view = product.target
-            blocks.setdefault(view.buffer, {})[view] = Mul(*view.shape)
-    for buffer, areas in blocks.items():
-        area, whole = Add(*areas.values()), Mul(*buffer.shape)
-        if expand(area - whole) != 0:
-            what = f"{area} of the {whole} entries of {buffer.name} are written by products"
-            raise _fault(plan, what)
 
 
 def _carried(state: DeviceState, at: Moment | None, *, writes: bool) -> MemoryAccess:

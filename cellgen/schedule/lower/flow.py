@@ -14,10 +14,10 @@ Input: ``TimePlan``. Four rules hold, address by address (an array and a step):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from sympy import Add, Expr, expand
 
@@ -43,6 +43,7 @@ Address: TypeAlias = tuple[str, str, int]
 """A kind of array, its name, and a step of it."""
 Tag: TypeAlias = tuple[str, int]
 """A value, and the step that it is of."""
+Rectangle = TypeVar("Rectangle", bound=Hashable)
 ALL = -2
 """The rows of all steps of a chunk, and what is the same at each."""
 
@@ -262,9 +263,8 @@ def _sums(flow: PlanFlow) -> Iterator[str]:
             yield f"{of} is the sum of {share}, which is never written"
         flow.there["array" if in_memory else "result", of, ALL] = (of, 0)
     for total in plan.totals:
-        area = _area_begun(plan, total.name)
-        if total.begun and expand(area - total.count) != 0:
-            yield f"{area} of the {total.count} entries of {total.name} are written by products"
+        if total.begun:
+            yield from unwritten_area(total.name, _areas_begun(plan, total.name), total.count)
         if ("array" if total.in_memory else "result", total.of, ALL) not in flow.there:
             yield f"{total.of} is never written"
     if plan.epilogue is not None:
@@ -273,8 +273,15 @@ def _sums(flow: PlanFlow) -> Iterator[str]:
             flow.there["result", places[buffer], ALL] = (places[buffer], 0)
 
 
-def _area_begun(plan: TimePlan, name: str) -> Expr:
-    """Entries of a sum over all steps that products write whole: rectangles, each begun once."""
+def unwritten_area(name: str, areas: Mapping[Rectangle, Expr], count: Expr) -> Iterator[str]:
+    """What products leave of so many entries; rectangles have the area that each writes, once."""
+    area = Add(*areas.values())
+    if expand(area - count) != 0:
+        yield f"{area} of the {count} entries of {name} are written by products"
+
+
+def _areas_begun(plan: TimePlan, name: str) -> dict[tuple[Expr | None, Expr], Expr]:
+    """Entries of a sum over all steps that products write whole, of each rectangle."""
     areas: dict[tuple[Expr | None, Expr], Expr] = {}
     for stage in (stage for part in plan.parts for stage in part.stages):
         if isinstance(stage, OutersPlan):
@@ -282,7 +289,7 @@ def _area_begun(plan: TimePlan, name: str) -> Expr:
                 if outer.begins and outer.target.name == name:
                     area = stage.lefts[outer.left].length * stage.rights[outer.right].length
                     areas[outer.offset, outer.stride] = area * (stage.heads or 1)
-    return Add(*areas.values())
+    return areas
 
 
 def _unwritten_results(flow: PlanFlow) -> Iterator[str]:
