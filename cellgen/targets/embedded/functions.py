@@ -1,8 +1,9 @@
 """Take scalar functions out of the runtime headers: those that some C calls, and what they call.
 
-Input: the names of functions that a body calls. Output: definitions under these names for one
-precision, in the order of the headers. Fused multiply-adds are written as two operations and
-``tanh`` and ``sigmoid`` are those of time loops, so that every machine gives the same bits.
+Input: the names of functions that a body calls. Output: definitions for one precision, under the
+export's name, in the order of the headers. A header is read once, into words (``words_of``). Fused
+multiply-adds are written as two operations and ``tanh`` and ``sigmoid`` are those of time loops, so
+that every machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeAlias
 
 from cellgen.runtime.paths import include_folder
 
@@ -29,21 +31,74 @@ _FUNCTION = re.compile(
     re.S,
 )
 _CONSTANT = re.compile(r"^#define (CELLGEN_[A-Z0-9_]+) .*$", re.M)
-_OWN = re.compile(r"\bcg_(\w+)\(")
-_CALL = re.compile(r"\b(?:cg_|cellgen_)(?:quick_)?(\w+?)(?:_f32|_f64)?(?=\()")
+_NAME = re.compile(
+    r"\bcellgen_(?:quick_)?(?P<function>\w+?)_f(?:32|64)\b(?P<is_call>(?=\())?"
+    r"|\b(?P<constant>CELLGEN_[A-Z0-9_]+)\b"
+)
+
+
+@dataclass(frozen=True)
+class FunctionName:
+    """A function of the headers by its short name, where a text defines, calls or mentions it."""
+
+    name: str
+    is_call: bool
+
+    def spelled(self, export: str) -> str:
+        """Its name in an export, whose own it is where it is defined and called."""
+        return f"{export}_cg_{self.name}" if self.is_call else f"cg_{self.name}"
+
+
+@dataclass(frozen=True)
+class ConstantName:
+    """A constant of the headers, where a text reads it."""
+
+    name: str
+
+    def spelled(self, export: str) -> str:
+        """Its name, which is the same in every export."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class HeaderText:
+    """A text between names, as the header has it."""
+
+    text: str
+
+    def spelled(self, export: str) -> str:
+        """The text."""
+        return self.text
+
+
+Word: TypeAlias = FunctionName | ConstantName | HeaderText
 
 
 @dataclass(frozen=True)
 class Definition99:
-    """A function under its short name, the names that it calls, and its text."""
+    """A function under its short name: its words, names and what stands between them."""
 
     name: str
-    calls: frozenset[str]
-    text: str
+    words: tuple[Word, ...]
+
+    @property
+    def calls(self) -> frozenset[str]:
+        """The functions that it calls, itself left out."""
+        names = {w.name for w in self.words if isinstance(w, FunctionName) and w.is_call}
+        return frozenset(names - {self.name})
+
+    @property
+    def constants(self) -> frozenset[str]:
+        """The constants that it reads."""
+        return frozenset(w.name for w in self.words if isinstance(w, ConstantName))
+
+    def spelled(self, export: str) -> str:
+        """Its text in an export of that name."""
+        return "".join(word.spelled(export) for word in self.words)
 
 
-def definitions(calls: Collection[str], dtype: str) -> list[str]:
-    """Return what calls need: constants, then functions, each as a text of its own."""
+def definitions(calls: Collection[str], dtype: str, export: str) -> list[str]:
+    """Return what calls need: constants, then functions, each as a text under the export's name."""
     known = _known(dtype)
     needed = {name for name in calls if name in known}
     pending = list(needed)
@@ -52,19 +107,29 @@ def definitions(calls: Collection[str], dtype: str) -> list[str]:
             if name in known and name not in needed:
                 needed.add(name)
                 pending.append(name)
-    functions = [one.text for name, one in known.items() if name in needed]
-    body = "\n".join(functions)
-    constants = [line for name, line in _constants() if re.search(rf"\b{name}\b", body)]
-    return (["\n".join(constants)] if constants else []) + functions
+    functions = [one for name, one in known.items() if name in needed]
+    reads = {name for one in functions for name in one.constants}
+    constants = [line for name, line in _constants() if name in reads]
+    texts = [one.spelled(export) for one in functions]
+    return (["\n".join(constants)] if constants else []) + texts
 
 
-def prefixed(text: str, name: str) -> str:
-    """Put an export's name before what a text of the runtime headers defines and calls.
+def words_of(text: str) -> tuple[Word, ...]:
+    """Take the definition of a function in the headers apart.
 
-    >>> prefixed("static float cg_tanh(float x)", "gru")
-    'static float gru_cg_tanh(float x)'
+    >>> [word.spelled("gru") for word in words_of("float cellgen_tanh_f32(float x)")]
+    ['float ', 'gru_cg_tanh', '(float x)']
     """
-    return _OWN.sub(rf"{name}_cg_\1(", text)
+    words: list[Word] = []
+    end = 0
+    for name in _NAME.finditer(text):
+        words.append(HeaderText(text[end : name.start()]))
+        if name["constant"]:
+            words.append(ConstantName(name["constant"]))
+        else:
+            words.append(FunctionName(name["function"], name["is_call"] is not None))
+        end = name.end()
+    return (*words, HeaderText(text[end:]))
 
 
 @cache
@@ -88,15 +153,14 @@ def _known(dtype: str) -> dict[str, Definition99]:
                 short = short.removeprefix("quick_")
                 if f"cellgen_{short}_{suffix}(" in body:
                     continue  # the same function by another name
-            own = _spelled(body)
-            known[short] = Definition99(short, frozenset(_CALL.findall(own)) - {short}, own)
+            known[short] = Definition99(short, words_of(_for_any_machine(body)))
     return known
 
 
-def _spelled(body: str) -> str:
+def _for_any_machine(body: str) -> str:
+    """A definition without what a compiler, or a machine, is told in the header."""
     body = body.replace("CELLGEN_MATH ", "static ").replace("int64_t", "int")
-    body = body.replace(", rounded once where the machine has the instruction */", " */")
-    return re.sub(r"\bcellgen_(?:quick_)?(\w+?)_f(?:32|64)\b", r"cg_\1", body)
+    return body.replace(", rounded once where the machine has the instruction */", " */")
 
 
 def _end_of(text: str, start: int) -> int:

@@ -21,7 +21,7 @@ from cellgen.targets.embedded.contexts import (
     TrainingBody,
     TrainingHeader,
 )
-from cellgen.targets.embedded.functions import definitions, prefixed
+from cellgen.targets.embedded.functions import definitions
 from cellgen.targets.embedded.layout import MemoryLayout
 from cellgen.targets.embedded.loops import WEIGHTS, StageWriter, StructMember, StructPlace
 from cellgen.targets.embedded.optimisers import OPTIMISERS
@@ -93,7 +93,7 @@ class ExportWriter:
         functions = {f.name: self._function(f) for f in self.cell.functions}
         training = self._training_body(functions)
         frame, signatures = self._frame(), self.signatures
-        called = [prefixed(one, self.name) for one in definitions(self.notation.calls, self.real)]
+        called = definitions(self.notation.calls, self.real, self.name)
         prologue = functions.get("prologue")
         scalars = signatures.scalars_of_start
         context = EmbeddedBody(
