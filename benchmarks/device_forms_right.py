@@ -31,6 +31,8 @@ CELLS = (
     "mamba",
     "kda",
     "delta_product",
+    "comba",
+    "mamba3",
     "gated_delta_net_2",
     "hgrn2",
     "mlstm_sigmoid",

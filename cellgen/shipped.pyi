@@ -909,6 +909,149 @@ class CoRnnKernel(Kernel):
     sequence_forward: CoRnnSequenceForwardFunction
     sequence_backward: CoRnnSequenceBackwardFunction
 
+class CombaForward(Results):
+    h: Array
+    s: Array
+
+class CombaForwardFunction(KernelFunction):
+    """comba.forward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
+    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1)) -> h (B, N,
+    D), s (B, N, D, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        out: Out = ...,
+    ) -> CombaForward: ...
+
+class CombaBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_d_q_k: Array
+    d_x_w_q: Array
+    d_x_w_k: Array
+    d_x_w_v: Array
+    d_x_w_b: Array
+    d_softplus_pre: Array
+    d_alpha_pre: Array
+    d_v_beta_b_reshaped_sum_s_prev_reshaped: Array
+
+class CombaBackwardFunction(KernelFunction):
+    """comba.backward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
+    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1), d_h (B, N,
+    D), d_s (B, N, D, K), s (B, N, D, K), h (B, N, D)) -> d_x (B, I), d_s_prev (B, N, D, K),
+    d_d_q_k (B, N, K), d_x_w_q (B, N, K), d_x_w_k (B, N, K), d_x_w_v (B, N, D), d_x_w_b (B, N,
+    1), d_softplus_pre (B, N, 1), d_alpha_pre (B, N, 1), d_v_beta_b_reshaped_sum_s_prev_reshaped
+    (B, N, D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
+        h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> CombaBackward: ...
+
+class CombaWeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_b: Array
+    d_w_a: Array
+    d_a_log: Array
+    d_b_a: Array
+    d_rate: Array
+    d_d: Array
+
+class CombaWeightGradientsFunction(KernelFunction):
+    """comba.weight_gradients(x (B, I), s_prev (B, N, D, K), w_k (I, N, K), w_b (I, N, 1), w_a (I,
+    N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d_d_q_k (B, N, K),
+    d_v_beta_b_reshaped_sum_s_prev_reshaped (B, N, D), d_alpha_pre (B, N, 1), d_softplus_pre (B,
+    N, 1), d_x_w_b (B, N, 1), d_x_w_v (B, N, D), d_x_w_k (B, N, K), d_x_w_q (B, N, K), w_q (I,
+    N, K), w_v (I, N, D), d (N, 1), h (B, N, D), s (B, N, D, K), d_h (B, N, D), d_s (B, N, D,
+    K), d_x (B, I), d_s_prev (B, N, D, K)) -> d_w_q (I, N, K), d_w_k (I, N, K), d_w_v (I, N, D),
+    d_w_b (I, N, 1), d_w_a (I, N, 1), d_a_log (N, 1), d_b_a (N, 1), d_rate (N, 1), d_d (N, 1)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_k: AnyArray, w_b: AnyArray, w_a: AnyArray,
+        a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d_d_q_k: AnyArray,
+        d_v_beta_b_reshaped_sum_s_prev_reshaped: AnyArray, d_alpha_pre: AnyArray,
+        d_softplus_pre: AnyArray, d_x_w_b: AnyArray, d_x_w_v: AnyArray, d_x_w_k: AnyArray,
+        d_x_w_q: AnyArray, w_q: AnyArray | None = ..., w_v: AnyArray | None = ...,
+        d: AnyArray | None = ..., h: AnyArray | None = ..., s: AnyArray | None = ...,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_s_prev: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> CombaWeightGradients: ...
+
+class CombaSequenceForward(Results):
+    h: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class CombaSequenceForwardFunction(TimeFunction):
+    """comba.sequence_forward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v
+    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1)) ->
+    h (T, B, N, D), s (T, B, N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre
+    (T, B, N, 1), x_w_k (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T,
+    B, N, 1), softplus_pre (T, B, N, 1), sum_s_prev_reshaped_k (T, B, N, D, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> CombaSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> CombaSequenceForward: ...
+
+class CombaSequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_b: Array
+    d_w_a: Array
+    d_a_log: Array
+    d_b_a: Array
+    d_rate: Array
+    d_d: Array
+
+class CombaSequenceBackwardFunction(TimeFunction):
+    """comba.sequence_backward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v
+    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1), h
+    (T, B, N, D), s (T, B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T,
+    B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T, B, N, 1), softplus_pre
+    (T, B, N, 1), sum_s_prev_reshaped_k (T, B, N, D, 1), d_h (T, B, N, D), d_s (T, B, N, D, K),
+    d_s_last (B, N, D, K)) -> d_x (T, B, I), d_s_prev (B, N, D, K), d_w_q (I, N, K), d_w_k (I,
+    N, K), d_w_v (I, N, D), d_w_b (I, N, 1), d_w_a (I, N, 1), d_a_log (N, 1), d_b_a (N, 1),
+    d_rate (N, 1), d_d (N, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray | None = ..., rate: AnyArray,
+        d: AnyArray, h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> CombaSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, h: AnyArray | None = ..., s: AnyArray,
+        d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> CombaSequenceBackward: ...
+
+class CombaKernel(Kernel):
+    forward: CombaForwardFunction
+    backward: CombaBackwardFunction
+    weight_gradients: CombaWeightGradientsFunction
+    sequence_forward: CombaSequenceForwardFunction
+    sequence_backward: CombaSequenceBackwardFunction
+
 class DeltaNetForward(Results):
     h: Array
     s: Array
@@ -5397,6 +5540,138 @@ class LtcKernel(Kernel):
     sequence_forward: LtcSequenceForwardFunction
     sequence_backward: LtcSequenceBackwardFunction
 
+class M2rnnForward(Results):
+    y: Array
+    s: Array
+
+class M2rnnForwardFunction(KernelFunction):
+    """m2rnn.forward(x (B, I), s_prev (B, N, K, D), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
+    w_f (I, N, 1), a_log (N, 1), b_f (N, 1), u (N, D, D), d (N, D)) -> y (B, N, D), s (B, N, K,
+    D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_f: AnyArray, a_log: AnyArray, b_f: AnyArray, u: AnyArray, d: AnyArray, out: Out = ...,
+    ) -> M2rnnForward: ...
+
+class M2rnnBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_x_w_q: Array
+    d_x_w_k: Array
+    d_x_w_v: Array
+    d_softplus_pre: Array
+    d_exp_pre: Array
+    d_sum_reshaped_s_prev_reshaped_u: Array
+
+class M2rnnBackwardFunction(KernelFunction):
+    """m2rnn.backward(x (B, I), s_prev (B, N, K, D), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
+    w_f (I, N, 1), a_log (N, 1), b_f (N, 1), u (N, D, D), d (N, D), d_y (B, N, D), d_s (B, N, K,
+    D), s (B, N, K, D), y (B, N, D)) -> d_x (B, I), d_s_prev (B, N, K, D), d_x_w_q (B, N, K),
+    d_x_w_k (B, N, K), d_x_w_v (B, N, D), d_softplus_pre (B, N, 1), d_exp_pre (B, N, 1),
+    d_sum_reshaped_s_prev_reshaped_u (B, N, K, 1, D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_f: AnyArray, a_log: AnyArray, b_f: AnyArray, u: AnyArray, d: AnyArray,
+        d_y: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
+        y: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> M2rnnBackward: ...
+
+class M2rnnWeightGradients(Results):
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_f: Array
+    d_a_log: Array
+    d_b_f: Array
+    d_u: Array
+    d_d: Array
+
+class M2rnnWeightGradientsFunction(KernelFunction):
+    """m2rnn.weight_gradients(x (B, I), s_prev (B, N, K, D), w_v (I, N, D), w_f (I, N, 1), a_log
+    (N, 1), b_f (N, 1), d_y (B, N, D), d_sum_reshaped_s_prev_reshaped_u (B, N, K, 1, D),
+    d_exp_pre (B, N, 1), d_softplus_pre (B, N, 1), d_x_w_v (B, N, D), d_x_w_k (B, N, K), d_x_w_q
+    (B, N, K), w_q (I, N, K), w_k (I, N, K), u (N, D, D), d (N, D), y (B, N, D), s (B, N, K, D),
+    d_s (B, N, K, D), d_x (B, I), d_s_prev (B, N, K, D)) -> d_w_q (I, N, K), d_w_k (I, N, K),
+    d_w_v (I, N, D), d_w_f (I, N, 1), d_a_log (N, 1), d_b_f (N, 1), d_u (N, D, D), d_d (N, D)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_v: AnyArray, w_f: AnyArray, a_log: AnyArray,
+        b_f: AnyArray, d_y: AnyArray | None = ..., d_sum_reshaped_s_prev_reshaped_u: AnyArray,
+        d_exp_pre: AnyArray, d_softplus_pre: AnyArray, d_x_w_v: AnyArray, d_x_w_k: AnyArray,
+        d_x_w_q: AnyArray, w_q: AnyArray | None = ..., w_k: AnyArray | None = ...,
+        u: AnyArray | None = ..., d: AnyArray | None = ..., y: AnyArray | None = ...,
+        s: AnyArray | None = ..., d_s: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_s_prev: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
+    ) -> M2rnnWeightGradients: ...
+
+class M2rnnSequenceForward(Results):
+    y: Array
+    s: Array
+    s_last: Array
+    saved: Any
+
+class M2rnnSequenceForwardFunction(TimeFunction):
+    """m2rnn.sequence_forward(x (T, B, I), s_prev (B, N, K, D), w_q (I, N, K), w_k (I, N, K), w_v
+    (I, N, D), w_f (I, N, 1), a_log (N, 1), b_f (N, 1), u (N, D, D), d (N, D)) -> y (T, B, N,
+    D), s (T, B, N, K, D), s_last (B, N, K, D), x_w_q (T, B, N, K), x_w_k (T, B, N, K), x_w_v
+    (T, B, N, D), softplus_pre (T, B, N, 1), z (T, B, N, K, D)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_f: AnyArray, a_log: AnyArray, b_f: AnyArray, u: AnyArray, d: AnyArray,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
+    ) -> M2rnnSequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> M2rnnSequenceForward: ...
+
+class M2rnnSequenceBackward(Results):
+    d_x: Array
+    d_s_prev: Array
+    d_w_q: Array
+    d_w_k: Array
+    d_w_v: Array
+    d_w_f: Array
+    d_a_log: Array
+    d_b_f: Array
+    d_u: Array
+    d_d: Array
+
+class M2rnnSequenceBackwardFunction(TimeFunction):
+    """m2rnn.sequence_backward(x (T, B, I), s_prev (B, N, K, D), w_q (I, N, K), w_k (I, N, K), w_v
+    (I, N, D), w_f (I, N, 1), a_log (N, 1), b_f (N, 1), u (N, D, D), d (N, D), y (T, B, N, D), s
+    (T, B, N, K, D), x_w_q (T, B, N, K), x_w_k (T, B, N, K), x_w_v (T, B, N, D), softplus_pre
+    (T, B, N, 1), z (T, B, N, K, D), d_y (T, B, N, D), d_s (T, B, N, K, D), d_s_last (B, N, K,
+    D)) -> d_x (T, B, I), d_s_prev (B, N, K, D), d_w_q (I, N, K), d_w_k (I, N, K), d_w_v (I, N,
+    D), d_w_f (I, N, 1), d_a_log (N, 1), d_b_f (N, 1), d_u (N, D, D), d_d (N, D)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
+        w_f: AnyArray, a_log: AnyArray, b_f: AnyArray | None = ..., u: AnyArray, d: AnyArray,
+        y: AnyArray | None = ..., s: AnyArray, d_y: AnyArray | None = ...,
+        d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> M2rnnSequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, s_prev: AnyArray, y: AnyArray | None = ..., s: AnyArray,
+        d_y: AnyArray | None = ..., d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
+        packed: Packed, **options: Unpack[SequenceBackwardOptions],
+    ) -> M2rnnSequenceBackward: ...
+
+class M2rnnKernel(Kernel):
+    forward: M2rnnForwardFunction
+    backward: M2rnnBackwardFunction
+    weight_gradients: M2rnnWeightGradientsFunction
+    sequence_forward: M2rnnSequenceForwardFunction
+    sequence_backward: M2rnnSequenceBackwardFunction
+
 class MambaForward(Results):
     y: Array
     s: Array
@@ -5644,6 +5919,280 @@ class Mamba2Kernel(Kernel):
     weight_gradients: Mamba2WeightGradientsFunction
     sequence_forward: Mamba2SequenceForwardFunction
     sequence_backward: Mamba2SequenceBackwardFunction
+
+class Mamba3Forward(Results):
+    y: Array
+    s_re: Array
+    s_im: Array
+    b_re: Array
+    b_im: Array
+    u: Array
+    phi: Array
+
+class Mamba3ForwardFunction(KernelFunction):
+    """mamba3.forward(x (B, I), phi_prev (B, N, K), u_prev (B, N, D), s_re_prev (B, N, D, K),
+    b_re_prev (B, N, K), b_im_prev (B, N, K), s_im_prev (B, N, D, K), w_u (I, N, D), w_phi (I,
+    1, K), w_a (I, N, 1), w_l (I, N, 1), w_t (I, N, 1), b_t (N, 1), d (N, 1), w_b_re (I, 1, K),
+    w_b_im (I, 1, K), g_b_re (1, K), g_b_im (1, K), w_c_re (I, 1, K), w_c_im (I, 1, K), g_c_re
+    (1, K), g_c_im (1, K), o_b_re (N, K), o_b_im (N, K), o_c_re (N, K), o_c_im (N, K)) -> y (B,
+    N, D), s_re (B, N, D, K), s_im (B, N, D, K), b_re (B, N, K), b_im (B, N, K), u (B, N, D),
+    phi (B, N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, phi_prev: AnyArray, u_prev: AnyArray, s_re_prev: AnyArray,
+        b_re_prev: AnyArray, b_im_prev: AnyArray, s_im_prev: AnyArray, w_u: AnyArray,
+        w_phi: AnyArray, w_a: AnyArray, w_l: AnyArray, w_t: AnyArray, b_t: AnyArray, d: AnyArray,
+        w_b_re: AnyArray, w_b_im: AnyArray, g_b_re: AnyArray, g_b_im: AnyArray, w_c_re: AnyArray,
+        w_c_im: AnyArray, g_c_re: AnyArray, g_c_im: AnyArray, o_b_re: AnyArray, o_b_im: AnyArray,
+        o_c_re: AnyArray, o_c_im: AnyArray, out: Out = ...,
+    ) -> Mamba3Forward: ...
+
+class Mamba3Backward(Results):
+    d_x: Array
+    d_phi_prev: Array
+    d_u_prev: Array
+    d_s_re_prev: Array
+    d_b_re_prev: Array
+    d_b_im_prev: Array
+    d_s_im_prev: Array
+    d_u_total: Array
+    d_b_re_total: Array
+    d_b_im_total: Array
+    d_c_re: Array
+    d_c_im: Array
+    d_dt_pre: Array
+    d_x_w_l: Array
+    d_x_w_a: Array
+    d_x_w_phi: Array
+    d_x_w_b_re: Array
+    d_x_w_b_im: Array
+    d_x_w_c_re: Array
+    d_x_w_c_im: Array
+
+class Mamba3BackwardFunction(KernelFunction):
+    """mamba3.backward(x (B, I), u_prev (B, N, D), s_re_prev (B, N, D, K), b_re_prev (B, N, K),
+    b_im_prev (B, N, K), s_im_prev (B, N, D, K), w_u (I, N, D), w_phi (I, 1, K), w_a (I, N, 1),
+    w_l (I, N, 1), w_t (I, N, 1), b_t (N, 1), d (N, 1), w_b_re (I, 1, K), w_b_im (I, 1, K),
+    g_b_re (1, K), g_b_im (1, K), w_c_re (I, 1, K), w_c_im (I, 1, K), g_c_re (1, K), g_c_im (1,
+    K), o_b_re (N, K), o_b_im (N, K), o_c_re (N, K), o_c_im (N, K), d_y (B, N, D), d_s_re (B, N,
+    D, K), d_s_im (B, N, D, K), d_b_re (B, N, K), d_b_im (B, N, K), d_u (B, N, D), d_phi (B, N,
+    K), u (B, N, D), phi (B, N, K), b_re (B, N, K), b_im (B, N, K), s_re (B, N, D, K), s_im (B,
+    N, D, K), phi_prev (B, N, K), y (B, N, D)) -> d_x (B, I), d_phi_prev (B, N, K), d_u_prev (B,
+    N, D), d_s_re_prev (B, N, D, K), d_b_re_prev (B, N, K), d_b_im_prev (B, N, K), d_s_im_prev
+    (B, N, D, K), d_u_total (B, N, D), d_b_re_total (B, N, K), d_b_im_total (B, N, K), d_c_re
+    (B, N, K), d_c_im (B, N, K), d_dt_pre (B, N, 1), d_x_w_l (B, N, 1), d_x_w_a (B, N, 1),
+    d_x_w_phi (B, 1, K), d_x_w_b_re (B, 1, K), d_x_w_b_im (B, 1, K), d_x_w_c_re (B, 1, K),
+    d_x_w_c_im (B, 1, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, u_prev: AnyArray, s_re_prev: AnyArray, b_re_prev: AnyArray,
+        b_im_prev: AnyArray, s_im_prev: AnyArray, w_u: AnyArray, w_phi: AnyArray, w_a: AnyArray,
+        w_l: AnyArray, w_t: AnyArray, b_t: AnyArray, d: AnyArray, w_b_re: AnyArray,
+        w_b_im: AnyArray, g_b_re: AnyArray, g_b_im: AnyArray, w_c_re: AnyArray, w_c_im: AnyArray,
+        g_c_re: AnyArray, g_c_im: AnyArray, o_b_re: AnyArray, o_b_im: AnyArray, o_c_re: AnyArray,
+        o_c_im: AnyArray, d_y: AnyArray | None = ..., d_s_re: AnyArray | None = ...,
+        d_s_im: AnyArray | None = ..., d_b_re: AnyArray | None = ...,
+        d_b_im: AnyArray | None = ..., d_u: AnyArray | None = ..., d_phi: AnyArray | None = ...,
+        u: AnyArray, phi: AnyArray, b_re: AnyArray, b_im: AnyArray, s_re: AnyArray, s_im: AnyArray,
+        phi_prev: AnyArray | None = ..., y: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> Mamba3Backward: ...
+
+class Mamba3WeightGradients(Results):
+    d_w_u: Array
+    d_w_phi: Array
+    d_w_a: Array
+    d_w_l: Array
+    d_w_t: Array
+    d_b_t: Array
+    d_d: Array
+    d_w_b_re: Array
+    d_w_b_im: Array
+    d_g_b_re: Array
+    d_g_b_im: Array
+    d_w_c_re: Array
+    d_w_c_im: Array
+    d_g_c_re: Array
+    d_g_c_im: Array
+    d_o_b_re: Array
+    d_o_b_im: Array
+    d_o_c_re: Array
+    d_o_c_im: Array
+
+class Mamba3WeightGradientsFunction(KernelFunction):
+    """mamba3.weight_gradients(x (B, I), w_b_re (I, 1, K), w_b_im (I, 1, K), w_c_re (I, 1, K),
+    w_c_im (I, 1, K), d_y (B, N, D), u (B, N, D), phi (B, N, K), d_c_im (B, N, K), d_c_re (B, N,
+    K), d_x_w_c_im (B, 1, K), d_x_w_c_re (B, 1, K), d_b_im_total (B, N, K), d_b_re_total (B, N,
+    K), d_x_w_b_im (B, 1, K), d_x_w_b_re (B, 1, K), d_x_w_phi (B, 1, K), d_x_w_a (B, N, 1),
+    d_x_w_l (B, N, 1), d_dt_pre (B, N, 1), d_u_total (B, N, D), phi_prev (B, N, K), u_prev (B,
+    N, D), s_re_prev (B, N, D, K), b_re_prev (B, N, K), b_im_prev (B, N, K), s_im_prev (B, N, D,
+    K), w_u (I, N, D), w_phi (I, 1, K), w_a (I, N, 1), w_l (I, N, 1), w_t (I, N, 1), b_t (N, 1),
+    d (N, 1), g_b_re (1, K), g_b_im (1, K), g_c_re (1, K), g_c_im (1, K), o_b_re (N, K), o_b_im
+    (N, K), o_c_re (N, K), o_c_im (N, K), y (B, N, D), s_re (B, N, D, K), s_im (B, N, D, K),
+    b_re (B, N, K), b_im (B, N, K), d_s_re (B, N, D, K), d_s_im (B, N, D, K), d_b_re (B, N, K),
+    d_b_im (B, N, K), d_u (B, N, D), d_phi (B, N, K), d_x (B, I), d_phi_prev (B, N, K), d_u_prev
+    (B, N, D), d_s_re_prev (B, N, D, K), d_b_re_prev (B, N, K), d_b_im_prev (B, N, K),
+    d_s_im_prev (B, N, D, K)) -> d_w_u (I, N, D), d_w_phi (I, 1, K), d_w_a (I, N, 1), d_w_l (I,
+    N, 1), d_w_t (I, N, 1), d_b_t (N, 1), d_d (N, 1), d_w_b_re (I, 1, K), d_w_b_im (I, 1, K),
+    d_g_b_re (1, K), d_g_b_im (1, K), d_w_c_re (I, 1, K), d_w_c_im (I, 1, K), d_g_c_re (1, K),
+    d_g_c_im (1, K), d_o_b_re (N, K), d_o_b_im (N, K), d_o_c_re (N, K), d_o_c_im (N, K)
+    """
+    def __call__(  # type: ignore[override]
+        self, /, *, x: AnyArray, w_b_re: AnyArray, w_b_im: AnyArray, w_c_re: AnyArray,
+        w_c_im: AnyArray, d_y: AnyArray | None = ..., u: AnyArray, phi: AnyArray, d_c_im: AnyArray,
+        d_c_re: AnyArray, d_x_w_c_im: AnyArray, d_x_w_c_re: AnyArray, d_b_im_total: AnyArray,
+        d_b_re_total: AnyArray, d_x_w_b_im: AnyArray, d_x_w_b_re: AnyArray, d_x_w_phi: AnyArray,
+        d_x_w_a: AnyArray, d_x_w_l: AnyArray, d_dt_pre: AnyArray, d_u_total: AnyArray,
+        phi_prev: AnyArray | None = ..., u_prev: AnyArray | None = ...,
+        s_re_prev: AnyArray | None = ..., b_re_prev: AnyArray | None = ...,
+        b_im_prev: AnyArray | None = ..., s_im_prev: AnyArray | None = ...,
+        w_u: AnyArray | None = ..., w_phi: AnyArray | None = ..., w_a: AnyArray | None = ...,
+        w_l: AnyArray | None = ..., w_t: AnyArray | None = ..., b_t: AnyArray | None = ...,
+        d: AnyArray | None = ..., g_b_re: AnyArray | None = ..., g_b_im: AnyArray | None = ...,
+        g_c_re: AnyArray | None = ..., g_c_im: AnyArray | None = ...,
+        o_b_re: AnyArray | None = ..., o_b_im: AnyArray | None = ...,
+        o_c_re: AnyArray | None = ..., o_c_im: AnyArray | None = ..., y: AnyArray | None = ...,
+        s_re: AnyArray | None = ..., s_im: AnyArray | None = ..., b_re: AnyArray | None = ...,
+        b_im: AnyArray | None = ..., d_s_re: AnyArray | None = ..., d_s_im: AnyArray | None = ...,
+        d_b_re: AnyArray | None = ..., d_b_im: AnyArray | None = ..., d_u: AnyArray | None = ...,
+        d_phi: AnyArray | None = ..., d_x: AnyArray | None = ...,
+        d_phi_prev: AnyArray | None = ..., d_u_prev: AnyArray | None = ...,
+        d_s_re_prev: AnyArray | None = ..., d_b_re_prev: AnyArray | None = ...,
+        d_b_im_prev: AnyArray | None = ..., d_s_im_prev: AnyArray | None = ..., out: Out = ...,
+        gradients: object = ...,
+    ) -> Mamba3WeightGradients: ...
+
+class Mamba3SequenceForward(Results):
+    y: Array
+    s_re: Array
+    s_im: Array
+    b_re: Array
+    b_im: Array
+    u: Array
+    phi: Array
+    phi_last: Array
+    u_last: Array
+    s_re_last: Array
+    b_re_last: Array
+    b_im_last: Array
+    s_im_last: Array
+    saved: Any
+
+class Mamba3SequenceForwardFunction(TimeFunction):
+    """mamba3.sequence_forward(x (T, B, I), phi_prev (B, N, K), u_prev (B, N, D), s_re_prev (B, N,
+    D, K), b_re_prev (B, N, K), b_im_prev (B, N, K), s_im_prev (B, N, D, K), w_u (I, N, D),
+    w_phi (I, 1, K), w_a (I, N, 1), w_l (I, N, 1), w_t (I, N, 1), b_t (N, 1), d (N, 1), w_b_re
+    (I, 1, K), w_b_im (I, 1, K), g_b_re (1, K), g_b_im (1, K), w_c_re (I, 1, K), w_c_im (I, 1,
+    K), g_c_re (1, K), g_c_im (1, K), o_b_re (N, K), o_b_im (N, K), o_c_re (N, K), o_c_im (N,
+    K)) -> y (T, B, N, D), s_re (T, B, N, D, K), s_im (T, B, N, D, K), b_re (T, B, N, K), b_im
+    (T, B, N, K), u (T, B, N, D), phi (T, B, N, K), phi_last (B, N, K), u_last (B, N, D),
+    s_re_last (B, N, D, K), b_re_last (B, N, K), b_im_last (B, N, K), s_im_last (B, N, D, K),
+    dt_pre (T, B, N, 1), lam (T, B, N, 1), x_w_a (T, B, N, 1), tanh_x_w_phi (T, B, 1, K),
+    x_w_b_re (T, B, 1, K), x_w_b_im (T, B, 1, K), sqrt_sqrt_pre (T, B, 1, 1), x_w_c_re (T, B, 1,
+    K), x_w_c_im (T, B, 1, K), sqrt_sqrt_pre_2 (T, B, 1, 1)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, phi_prev: AnyArray, u_prev: AnyArray, s_re_prev: AnyArray,
+        b_re_prev: AnyArray, b_im_prev: AnyArray, s_im_prev: AnyArray, w_u: AnyArray,
+        w_phi: AnyArray, w_a: AnyArray, w_l: AnyArray, w_t: AnyArray, b_t: AnyArray, d: AnyArray,
+        w_b_re: AnyArray, w_b_im: AnyArray, g_b_re: AnyArray, g_b_im: AnyArray, w_c_re: AnyArray,
+        w_c_im: AnyArray, g_c_re: AnyArray, g_c_im: AnyArray, o_b_re: AnyArray, o_b_im: AnyArray,
+        o_c_re: AnyArray, o_c_im: AnyArray, packed: Packed | Array | None = ...,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> Mamba3SequenceForward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, phi_prev: AnyArray, u_prev: AnyArray, s_re_prev: AnyArray,
+        b_re_prev: AnyArray, b_im_prev: AnyArray, s_im_prev: AnyArray, packed: Packed,
+        **options: Unpack[SequenceForwardOptions],
+    ) -> Mamba3SequenceForward: ...
+
+class Mamba3SequenceBackward(Results):
+    d_x: Array
+    d_phi_prev: Array
+    d_u_prev: Array
+    d_s_re_prev: Array
+    d_b_re_prev: Array
+    d_b_im_prev: Array
+    d_s_im_prev: Array
+    d_w_u: Array
+    d_w_phi: Array
+    d_w_a: Array
+    d_w_l: Array
+    d_w_t: Array
+    d_b_t: Array
+    d_d: Array
+    d_w_b_re: Array
+    d_w_b_im: Array
+    d_g_b_re: Array
+    d_g_b_im: Array
+    d_w_c_re: Array
+    d_w_c_im: Array
+    d_g_c_re: Array
+    d_g_c_im: Array
+    d_o_b_re: Array
+    d_o_b_im: Array
+    d_o_c_re: Array
+    d_o_c_im: Array
+
+class Mamba3SequenceBackwardFunction(TimeFunction):
+    """mamba3.sequence_backward(x (T, B, I), phi_prev (B, N, K), u_prev (B, N, D), s_re_prev (B, N,
+    D, K), b_re_prev (B, N, K), b_im_prev (B, N, K), s_im_prev (B, N, D, K), w_u (I, N, D),
+    w_phi (I, 1, K), w_a (I, N, 1), w_l (I, N, 1), w_t (I, N, 1), b_t (N, 1), d (N, 1), w_b_re
+    (I, 1, K), w_b_im (I, 1, K), g_b_re (1, K), g_b_im (1, K), w_c_re (I, 1, K), w_c_im (I, 1,
+    K), g_c_re (1, K), g_c_im (1, K), o_b_re (N, K), o_b_im (N, K), o_c_re (N, K), o_c_im (N,
+    K), y (T, B, N, D), s_re (T, B, N, D, K), s_im (T, B, N, D, K), b_re (T, B, N, K), b_im (T,
+    B, N, K), u (T, B, N, D), phi (T, B, N, K), dt_pre (T, B, N, 1), lam (T, B, N, 1), x_w_a (T,
+    B, N, 1), tanh_x_w_phi (T, B, 1, K), x_w_b_re (T, B, 1, K), x_w_b_im (T, B, 1, K),
+    sqrt_sqrt_pre (T, B, 1, 1), x_w_c_re (T, B, 1, K), x_w_c_im (T, B, 1, K), sqrt_sqrt_pre_2
+    (T, B, 1, 1), d_y (T, B, N, D), d_s_re (T, B, N, D, K), d_s_im (T, B, N, D, K), d_b_re (T,
+    B, N, K), d_b_im (T, B, N, K), d_u (T, B, N, D), d_phi (T, B, N, K), d_phi_last (B, N, K),
+    d_u_last (B, N, D), d_s_re_last (B, N, D, K), d_b_re_last (B, N, K), d_b_im_last (B, N, K),
+    d_s_im_last (B, N, D, K)) -> d_x (T, B, I), d_phi_prev (B, N, K), d_u_prev (B, N, D),
+    d_s_re_prev (B, N, D, K), d_b_re_prev (B, N, K), d_b_im_prev (B, N, K), d_s_im_prev (B, N,
+    D, K), d_w_u (I, N, D), d_w_phi (I, 1, K), d_w_a (I, N, 1), d_w_l (I, N, 1), d_w_t (I, N,
+    1), d_b_t (N, 1), d_d (N, 1), d_w_b_re (I, 1, K), d_w_b_im (I, 1, K), d_g_b_re (1, K),
+    d_g_b_im (1, K), d_w_c_re (I, 1, K), d_w_c_im (I, 1, K), d_g_c_re (1, K), d_g_c_im (1, K),
+    d_o_b_re (N, K), d_o_b_im (N, K), d_o_c_re (N, K), d_o_c_im (N, K)
+    """
+    @overload  # type: ignore[override]
+    def __call__(
+        self, /, *, x: AnyArray, phi_prev: AnyArray | None = ..., u_prev: AnyArray,
+        s_re_prev: AnyArray, b_re_prev: AnyArray, b_im_prev: AnyArray, s_im_prev: AnyArray,
+        w_u: AnyArray, w_phi: AnyArray, w_a: AnyArray, w_l: AnyArray, w_t: AnyArray,
+        b_t: AnyArray | None = ..., d: AnyArray, w_b_re: AnyArray, w_b_im: AnyArray,
+        g_b_re: AnyArray, g_b_im: AnyArray, w_c_re: AnyArray, w_c_im: AnyArray, g_c_re: AnyArray,
+        g_c_im: AnyArray, o_b_re: AnyArray, o_b_im: AnyArray, o_c_re: AnyArray, o_c_im: AnyArray,
+        y: AnyArray | None = ..., s_re: AnyArray, s_im: AnyArray, b_re: AnyArray, b_im: AnyArray,
+        u: AnyArray, phi: AnyArray, d_y: AnyArray | None = ..., d_s_re: AnyArray | None = ...,
+        d_s_im: AnyArray | None = ..., d_b_re: AnyArray | None = ...,
+        d_b_im: AnyArray | None = ..., d_u: AnyArray | None = ..., d_phi: AnyArray | None = ...,
+        d_phi_last: AnyArray | None = ..., d_u_last: AnyArray | None = ...,
+        d_s_re_last: AnyArray | None = ..., d_b_re_last: AnyArray | None = ...,
+        d_b_im_last: AnyArray | None = ..., d_s_im_last: AnyArray | None = ...,
+        packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],
+    ) -> Mamba3SequenceBackward: ...
+    @overload
+    def __call__(
+        self, /, *, x: AnyArray, phi_prev: AnyArray | None = ..., u_prev: AnyArray,
+        s_re_prev: AnyArray, b_re_prev: AnyArray, b_im_prev: AnyArray, s_im_prev: AnyArray,
+        y: AnyArray | None = ..., s_re: AnyArray, s_im: AnyArray, b_re: AnyArray, b_im: AnyArray,
+        u: AnyArray, phi: AnyArray, d_y: AnyArray | None = ..., d_s_re: AnyArray | None = ...,
+        d_s_im: AnyArray | None = ..., d_b_re: AnyArray | None = ...,
+        d_b_im: AnyArray | None = ..., d_u: AnyArray | None = ..., d_phi: AnyArray | None = ...,
+        d_phi_last: AnyArray | None = ..., d_u_last: AnyArray | None = ...,
+        d_s_re_last: AnyArray | None = ..., d_b_re_last: AnyArray | None = ...,
+        d_b_im_last: AnyArray | None = ..., d_s_im_last: AnyArray | None = ..., packed: Packed,
+        **options: Unpack[SequenceBackwardOptions],
+    ) -> Mamba3SequenceBackward: ...
+
+class Mamba3Kernel(Kernel):
+    forward: Mamba3ForwardFunction
+    backward: Mamba3BackwardFunction
+    weight_gradients: Mamba3WeightGradientsFunction
+    sequence_forward: Mamba3SequenceForwardFunction
+    sequence_backward: Mamba3SequenceBackwardFunction
 
 class MguForward(Results):
     h: Array
@@ -10241,6 +10790,13 @@ def load(
 ) -> CoRnnKernel: ...
 @overload
 def load(
+    name: Literal["comba"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> CombaKernel: ...
+@overload
+def load(
     name: Literal["delta_net"],
     target: Literal["c"] = "c",
     *,
@@ -10479,6 +11035,13 @@ def load(
 ) -> LtcKernel: ...
 @overload
 def load(
+    name: Literal["m2rnn"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> M2rnnKernel: ...
+@overload
+def load(
     name: Literal["mamba"],
     target: Literal["c"] = "c",
     *,
@@ -10491,6 +11054,13 @@ def load(
     *,
     emulated: Literal[False] = False,
 ) -> Mamba2Kernel: ...
+@overload
+def load(
+    name: Literal["mamba3"],
+    target: Literal["c"] = "c",
+    *,
+    emulated: Literal[False] = False,
+) -> Mamba3Kernel: ...
 @overload
 def load(
     name: Literal["mgu"],

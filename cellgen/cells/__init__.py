@@ -6,6 +6,7 @@ from cellgen.cells.brc import BRC
 from cellgen.cells.cfc import CfC
 from cellgen.cells.co_rnn import CoRNN
 from cellgen.cells.delta_net import (
+    Comba,
     DeltaNet,
     DeltaProduct,
     GatedDeltaNet,
@@ -36,7 +37,8 @@ from cellgen.cells.lstm_block_cell import (
 )
 from cellgen.cells.lstm_projection import LSTMProjection
 from cellgen.cells.ltc import LTC
-from cellgen.cells.mamba import Mamba, Mamba2
+from cellgen.cells.m2rnn import M2RNN
+from cellgen.cells.mamba import Mamba, Mamba2, Mamba3
 from cellgen.cells.mgu import MGU
 from cellgen.cells.minimal import MinGRU, MinGRULog, MinLSTM
 from cellgen.cells.mlstm import MLSTM, MLSTMSigmoid
@@ -132,6 +134,9 @@ SHIPPED = (
     MLSTMSigmoid,
     Titans,
     Hawk,
+    Comba,
+    Mamba3,
+    M2RNN,
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 

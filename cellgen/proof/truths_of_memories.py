@@ -111,6 +111,17 @@ def delta_product(a: Arrays) -> dict[str, Array]:
     return {"h": _read(s, _feature(_into(a["x"], a["w_q"]))), "s": s}
 
 
+def comba(a: Arrays) -> dict[str, Array]:
+    """S = S' (alpha - b beta k k^T) + beta v k^T, b = sigmoid(rate); h = S (q - d k)."""
+    x, old = a["x"], a["s_prev"]
+    q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
+    v_bar, beta = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"]))
+    alpha = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_a"]) + a["b_a"]))
+    erased = np.einsum("bnij,bnjl->bnil", old, _outer(sigmoid(a["rate"]) * beta * k, k))
+    s = alpha[..., None] * old - erased + _outer(beta * v_bar * sigmoid(v_bar), k)
+    return {"h": _read(s, q) - a["d"] * _read(s, k), "s": s}
+
+
 def titans(a: Arrays) -> dict[str, Array]:
     """S = eta S' - theta grad |M' k - v|^2, M = (1 - alpha) M' + S; h = M q."""
     x = a["x"]
@@ -209,6 +220,44 @@ def rwkv4(a: Arrays) -> dict[str, Array]:
     return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_shift": a["x"], **states}
 
 
+def _complex(a: Arrays, g: str, phi: Array) -> tuple[Array, Array]:
+    """Give e^(i phi) (g z / |z| + o), |z| the root mean square of all parts of z = x w."""
+    re, im = (_into(a["x"], a[f"w_{g}_{part}"]) for part in ("re", "im"))
+    size = np.sqrt((re * re + im * im).sum(-1, keepdims=True) / (2 * re.shape[-1]) + 1e-5)
+    re, im = (
+        a[f"g_{g}_re"] * re / size + a[f"o_{g}_re"],
+        a[f"g_{g}_im"] * im / size + a[f"o_{g}_im"],
+    )
+    return re * np.cos(phi) - im * np.sin(phi), im * np.cos(phi) + re * np.sin(phi)
+
+
+def m2rnn(a: Arrays) -> dict[str, Array]:
+    """S = f S' + (1 - f) tanh(S' u + k v^T), f = e^(-e^a_log softplus(x w_f + b_f)); y = S^T q."""
+    x, old = a["x"], a["s_prev"]
+    q, k, v = (bar * sigmoid(bar) for bar in (_into(x, a[f"w_{g}"]) for g in "qkv"))
+    f = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_f"]) + a["b_f"]))[..., None]
+    z = np.tanh(np.einsum("bnkd,nde->bnke", old, a["u"]) + _outer(k, v))
+    s = z + f * (old - z)
+    return {"y": np.einsum("bnkd,bnk->bnd", s, q) + a["d"] * v, "s": s}
+
+
+def mamba3(a: Arrays) -> dict[str, Array]:
+    """S = e^(-r dt) (S' + (1 - l) dt u' b'^T) + l dt u b^T; y = Re(S conj(c)) + d u."""
+    x = a["x"]
+    u, dt = _into(x, a["w_u"]), softplus(_into(x, a["w_t"]) + a["b_t"])
+    lam = sigmoid(_into(x, a["w_l"]))
+    phi = a["phi_prev"] + np.pi * np.tanh(_into(x, a["w_phi"])) * dt
+    b, c = _complex(a, "b", phi), _complex(a, "c", phi)
+    decay = np.exp(-softplus(_into(x, a["w_a"])) * dt)[..., None]
+    out, y = {"u": u, "phi": phi}, a["d"] * u
+    for part, b_part, c_part in zip(("re", "im"), b, c, strict=True):
+        old = a[f"s_{part}_prev"] + _outer((1 - lam) * dt * a["u_prev"], a[f"b_{part}_prev"])
+        s = decay * old + _outer(lam * dt * u, b_part)
+        y = y + _read(s, c_part)
+        out |= {f"s_{part}": s, f"b_{part}": b_part}
+    return {"y": y, **out}
+
+
 def rwkv6(a: Arrays) -> dict[str, Array]:
     """S = diag(w) S' + k v^T; o = r (S' + diag(u) k v^T)."""
     moved = {g: a["x"] + a[f"mu_{g}"] * (a["x_shift_prev"] - a["x"]) for g in "rkvw"}
@@ -282,6 +331,9 @@ MEMORIES: Mapping[str, Truth] = {
     "delta_product": delta_product,
     "mlstm_sigmoid": mlstm_sigmoid,
     "hgrn2": hgrn2,
+    "comba": comba,
+    "mamba3": mamba3,
+    "m2rnn": m2rnn,
     "titans": titans,
     "ttt_linear": ttt_linear,
     "gla": gla,

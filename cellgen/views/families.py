@@ -19,8 +19,8 @@ FAMILIES: Mapping[str, str] = {
     "layer_norm_lstm multiplicative_lstm phased_lstm on_lstm nested_lstm para_lstm",
     "xLSTM": "slstm slstm_exp slstm_heads slstm_exp_heads mlstm mlstm_sigmoid",
     "scans": "sru sru_projection qrnn min_gru min_gru_log min_lstm lru s5 rg_lru hawk mamba rwkv4",
-    "matrix memories": "mamba2 retnet gla hgrn2 delta_net gated_delta_net gated_delta_net_2 kda "
-    "delta_product ttt_linear titans rwkv6 rwkv7",
+    "matrix memories": "mamba2 mamba3 retnet gla hgrn2 delta_net gated_delta_net "
+    "gated_delta_net_2 kda delta_product comba ttt_linear titans rwkv6 rwkv7 m2rnn",
     "continuous time": "cfc ltc co_rnn lem lmu",
     "spiking": "lif alif izhikevich",
 }

@@ -123,8 +123,20 @@ class FlatSquare(Cell):
     outputs = y, s
 
 
+class ByWeight(Cell):
+    """Matrices of a row by weights: without heads, and into other units head by head."""
+
+    x, m_prev, s_prev = Input(I), State(K, D), State(N, K, D)
+    w_k, w_v, u = Weight(I, K), Weight(I, D), Weight(D, D)
+    w_h, u_in, u_out = Weight(I, N, K), Weight(N, D, E), Weight(N, E, D)
+
+    m = tanh(m_prev @ u + outer(x @ w_k, x @ w_v))
+    s = (s_prev @ u_in) @ u_out + expand_dims(x @ w_h, -1)
+    outputs = m, s
+
+
 @pytest.mark.usefixtures("quickly_compiled")
-@pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare])
+@pytest.mark.parametrize("cell", [Attention, InHeads, Along, Flat, FlatSquare, ByWeight])
 def test_its_kernels_agree_with_the_equations_and_with_complex_steps(cell: type[Cell]) -> None:
     report = check.check(cell)
     judged = [row for row in report.rows if row.verdict != "skipped"]
@@ -146,6 +158,17 @@ def test_products_of_rows_are_numpys() -> None:
     np.testing.assert_allclose(found["h"], np.einsum("bdk,bk->bd", s, q), rtol=1e-12)
 
 
+def test_products_of_matrices_by_weights_are_numpys() -> None:
+    forward, _ = programs_of(ByWeight).mathematics
+    sizes = {"B": 2, "I": 3, "D": 4, "K": 5, "N": 2, "E": 3}
+    a = draw(forward.arguments, sizes=sizes)
+    added = np.einsum("bk,bd->bkd", a["x"] @ a["w_k"], a["x"] @ a["w_v"])
+    found = interpret(forward, a, sizes)
+    np.testing.assert_allclose(found["m"], np.tanh(a["m_prev"] @ a["u"] + added), rtol=1e-13)
+    s = a["s_prev"] @ a["u_in"] @ a["u_out"] + np.einsum("bi,ink->bnk", a["x"], a["w_h"])[..., None]
+    np.testing.assert_allclose(found["s"], s, rtol=1e-12)
+
+
 def test_a_product_of_a_matrix_is_one_loop_without_a_temporary_of_its_size() -> None:
     function = schedule_of(Attention).functions[0]
     assert (B, D, K) not in [b.value.shape for b in function.of_kind(BufferKind.WORKSPACE)]
@@ -160,6 +183,8 @@ def test_a_product_of_a_matrix_is_one_loop_without_a_temporary_of_its_size() -> 
         ((B, N, D), (B, N, D, K), (B, N, K)),
         ((B, D, K), (B, K, E), (B, D, E)),
         ((B, N, D, K), (B, 1, K), (B, N, D)),
+        ((B, K, D), (D, E), (B, K, E)),
+        ((B, N, K, D), (N, D, E), (B, N, K, E)),
     ],
 )
 def test_shapes_of_products_of_rows(a: tuple, b: tuple, shape: tuple) -> None:
@@ -173,6 +198,8 @@ def test_shapes_of_products_of_rows(a: tuple, b: tuple, shape: tuple) -> None:
     [
         ((B, D, K), (B, D), r"\(B, D, K\) @ \(B, D\): what would fit is a vector of \(B, ..., K\)"),
         ((B, D), (B, K, D), r"what would fit is a vector of \(B, ..., K\)"),
+        ((B, K, D), (K, E), r"matrices of K x D fit a weight of \(D, E\)"),
+        ((B, N, K, D), (K, D, E), r"matrices of K x D fit a weight of \(N, D, E\)"),
         ((B, D), (B, D), r"must be a weight, .* a matrix and a vector fit, .* write sum\(a \* b\)"),
     ],
 )

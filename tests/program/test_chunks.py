@@ -37,6 +37,7 @@ from cellgen.cells import (
     S5,
     SHIPPED,
     SRU,
+    Comba,
     DeltaNet,
     DeltaProduct,
     GatedDeltaNet,
@@ -47,6 +48,7 @@ from cellgen.cells import (
     KimiDeltaAttention,
     Mamba,
     Mamba2,
+    Mamba3,
     MinGRU,
     MinGRULog,
     MinLSTM,
@@ -72,7 +74,7 @@ D, K, N = Dim("D"), Dim("K"), Dim("N")
 QUALIFY = (
     *(DeltaNet, GatedDeltaNet, GatedLinearAttention, RetNet, Mamba, Mamba2, MLSTM, RWKV4, RWKV6),
     *(RWKV7, LRU, S5, MinGRU, MinGRULog, MinLSTM, QRNN, RGLRU, Hawk, HGRN2, MLSTMSigmoid),
-    *(KimiDeltaAttention, GatedDeltaNet2, DeltaProduct),
+    *(KimiDeltaAttention, GatedDeltaNet2, DeltaProduct, Comba, Mamba3),
 )
 
 

@@ -13,6 +13,7 @@ from cellgen.cells import (
     HGRN2,
     MLSTM,
     SHIPPED,
+    Comba,
     DeltaNet,
     DeltaProduct,
     GatedDeltaNet,
@@ -34,10 +35,14 @@ from cellgen.schedule.device.verify import verify_for_device
 
 BOTH = (GatedLinearAttention, RetNet, DeltaNet, GatedDeltaNet, MLSTM, TTTLinear)
 """Cells whose passes, forward and back, keep their memory in registers."""
-LIKEWISE = (KimiDeltaAttention, GatedDeltaNet2, DeltaProduct, HGRN2, MLSTMSigmoid, Titans)
+LIKEWISE = (
+    *(KimiDeltaAttention, GatedDeltaNet2, DeltaProduct, Comba, HGRN2, MLSTMSigmoid, Titans),
+)
 """Cells whose passes do too, of whose plans no more is tested than that."""
 LEFT_OUT = {
     "mamba2": "d_reshaped_c is a sum over heads",
+    "m2rnn": "a nest whose axes are not those of a memory",
+    "mamba3": "1 units, which are not those of heads",
     "rwkv6": "`d_exp_pre @ [w_b.T]` in every step is no work of a single head",
     "rwkv7": "`d_a_pre @ [a_b.T]` in every step is no work of a single head",
 }

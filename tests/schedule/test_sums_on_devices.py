@@ -46,4 +46,7 @@ def test_no_thread_adds_up_a_row_alone() -> None:
                         if kernel.summed:
                             most[terms(kernel, stage)].add(cell.definition.name)
     assert max(most) == 64 * 64 // LANES, most
-    assert most[max(most)] == {"mlstm", "mlstm_sigmoid", "gated_delta_net", "mamba2", "titans"}
+    assert most[max(most)] == {
+        *("mlstm", "mlstm_sigmoid", "gated_delta_net", "mamba2", "titans", "comba", "mamba3"),
+        "m2rnn",
+    }

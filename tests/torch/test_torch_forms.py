@@ -37,7 +37,7 @@ pytestmark = [
 CHUNKS = (
     *("delta_net", "gated_delta_net", "gla", "mamba", "mamba2", "mlstm", "retnet"),
     *("rwkv6", "rwkv7", "rwkv4"),
-    *("kda", "gated_delta_net_2", "delta_product", "hgrn2", "mlstm_sigmoid"),
+    *("kda", "gated_delta_net_2", "delta_product", "hgrn2", "mlstm_sigmoid", "comba", "mamba3"),
 )
 SCANS = ("lru", "min_gru", "min_gru_log", "min_lstm", "qrnn", "rg_lru", "hawk", "s5")
 QUICK = ("gated_delta_net", "mlstm", "rwkv7", "rwkv4", "s5")

@@ -13,7 +13,7 @@ from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import broadcast, mismatch
 from cellgen.language.ops.table import shape_of
-from cellgen.language.value import Apply, Shape, as_operand, format_axis, format_shape
+from cellgen.language.value import Apply, B, Shape, as_operand, format_axis, format_shape
 
 ONE = Integer(1)
 
@@ -85,15 +85,23 @@ def outer(a: Expr, b: Expr) -> Expr:
     return expand_dims(a, -1) * expand_dims(b, -2)
 
 
+def is_product_of_rows(a: Shape, b: Shape) -> bool:
+    """Whether ``a @ b`` multiplies matrices of each row: by what has rows too, or by a weight."""
+    return a[:1] == (B,) and (B in b or len(a) == len(b) + 1 > 2)
+
+
 def product_of_rows(a: Expr, b: Expr) -> Expr:
     """``a @ b`` of two values with rows, as what it is made of: products, and a sum along an axis.
 
     A matrix times a vector contracts the matrix's last axis, a vector times a matrix the one before
-    it; two matrices are multiplied as such.
+    it; two matrices are multiplied as such, and so is a matrix of each row by a weight.
     """
     first, second = shape_of(a), shape_of(b)
     shape = shape_of(Apply("matmul", (a, b)))
-    if len(first) > len(second):  # matrix, vector
+    if B not in second:  # matrix, weight; both of each head where there are heads
+        by = b if len(second) == 2 else as_shape(b, (*second[:-2], ONE, *second[-2:]))
+        terms, axis = expand_dims(a, -1) * by, -2
+    elif len(first) > len(second):  # matrix, vector
         terms = a * expand_dims(b, -2)
         axis = -1
     elif len(first) < len(second):  # vector, matrix

@@ -10,8 +10,14 @@ from sympy import Expr
 from cellgen.language.cell import ORDER_STEP, Definition
 from cellgen.language.names import Names
 from cellgen.language.notation import order_key
-from cellgen.language.ops import Pointwise, operator_of, product_of_rows, shape_of
-from cellgen.language.value import Apply, B, Role, Value
+from cellgen.language.ops import (
+    Pointwise,
+    is_product_of_rows,
+    operator_of,
+    product_of_rows,
+    shape_of,
+)
+from cellgen.language.value import Apply, Role, Value
 from cellgen.program.ssa import Program, Statement
 
 
@@ -75,7 +81,7 @@ class _Flattener:
         return self._known[expression]
 
     def _operator(self, node: Apply) -> Apply:
-        if operator_of(node).is_matmul and all(B in shape_of(value) for value in node.operands):
+        if operator_of(node).is_matmul and is_product_of_rows(*map(shape_of, node.operands)):
             return self._operator(product_of_rows(*node.operands))
         operands = []
         for operand in node.operands:

@@ -102,6 +102,49 @@ def delta_product(a: Row) -> Row:
     return {"h": s @ feature(x @ a["w_q"]), "s": s}
 
 
+def comba(a: Row) -> Row:
+    """S_t = S (alpha - b beta k k^T) + beta v k^T, o = S_t (q - d k)"""
+    x = a["x"]
+    q, k, v = feature(x @ a["w_q"]), feature(x @ a["w_k"]), silu(x @ a["w_v"])
+    beta, b = sigmoid(x @ a["w_b"]), sigmoid(a["rate"])
+    alpha = jnp.exp(-jnp.exp(a["a_log"]) * softplus(x @ a["w_a"] + a["b_a"]))
+    turn = alpha * jnp.eye(k.size) - b * beta * jnp.outer(k, k)
+    s = a["s_prev"] @ turn + beta * jnp.outer(v, k)
+    return {"h": s @ (q - a["d"] * k), "s": s}
+
+
+def mamba3(a: Row) -> Row:
+    """S_t = e^(A dt) S + (1 - l) dt e^(A dt) x' b'^T + l dt x b^T, y = Re(S_t conj(c)) + d x,
+    where b and c are turned by the sum of pi tanh(theta) dt; complex numbers of one head
+    """
+    x, dt = a["x"], softplus(a["x"] @ a["w_t"] + a["b_t"])
+    phi = a["phi_prev"] + jnp.pi * jnp.tanh(x @ a["w_phi"][:, 0]) * dt
+
+    def turned(g: str):
+        both = jnp.stack([x @ a[f"w_{g}_{part}"][:, 0] for part in ("re", "im")])
+        both = both / jnp.sqrt((both**2).mean() + 1e-5)
+        both = both * jnp.stack([a[f"g_{g}_re"][0], a[f"g_{g}_im"][0]])
+        both = both + jnp.stack([a[f"o_{g}_re"], a[f"o_{g}_im"]])
+        return (both[0] + 1j * both[1]) * jnp.exp(1j * phi)
+
+    b, c, u, lam = turned("b"), turned("c"), x @ a["w_u"], sigmoid(x @ a["w_l"])
+    decay, old = jnp.exp(-softplus(x @ a["w_a"]) * dt), a["b_re_prev"] + 1j * a["b_im_prev"]
+    s = decay * (a["s_re_prev"] + 1j * a["s_im_prev"])
+    s = s + (1 - lam) * dt * decay * jnp.outer(a["u_prev"], old) + lam * dt * jnp.outer(u, b)
+    y = (s @ jnp.conj(c)).real + a["d"] * u
+    parts = {"s_re": s.real, "s_im": s.imag, "b_re": b.real, "b_im": b.imag}
+    return {"y": y, **parts, "u": u, "phi": phi}
+
+
+def m2rnn(a: Row) -> Row:
+    """Z = tanh(H W + k v^T), H_t = f H + (1 - f) Z, y = H_t^T q + d v"""
+    x, old = a["x"], a["s_prev"]
+    q, k, v = (silu(x @ a[f"w_{g}"]) for g in "qkv")
+    f = jnp.exp(-jnp.exp(a["a_log"]) * softplus(x @ a["w_f"] + a["b_f"]))
+    s = f * old + (1 - f) * jnp.tanh(old @ a["u"] + jnp.outer(k, v))
+    return {"y": s.T @ q + a["d"] * v, "s": s}
+
+
 def hgrn2(a: Row) -> Row:
     """f = gamma + (1 - gamma) sigma(x w), h = diag(f) h' + (1 - f) i^T, y = o h"""
     x, gamma = a["x"], sigmoid(a["b_l"])
@@ -347,6 +390,7 @@ def para_lstm(a: Row) -> Row:
 
 
 HEAD = {"w_q": "I N K", "w_k": "I N K", "w_v": "I N D"}
+SHARED = [f"{w}_{g}_{part}" for w in "wg" for g in "bc" for part in ("re", "im")]
 LSTM = {f"{a}_{g}": s for g in "ifco" for a, s in (("w", "I H"), ("u", "H H"), ("b", "H"))}
 CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = {
     # the step of one row, inputs, states, weights
@@ -481,6 +525,29 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
         "s:N D K",
         {"w_q": "I N K"}
         | {f"w_{g}_{n}": f"I N {a}" for n in "12" for g, a in (("k", "K"), ("v", "D"), ("b", "1"))},
+    ),
+    "comba": (
+        by_head(comba, "x"),
+        "x:I",
+        "s:N D K",
+        HEAD
+        | {"w_b": "I N 1", "w_a": "I N 1"}
+        | dict.fromkeys(("a_log", "b_a", "rate", "d"), "N 1"),
+    ),
+    "mamba3": (
+        by_head(mamba3, "x", "w_phi", *SHARED),
+        "x:I",
+        "phi:N K, u:N D, s_re:N D K, b_re:N K, b_im:N K, s_im:N D K",
+        {"w_u": "I N D", "w_phi": "I 1 K", "w_a": "I N 1", "w_l": "I N 1", "w_t": "I N 1"}
+        | {"b_t": "N 1", "d": "N 1"}
+        | {name: "I 1 K" if name.startswith("w") else "1 K" for name in SHARED}
+        | {f"o_{g}_{part}": "N K" for g in "bc" for part in ("re", "im")},
+    ),
+    "m2rnn": (
+        by_head(m2rnn, "x"),
+        "x:I",
+        "s:N K D",
+        HEAD | {"w_f": "I N 1", "u": "N D D", "a_log": "N 1", "b_f": "N 1", "d": "N D"},
     ),
     "hgrn2": (
         by_head(hgrn2, "x"),
