@@ -79,8 +79,8 @@ class KimiDeltaAttention(Cell, name="kda"):
 
 class GatedDeltaNet2(Cell, name="gated_delta_net_2"):
     """Delta rule on a memory that decays by key, which erases by a gate for each key and writes by
-    a gate for each value, N heads (Hatamizadeh, Choi and Kautz 2026, arXiv:2605.22791, the
-    recurrence of section 3; the decay's weight w_a of full rank)."""
+    a gate for each value, N heads (Hatamizadeh, Choi and Kautz 2026, arXiv:2605.22791,
+    equations 10 to 12; the decay's weight w_a of full rank)."""
 
     x, s_prev = Input(I), State(N, D, K)
     w_q, w_k, w_a, w_b = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)
@@ -99,7 +99,7 @@ class GatedDeltaNet2(Cell, name="gated_delta_net_2"):
 
 class DeltaProduct(Cell):
     """Two steps of the delta rule for each input, N heads: beta reaches 2, so that a step can
-    reflect (Siems et al. 2025, arXiv:2502.10297, section 3, with two Householder factors)."""
+    reflect (Siems et al. 2025, arXiv:2502.10297, with two Householder factors)."""
 
     x, s_prev = Input(I), State(N, D, K)
     w_q, w_k_1, w_k_2 = Weight(I, N, K), Weight(I, N, K), Weight(I, N, K)

@@ -74,7 +74,7 @@ class RWKV6(Cell, name="rwkv6"):
 class RWKV7(Cell, name="rwkv7"):
     """Time mixing of RWKV-7 (Goose), N heads: a matrix that decays by key and forgets what it holds
     for a removal key, at a rate a that the input says; what is read, before norm, bonus, gate and
-    projection (Peng et al. 2025, arXiv:2503.14456, section 4.1; no values of a first layer)."""
+    projection (Peng et al. 2025, arXiv:2503.14456; no values of a first layer)."""
 
     x, x_shift_prev, s_prev = Input(H), State(H), State(N, D, K)
     mu_r, mu_k, mu_v, mu_w, mu_a = Weight(H), Weight(H), Weight(H), Weight(H), Weight(H)

@@ -1,6 +1,6 @@
 /* Delta rule on a memory that decays by key, which erases by a gate for each key and writes by a
- * gate for each value, N heads (Hatamizadeh, Choi and Kautz 2026, arXiv:2605.22791, the recurrence
- * of section 3; the decay's weight w_a of full rank).
+ * gate for each value, N heads (Hatamizadeh, Choi and Kautz 2026, arXiv:2605.22791, equations 10
+ * to 12; the decay's weight w_a of full rank).
  *
  *     q = (x @ w_q) * sigmoid(x @ w_q) / sqrt(sum((x @ w_q)**2 * sigmoid(x @ w_q)**2 -> (B, N, 1)) + 1e-06)
  *     k = (x @ w_k) * sigmoid(x @ w_k) / sqrt(sum((x @ w_k)**2 * sigmoid(x @ w_k)**2 -> (B, N, 1)) + 1e-06)

@@ -1,6 +1,6 @@
 /* Time mixing of RWKV-7 (Goose), N heads: a matrix that decays by key and forgets what it holds
  * for a removal key, at a rate a that the input says; what is read, before norm, bonus, gate and
- * projection (Peng et al. 2025, arXiv:2503.14456, section 4.1; no values of a first layer).
+ * projection (Peng et al. 2025, arXiv:2503.14456; no values of a first layer).
  *
  *     x_shift = keep(x)
  *     r = (x + (x_shift_prev - x) * mu_r) @ w_r

@@ -283,7 +283,10 @@ class _OnlineBody:
             made = operand.xreplace(self.made)
             if _without_rows(Apply(expression.op, (made,), expression.attributes)) == made:
                 return made
-            if B in shape_of(operand) and shape_of(made) != shape_of(operand):
+            rows = B in shape_of(operand)
+            if rows and statement.traits.is_reshape and B not in shape_of(made):  # of a weight
+                return Apply(expression.op, (made,), expression.attributes[1:])
+            if rows and shape_of(made) != shape_of(operand):
                 made += self._zeros(shape_of(operand))
             operands.append(made)
         return Apply(expression.op, operands, expression.attributes)

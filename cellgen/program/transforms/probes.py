@@ -19,7 +19,14 @@ from cellgen.errors import DeclarationError
 from cellgen.language.cell import Definition, Equation
 from cellgen.language.names import Names
 from cellgen.language.notation import text
-from cellgen.language.ops import concat, operator_of, part, shape_of
+from cellgen.language.ops import (
+    concat,
+    is_product_of_rows,
+    operator_of,
+    part,
+    product_of_rows,
+    shape_of,
+)
 from cellgen.language.value import Apply, B, Role, Shape, Value
 
 PROBE_ORDER = 10_000_000
@@ -201,6 +208,8 @@ class _Probing:
     def _operator(self, node: Apply) -> Expr:
         row = operator_of(node)
         if row.is_product and not all(B in shape_of(operand) for operand in node.operands):
+            if row.is_matmul and is_product_of_rows(*map(shape_of, node.operands)):
+                return self._rewritten(product_of_rows(*node.operands))
             return self._product(node)
         operands = [self._rewritten(operand) for operand in node.operands]
         pairs = zip(node.operands, operands, strict=True)
