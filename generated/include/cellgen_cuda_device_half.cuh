@@ -35,9 +35,19 @@ inline __device__ float __half2float(__half x)
     return wide;
 }
 
-/* A kernel that is launched is one that is compiled. */
-#define CELLGEN_LAUNCH(run, kernel, ...) ((void)(run), (void)(kernel))
+/* A kernel that is launched is one that is compiled; those whose blocks are on a device together, which
+ * take as long as all others, in an image of their own (CELLGEN_STAYING_PART). */
+#define CELLGEN_IS_COMPILED(run, kernel, ...) ((void)(run), (void)(kernel))
+#define CELLGEN_IS_ELSEWHERE(run, ...) ((void)(run))
+#if defined(CELLGEN_STAYING_PART)
+#define CELLGEN_LAUNCH CELLGEN_IS_ELSEWHERE
+#define CELLGEN_LAUNCH_TOGETHER CELLGEN_IS_COMPILED
+#else
+#define CELLGEN_LAUNCH CELLGEN_IS_COMPILED
+#define CELLGEN_LAUNCH_TOGETHER CELLGEN_IS_ELSEWHERE
+#endif
 #define CELLGEN_LAUNCH_SHARED CELLGEN_LAUNCH
+#define CELLGEN_KERNEL(...) nullptr
 
 #define CELLGEN_TOOLKIT (__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)
 

@@ -191,9 +191,12 @@ CELLGEN_DRIVER_API cuLibraryUnload(void *library) { return delete (std::string *
 /* A cell's own kernels are those of the image's element type, and of no other. */
 CELLGEN_DRIVER_API cuLibraryGetKernel(void **kernel, void *library, const char *name)
 {
-    const std::string wanted = name, suffix = *(const std::string *)library;
+    const std::string wanted = name, image = *(const std::string *)library, staying = " staying";
+    const bool is_staying = image.find(staying) != std::string::npos;
+    const std::string suffix = image.substr(0, image.find(' '));
     const auto found = cellgen_emulated_kernels().find(wanted);
-    bool is_here = found != cellgen_emulated_kernels().end();
+    bool is_here = found != cellgen_emulated_kernels().end()
+        && is_staying == (wanted.find("_persistent") != std::string::npos);
     for (const std::string other : {"_f32", "_f64", "_bf16", "_f16"})
         is_here &= other == "_" + suffix || wanted.find(other) == std::string::npos;
     return is_here ? (*kernel = &found->second, 0) : 500; /* CUDA_ERROR_NOT_FOUND */

@@ -7,7 +7,6 @@
 #if defined(CELLGEN_DEVICE_HALF)
 
 #define CELLGEN_TELL_TOGETHER(...) ((void)0)
-#define CELLGEN_LAUNCH_TOGETHER CELLGEN_LAUNCH
 int cellgen_refusal_of(int device);
 bool cellgen_was_refused(cellgen_run *run);
 template <typename K> cudaError_t cellgen_occupancy(int *at_once, K kernel, const cellgen_together &how);

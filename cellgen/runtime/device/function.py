@@ -219,13 +219,14 @@ class CudaFunction:
             tuple(fresh),
             tuple(fresh.values()),
             launch,
+            options.settings["tier"],
             replace(options.stated, lengths=None, mask=None, reset=None),
         )
 
     def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
         """Make the results that a call forms, launch its kernels, and return every result."""
         kernel, library, device = self._kernel, self._kernel.library(), plan.device
-        kernel.require_device(device, plan.element)
+        kernel.require_device(device, plan.element, plan.tier)
         found, addresses = dict(call.results), call.addresses
         with library.on(device):
             like = next(iter(call.given.values()))

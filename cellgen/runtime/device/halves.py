@@ -29,7 +29,7 @@ HOST_FLAGS = (
     "-x",
     "c++",
     "-std=c++17",
-    "-O1",
+    "-O0",
     "-DCELLGEN_HOST_HALF",
     "-fPIC",
     "-shared",
@@ -37,18 +37,22 @@ HOST_FLAGS = (
 )
 DEVICE_FLAGS = ("-default-device", "-std=c++17", "--fmad=false", "-DCELLGEN_DEVICE_HALF", "-w")
 """``-default-device``: functions of the host are read too, and nothing is left of them."""
+STAYING_FLAG = "-DCELLGEN_STAYING_PART"
+STAYING = "CELLGEN_LAUNCH_TOGETHER"
+"""What the text of a cell has that has kernels whose blocks stay on a device."""
 DRIVER_FLAG = "-DCELLGEN_EMULATED_DRIVER"
 INSTANCE = "#define CELLGEN_STORE "
 """Begins what a cell's text compiles for one element type: headers stand before the first."""
 PLACES = {store.dtype: place for place, store in enumerate(CUDA_STORES)}
-"""Of an element type's image, among those of a device."""
+"""Of an element type's image, among those of a device; behind them, of those that stay."""
 EMULATED_TOOLKIT = 13_000
 
 
 def is_chosen() -> bool:
-    """Whether kernels are compiled in halves: it is named, or there is no nvcc.
+    """Whether kernels are compiled in halves: it is named, or what compiles so is there.
 
-    Where nothing compiles, it is the way of what the cache holds.
+    That is sooner at a first kernel than nvcc. Where nothing compiles, it is the way of what the
+    cache holds.
     Raises BuildError: what is named is no compiler.
     """
     named = os.environ.get(VARIABLE, "")
@@ -59,11 +63,13 @@ def is_chosen() -> bool:
         )
     if named or os.environ.get(nvcc.VARIABLE):
         return named == "nvrtc"
+    library = nvrtc.find()
+    if library is not None and library.version >= nvrtc.OLDEST and nvcc.has_cxx():
+        return True
     if nvcc.is_there():
         return False
-    has_nvrtc = nvrtc.find() is not None
-    way = None if has_nvrtc and nvcc.has_cxx() else remembered.recall(remembered.WAY)
-    return has_nvrtc if way is None else way == {"way": remembered.NVRTC}
+    way = remembered.recall(remembered.WAY)
+    return library is not None if way is None else way == {"way": remembered.NVRTC}
 
 
 @dataclass(frozen=True)
@@ -128,14 +134,20 @@ class Halves:
 
         return cache.made(entry, self.sources.files, make)
 
-    def image(self, dtype: str, capability: int) -> bytes:
+    @property
+    def has_staying(self) -> bool:
+        """Whether there are kernels whose blocks stay on a device, which have their own images."""
+        return any(name.endswith(".cu") and STAYING in text for name, text in self.sources.files)
+
+    def image(self, dtype: str, capability: int, *, staying: bool = False) -> bytes:
         """The kernels of an element type for a device of a compute capability, ten times.
 
-        Raises BuildError: no NVRTC, an architecture that it does not know, compiler errors.
+        ``staying``: those whose blocks stay on the device, else all others. Raises BuildError: no
+        NVRTC, an architecture that it does not know, compiler errors.
         """
         suffix = CUDA_STORES[PLACES[dtype]].suffix
         if self.emulated:
-            return f"cellgen emulated {suffix}\0".encode()
+            return f"cellgen emulated {suffix}{' staying' if staying else ''}\0".encode()
         compiler = nvrtc.of_cache()
         named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
         if named:
@@ -146,10 +158,10 @@ class Halves:
             there = (
                 known
                 for known in compiler.runnable(capability)
-                if cache.has(self._image_entry(compiler, dtype, known).name)
+                if cache.has(self._image_entry(compiler, dtype, known, staying).name)
             )
             arch = next(there, None) or compiler.architecture(capability)
-        return self._image(compiler, dtype, arch).read_bytes()
+        return self._image(compiler, dtype, arch, staying).read_bytes()
 
     def compile_ahead(self) -> None:
         """Compile all images for the architecture that is named, if one is; no device is needed.
@@ -164,15 +176,17 @@ class Halves:
         portable = known.replace("sm_", "compute_") if known[-1].isdigit() else known
         for arch in dict.fromkeys((known, portable)):
             for dtype in PLACES:
-                self._image(compiler, dtype, arch)
+                self._image(compiler, dtype, arch, False)
+                if self.has_staying:
+                    self._image(compiler, dtype, arch, True)
 
-    def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str) -> Path:
-        entry = self._image_entry(compiler, dtype, arch)
+    def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, staying: bool) -> Path:
+        entry = self._image_entry(compiler, dtype, arch, staying)
         produced = f"{self.sources.name}_{CUDA_STORES[PLACES[dtype]].suffix}.image"
 
         def make(place: Path) -> str:
             name, text, headers = self.sources.name, entry.text, entry.headers
-            image = compiler.compiled(name, text, headers, arch, DEVICE_FLAGS)
+            image = compiler.compiled(name, text, headers, arch, _flags(staying))
             (place / produced).write_bytes(image)
             return produced
 
@@ -182,12 +196,14 @@ class Halves:
             remembered.keep(remembered.NVRTC, compiler.facts, is_new=not cached)
         return path
 
-    def _image_entry(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str) -> ImageEntry:
+    def _image_entry(
+        self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, staying: bool
+    ) -> ImageEntry:
         """Where an image is in the cache, and what it is compiled from."""
         suffix, name = CUDA_STORES[PLACES[dtype]].suffix, f"{self.sources.name}.cu"
         headers = self._headers()
         text = _of_element(headers[name], name, suffix)
-        said = f"{compiler} {arch} {' '.join(DEVICE_FLAGS)} {dtype}"
+        said = f"{compiler} {arch} {' '.join(_flags(staying))} {dtype}"
         key = self._key("nvrtc", said, (name, text), *headers.items())
         return ImageEntry(f"{self.sources.name}_{suffix}_{arch}-{key}", text, headers)
 
@@ -208,6 +224,10 @@ class Halves:
                 ("version", version),
             ]
         )
+
+
+def _flags(staying: bool) -> tuple[str, ...]:
+    return (*DEVICE_FLAGS, STAYING_FLAG) if staying else DEVICE_FLAGS
 
 
 def _of_element(text: str, name: str, suffix: str) -> str:

@@ -26,6 +26,7 @@ from cellgen.runtime.device.function import CudaFunction
 from cellgen.runtime.device.halves import Halves
 from cellgen.runtime.device.library import HINTS, NO_CUBLAS, DeviceLibrary
 from cellgen.runtime.device.raw import RawDeviceFunction
+from cellgen.runtime.device.settings import STAYING_TIERS
 from cellgen.runtime.kernel import ARRIVALS, require_abi
 from cellgen.runtime.notebook import ShownInNotebooks
 
@@ -54,7 +55,7 @@ class CudaKernel(ShownInNotebooks):
         self._digest = ""
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
-        self._usable: set[tuple[int, str]] = set()
+        self._usable: set[tuple[int, str, bool]] = set()
 
     def __getattr__(self, name: str) -> CudaFunction:
         functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
@@ -112,12 +113,14 @@ class CudaKernel(ShownInNotebooks):
         self.require_device(0)
         return self.library().devices()
 
-    def require_device(self, device: int, dtype: str = "") -> None:
+    def require_device(self, device: int, dtype: str = "", tier: int = 0) -> None:
         """Check, once, that a device is there, new enough for the code, and has an element's.
 
-        Raises DeviceError, and BuildError where kernels are compiled for it and cannot be.
+        ``tier`` is a number of ``TIERS``: some take kernels whose blocks stay there. Raises
+        DeviceError, and BuildError where kernels are compiled for it and cannot be.
         """
-        if (device, dtype) in self._usable:
+        staying = tier in STAYING_TIERS
+        if (device, dtype, staying) in self._usable:
             return
         library, needed = self.library(), nvcc.oldest()
         count = library.devices()
@@ -135,8 +138,8 @@ class CudaKernel(ShownInNotebooks):
             )
         if dtype:
             with self._lock:
-                library.require_kernels(device, dtype)
-        self._usable.add((device, dtype))
+                library.require_kernels(device, dtype, staying=staying)
+        self._usable.add((device, dtype, staying))
 
     def array(
         self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0

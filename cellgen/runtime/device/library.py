@@ -47,7 +47,7 @@ class DeviceLibrary:
 
     def __init__(self, path: str, interface: Interface, halves: Halves | None = None) -> None:
         self.name, self._halves = interface.name, halves
-        self._images = set[tuple[int, str]]()
+        self._images = set[tuple[int, str, bool]]()
         with whole_imports():  # cffi imports its parser when it is used
             self.ffi = cffi.FFI()
             self.ffi.cdef(cuda_cdef(interface))
@@ -168,17 +168,21 @@ class DeviceLibrary:
         self.require(code, f"{self.name}: asking device {device} what it is")
         return int(found[0])
 
-    def require_kernels(self, device: int, dtype: str) -> None:
+    def require_kernels(self, device: int, dtype: str, *, staying: bool = False) -> None:
         """Load the kernels of an element type onto a device, where they come by themselves.
 
-        Raises BuildError, DeviceError.
+        With ``staying`` also those whose blocks stay there. Raises BuildError, DeviceError.
         """
-        if self._halves is None or (device, dtype) in self._images:
+        if self._halves is None:
             return
-        image = self._halves.image(dtype, self.capability(device))
-        code = self.lib.cellgen_cuda_load(device, PLACES[dtype], self.ffi.from_buffer(image))
-        self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
-        self._images.add((device, dtype))
+        for part in (False, True) if staying and self._halves.has_staying else (False,):
+            if (device, dtype, part) in self._images:
+                continue
+            image = self._halves.image(dtype, self.capability(device), staying=part)
+            place = PLACES[dtype] + (len(PLACES) if part else 0)
+            code = self.lib.cellgen_cuda_load(device, place, self.ffi.from_buffer(image))
+            self.require(code, f"{self.name}: loading kernels of {dtype} onto device {device}")
+            self._images.add((device, dtype, part))
 
     def on(self, device: int) -> Current:
         """Make a device current for the body of a ``with``. Raises DeviceError."""

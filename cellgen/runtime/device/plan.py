@@ -19,6 +19,7 @@ class DevicePlan:
     """How to make a call whose arrays have known shapes, strides, types and devices.
 
     ``fresh`` are the results to make, of ``shapes``; ``launch`` is None where nothing is computed.
+    ``tier`` is its number.
     ``options`` are what the call states, but for arrays.
     """
 
@@ -29,6 +30,7 @@ class DevicePlan:
     fresh: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     launch: LaunchPlan | None
+    tier: int
     options: Options
 
 

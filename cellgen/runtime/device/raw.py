@@ -67,9 +67,10 @@ class RawDeviceFunction:
         """
         if 0 in dims.values() and not has_elements(self._function.results, dims):
             return
-        self._kernel.require_device(device, element)
+        tier = TIERS[meant_tier("auto")]
+        self._kernel.require_device(device, element, tier)
         with self._library.on(device):
-            ready = self._ready(element, device, dims, words, apart, options, stream)
+            ready = self._ready(element, device, dims, words, apart, options, tier, stream)
             self._launch(ready, workspace)
 
     def _ready(
@@ -80,6 +81,7 @@ class RawDeviceFunction:
         words: Mapping[str, int | float],
         apart: Mapping[str, tuple[int, int]],
         options: Options,
+        tier: int,
         stream: int,
     ) -> Launch:
         """Put together what the kernels of a call depend on."""
@@ -91,7 +93,7 @@ class RawDeviceFunction:
         lengths = tuple(dims[name] for name in names)
         for name, number in _numbers(options):
             values[struct.starts[name]] = number
-        values[struct.starts["tier"]] = TIERS[meant_tier("auto")]
+        values[struct.starts["tier"]] = tier
         for name, place in entry.places:
             values[place] = words.get(name, 0)
         for name, place in entry.scalars:

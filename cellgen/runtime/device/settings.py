@@ -36,6 +36,8 @@ TIERS = {
     "cluster": 5,
     "together": 6,
 }
+STAYING_TIERS = frozenset(TIERS[name] for name in ("device", "cluster", "together"))
+"""Those that take kernels whose blocks stay on a device."""
 PERSISTENT = "CELLGEN_PERSISTENT"
 """Set to 1, ``auto`` means ``together``: kernels whose blocks stay on a device may be taken."""
 TABLES = {o.name: o for o in OF_OPTIONS if o.kind == BY_ROW and o.on_device}

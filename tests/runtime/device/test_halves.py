@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -115,19 +116,29 @@ def test_kernels_of_another_element_type_are_not_taken() -> None:
     library = kernel.library()
     library.require_kernels(0, "float64")
     given = drawn(kernel, kernel.sequence_forward.function.arguments, "bfloat16")
-    kernel._usable.add((0, "bfloat16"))  # as if it had been loaded
+    kernel._usable.add((0, "bfloat16", False))  # as if it had been loaded
     with pytest.raises(DeviceError, match=r"CUDA error 500.* cellgen cache clear"):
         kernel.sequence_forward(**given)
 
 
 def test_the_compiler_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "find", lambda: object())
+    there = nvrtc.Nvrtc(None, "", (13, 0), (80,))
+    monkeypatch.setattr(nvrtc, "find", lambda: there)
     monkeypatch.setattr(nvcc, "is_there", lambda: True)
+    monkeypatch.setattr(nvcc, "has_cxx", lambda: True)
     monkeypatch.delenv(nvcc.VARIABLE, raising=False)
-    for named, chosen in (("", False), ("nvcc", False), ("nvrtc", True)):
+    for named, chosen in (("", True), ("nvcc", False), ("nvrtc", True)):
         monkeypatch.setenv(halves.VARIABLE, named)
         assert halves.is_chosen() is chosen
     monkeypatch.setenv(halves.VARIABLE, "")
+    for name, lacks in (
+        ("has_cxx", False),
+        ("find", None),
+        ("find", replace(there, version=(11, 8))),
+    ):
+        with monkeypatch.context() as other:
+            other.setattr(nvrtc if name == "find" else nvcc, name, lambda lacks=lacks: lacks)
+            assert not halves.is_chosen()
     monkeypatch.setattr(nvcc, "is_there", lambda: False)
     assert halves.is_chosen()
     monkeypatch.setenv(nvcc.VARIABLE, "/a/nvcc")
@@ -287,7 +298,8 @@ def test_images_have_every_kernel_that_the_host_knows(
     both = Halves(kernel.sources, kernel.interface)
     tags = re.findall(rb"18cellgen_kernel_tagIXad(L_Z\w+EEE)\0", both.build().path.read_bytes())
     asked = names_alone([tag.decode() for tag in tags], tmp_path)
-    images = [both.image(dtype, capability) for dtype in halves.PLACES]
+    parts = (False, True) if both.has_staying else (False,)
+    images = [both.image(dtype, capability, staying=p) for dtype in halves.PLACES for p in parts]
     there = {name.decode() for i in images for name in re.findall(rb"\.text\.(_Z\w+)", i)}
     assert len(asked) > 10
     assert set(asked) == there
