@@ -17,14 +17,19 @@ import numpy as np
 import cellgen
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.kernel import Kernel
+from cellgen.wheel.objects import this_machine
 
 Arrays = dict[str, np.ndarray]
 
 SIZES = {"T": 7, "B": 2, "I": 2, "H": 3}
 CELLS = ("gru", "sru")
 """All outputs are states; an output that is none."""
+MASK = np.array([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]], bool)
+RESET = np.array([[0, 0], [1, 0], [0, 1]] * 2 + [[0, 1]], bool)
 OPTIONS: Mapping[str, Mapping[str, object]] = {
     "plain": {},
+    "reset": {"reset": RESET, "zero_output_for_mask": True},
+    "flush": {"flush_denormals": True},
     "checkpoint": {"checkpoint": 3},
     "beyond the end": {"checkpoint": 9},
     "limit": {"memory_limit": 900},
@@ -36,8 +41,7 @@ OPTIONS: Mapping[str, Mapping[str, object]] = {
     "products": {"products": "bf16"},
     "products, checkpoint": {"products": "bf16", "checkpoint": 2},
 }
-"""What a call shows, keeps and multiplies in."""
-MASK = np.array([[1, 0], [1, 1], [0, 1]] * 2 + [[1, 0]], bool)
+"""What a call shows, keeps, clears and multiplies in."""
 TABLES: Mapping[str, Mapping[str, object]] = {
     "all": {},
     "lengths": {"lengths": np.array([7, 4])},
@@ -137,6 +141,8 @@ def by_argument(gradients: Mapping[str, np.ndarray]) -> Arrays:
 class Door:
     """A way to make a call; ``needs`` are modules beside NumPy, ``options`` those that it takes.
 
+    ``machine``: the only one that has it; empty: all do.
+
     ``tolerance`` is 0 where its bits are the kernel's. A door may have fewer pairs of a cell and
     its tables; ``afresh`` as a ``Case``. ``gradients``: all, of
     what learns ("weights"), or none ("").
@@ -150,14 +156,16 @@ class Door:
     pairs: tuple[tuple[str, str], ...] = tuple((c, t) for c in CELLS for t in TABLES)
     afresh: bool = False
     gradients: str = "all"
+    machine: str = ""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def is_there(self) -> bool:
-        """Whether the modules that it needs are."""
-        return all(find_spec(module) for module in self.needs)
+        """Whether this machine has it, and the modules that it needs."""
+        is_here = self.machine in ("", this_machine())
+        return is_here and all(find_spec(module) for module in self.needs)
 
     def cases(self) -> Iterator[Case]:
         """The cases that it takes."""

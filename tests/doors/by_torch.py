@@ -19,7 +19,7 @@ def tensors(arrays: Mapping[str, object], *, learns: bool = False) -> dict[str, 
     }
 
 
-def _results(
+def results_of(
     shown: Mapping[str, Tensor | None], case: Case, learning: Mapping[str, Tensor]
 ) -> Results:
     """Pass the gradients of a case back from what is shown."""
@@ -41,7 +41,7 @@ def function(case: Case) -> Results:
         alone = cell(**given, **options)._asdict()
     for name, tensor in alone.items():
         assert tensor is shown[name] or torch.equal(tensor, shown[name]), name
-    return _results(shown, case, given)
+    return results_of(shown, case, given)
 
 
 def layer(case: Case) -> Results:
@@ -61,4 +61,4 @@ def layer(case: Case) -> Results:
         **tensors(case.options),
     )
     shown = {n: t for n, t in outputs._asdict().items() if not n.endswith("_last")}
-    return _results(shown, case, {**given, **own})
+    return results_of(shown, case, {**given, **own})

@@ -17,13 +17,14 @@ from tests.doors import CELLS, OPTIONS, TABLES, Case, Door, Results
 
 FEW = (("gru", "all"), ("sru", "lengths"), ("sru", "mask"))
 """Pairs for doors that compile a program for every case."""
+PREBUILT = tuple(("elman", tables) for tables in TABLES)
+"""Of a package with one small cell."""
 ALONE = tuple((cell, "all") for cell in CELLS)
 
 ELSEWHERE = frozenset(
     (
         *("save", "saved", "threads", "plan", "packed", "gradients", "per_row", "window", "bp_lim"),
-        *("reset", "batch_first", "zero_output_for_mask", "last_only", "flush_denormals"),
-        *("parallel", "segments", "tolerance", "sweeps"),
+        *("batch_first", "last_only", "parallel", "segments", "tolerance", "sweeps"),
     )
 )
 """Options that some doors lack, have by other words or always give: tried by tests of their own."""
@@ -39,7 +40,7 @@ DOORS = (
     Door(
         "prepared",
         door("by_numpy.prepared"),
-        ("plain", "checkpoint", "every, checkpoint", "outputs", "products"),
+        ("plain", "reset", "checkpoint", "every, checkpoint", "outputs", "products"),
     ),
     Door("stream", door("by_numpy.stream"), ("plain",), pairs=ALONE, afresh=True, gradients=""),
     Door(
@@ -54,7 +55,7 @@ DOORS = (
     Door(
         "cuda",
         door("by_numpy.cuda"),
-        ("plain", "every"),
+        ("plain", "reset", "every"),
         tolerance=1e-5,
         pairs=(("lstm", "lengths"), ("lstm", "mask")),
     ),
@@ -71,7 +72,15 @@ DOORS = (
         "jax",
         door("by_jax.function"),
         (
-            *("checkpoint", "limit", "every", "every, checkpoint", "outputs, checkpoint"),
+            *(
+                "reset",
+                "flush",
+                "checkpoint",
+                "limit",
+                "every",
+                "every, checkpoint",
+                "outputs, checkpoint",
+            ),
             *("products", "products, checkpoint"),
         ),
         ("jax",),
@@ -85,6 +94,23 @@ DOORS = (
         tolerance=1e-5,
         pairs=tuple((cell, tables) for cell in CELLS for tables in ("all", "lengths")),
         gradients="",
+    ),
+    Door("wheel", door("by_wheel.prebuilt"), ("plain", "reset"), pairs=PREBUILT, machine="x86_64"),
+    Door(
+        "wheel in torch",
+        door("by_wheel.in_torch"),
+        ("plain", "reset"),
+        ("torch",),
+        pairs=PREBUILT,
+        machine="x86_64",
+    ),
+    Door(
+        "wheel in jax",
+        door("by_wheel.in_jax"),
+        ("plain",),
+        ("jax",),
+        pairs=PREBUILT[1:],
+        machine="x86_64",
     ),
 )
 
