@@ -95,7 +95,7 @@ class TensorLayout:
             sizes.update(lengths_of(self.options, sizes["T"]))
         return sizes
 
-    def known_sizes(self, given: Mapping[str, Shaped | None]) -> dict[str, int]:
+    def known_sizes(self, tensors: Mapping[str, Shaped | None]) -> dict[str, int]:
         """Tell the dimensions from what is given by name; states may be left out.
 
         Raises UntoldError where nothing that is given tells one of them, or what would has another
@@ -104,15 +104,15 @@ class TensorLayout:
         sizes: dict[str, int] = {}
         for one in self.bindings:
             item = self.theta[one.argument]
-            found = given.get(item.name)
-            if found is not None and len(found.shape) != len(item.shape):
-                raise UntoldError(self.wrong_rank(item, found.shape))
-            if found is None:
+            tensor = tensors.get(item.name)
+            if tensor is not None and len(tensor.shape) != len(item.shape):
+                raise UntoldError(self.wrong_rank(item, tensor.shape))
+            if tensor is None:
                 raise UntoldError(
                     f"{self.where}: states are left out, and nothing tells the dimension "
                     f"{one.dim} of them; pass {item.name} {shape_text(item)}"
                 )
-            sizes[one.dim] = one.size(found.shape[one.axis], sizes)
+            sizes[one.dim] = one.size(tensor.shape[one.axis], sizes)
         return sizes
 
     def moved_outputs(
@@ -152,7 +152,7 @@ class TensorLayout:
     def wrong_shape(self, item: Argument, shape: Sequence[int], sizes: Mapping[str, int]) -> str:
         """What is wrong of an array whose axes are of other lengths, and whence those expected."""
         origin = {one.dim: self.theta[one.argument] for one in self.bindings}
-        origins = {dim: origin_text(told.name, told) for dim, told in origin.items()}
+        origins = {dim: origin_text(argument.name, argument) for dim, argument in origin.items()}
         fault = Fault(SHAPE, item, item.name, tuple(shape), 0, sizes, origins)
         return sentence(self.where, fault)
 
@@ -172,13 +172,13 @@ Kind = TypeVar("Kind", bound=TensorLayout)
 
 def layout_of(interface: Interface, kind: type[Kind]) -> Kind:
     """Sort out what a cell takes and gives over time. Raises BuildError for one that cannot."""
-    found = {function.name: function for function in interface.functions}
-    if "sequence_forward" not in found or "sequence_backward" not in found:
+    by_name = {function.name: function for function in interface.functions}
+    if "sequence_forward" not in by_name or "sequence_backward" not in by_name:
         raise BuildError(
             f"{interface.name}: this cell has no functions over time, which its layer would call; "
             f"`cellgen explain` says why"
         )
-    return _layout(kind, interface.name, found["sequence_forward"], found["sequence_backward"])
+    return _layout(kind, interface.name, by_name["sequence_forward"], by_name["sequence_backward"])
 
 
 def _layout(kind: type[Kind], cell: str, forward: Function, backward: Function) -> Kind:
@@ -205,11 +205,11 @@ def _layout(kind: type[Kind], cell: str, forward: Function, backward: Function) 
 
 def _bindings(cell: str, dims: Sequence[str], theta: tuple[Argument, ...]) -> tuple[Binding, ...]:
     """Find for each dimension an axis that tells it: states and sums last. Raises BuildError."""
-    found = bindings(theta, states_last)
-    bound = {one.dim for one in found}
+    dimensions = bindings(theta, states_last)
+    bound = {one.dim for one in dimensions}
     unbound = [name for name in dims if name not in bound]
     if unbound:
         raise BuildError(
             f"{cell}: no argument tells the dimension {unbound[0]}; add one to the cell that has it"
         )
-    return found
+    return dimensions

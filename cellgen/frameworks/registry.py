@@ -54,15 +54,15 @@ class KnownCell:
         Raises BuildError for a cell that is not rendered for CUDA.
         """
         if self.text == self.kernel.name:  # it ships
-            made = api.load_cuda(self.kernel.name, emulated=emulated)
+            kernel = api.load_cuda(self.kernel.name, emulated=emulated)
         else:
-            made = api.compile_cuda(self.cell, emulated=emulated)
-        if made.interface != self.kernel.interface:
+            kernel = api.compile_cuda(self.cell, emulated=emulated)
+        if kernel.interface != self.kernel.interface:
             raise BuildError(
                 f"{self.kernel.name}: the kernel of CUDA takes other arguments than that of C; "
                 f"generate both anew: cellgen build {self.kernel.name} --target all"
             )
-        return made
+        return kernel
 
     def tangent_text(self, by: tuple[str, ...] = ()) -> str:
         """Name the tangent along ``by``, along everything if that is empty."""
@@ -109,12 +109,12 @@ class Registry(Generic[Known]):
 
     def find(self, text: str) -> Known:
         """Find a cell by the text that a program names it by. Raises BuildError."""
-        found = self._known.get(text)
-        if found is not None:
-            return found
-        made = self._tangent(text) or self._make(text, _loaded(text), None)
+        known = self._known.get(text)
+        if known is not None:
+            return known
+        cell = self._tangent(text) or self._make(text, _loaded(text), None)
         with self._lock:
-            return self._known.setdefault(text, made)
+            return self._known.setdefault(text, cell)
 
     def _tangent(self, text: str) -> Known | None:
         """Make the tangent that a text names; None where it names none."""

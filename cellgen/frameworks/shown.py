@@ -125,19 +125,19 @@ def showing(layout: Kind, options: Options, *, skips: bool) -> Kind:
         every=options.every,
         checkpoint=options.checkpoint,
     )
-    made: Kind = _showing(layout, shown)
-    return made
+    kind: Kind = _showing(layout, shown)
+    return kind
 
 
 @functools.lru_cache(maxsize=1024)
 def _showing(layout: Kind, options: Options) -> Kind:
     unformed, last = hidden(layout, options), options.last_only
     results = signature(layout.forward, options.every, last=last).results
-    given = signature(layout.backward, options.every, last=last).arguments
+    shapes = signature(layout.backward, options.every, last=last).arguments
     formed = enumerate(item for item in results if not item.saved)
     outputs = tuple(item for k, item in formed if not unformed >> k & 1)
     named = {f"d_{item.name}" for item in outputs}
-    upstream = tuple(item for item in given if item.optional and item.name in named)
+    upstream = tuple(item for item in shapes if item.optional and item.name in named)
     saved = layout.saved
     if options.checkpoint:
         saved = tuple(

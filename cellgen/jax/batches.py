@@ -29,27 +29,31 @@ def spread(array: Any, axis: int | None, size: int) -> Any:
     return jnp.moveaxis(array, axis, 0)
 
 
-def shares(axes: Axes, given: Axes) -> bool:
+def shares(axes: Axes, rows: Axes) -> bool:
     """Whether what differs between the calls has rows: they share their weights."""
-    return all(row is not None for axis, row in zip(axes, given, strict=True) if axis is not None)
+    return all(row is not None for axis, row in zip(axes, rows, strict=True) if axis is not None)
 
 
 def call_batch(
-    run: Callable[..., Sequence[Any]], arrays: Arrays, axes: Axes, given: Axes, found: Axes
+    run: Callable[..., Sequence[Any]],
+    arrays: Arrays,
+    axes: Axes,
+    argument_rows: Axes,
+    result_rows: Axes,
 ) -> tuple[list[Any], list[int]]:
-    """Make a batch of calls; ``given`` and ``found`` are the axes of rows of arrays and results.
+    """Make a batch of calls; ``argument_rows`` and ``result_rows`` are axes.
 
     Where there are calls, and every array that differs between them has rows, and every result,
     they are the rows of one call; else the calls follow each other.
     """
     size = size_of(arrays, axes)
-    if not size or not shares(axes, given) or None in found:
+    if not size or not shares(axes, argument_rows) or None in result_rows:
         return one_by_one(run, arrays, axes)
     folded = [
         array if row is None else _folded(array, axis, size, row)
-        for array, axis, row in zip(arrays, axes, given, strict=True)
+        for array, axis, row in zip(arrays, axes, argument_rows, strict=True)
     ]
-    rows = [row for row in found if row is not None]
+    rows = [row for row in result_rows if row is not None]
     return [_unfolded(a, size, row) for a, row in zip(run(*folded), rows, strict=True)], rows
 
 

@@ -59,13 +59,13 @@ def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]
         )
 
 
-def _refuse_dtype(layout: TensorLayout, item: Argument, found: Any, first: Any) -> NoReturn:
+def _refuse_dtype(layout: TensorLayout, item: Argument, array: Any, first: Any) -> NoReturn:
     *others, last = DTYPES
     expected, wanted = f"{', '.join(others)} or {last}", "float32"
-    if found.dtype.name in DTYPES:
+    if array.dtype.name in DTYPES:
         wanted = first.dtype.name
         expected = f"{wanted}, as {layout.theta[0].name} is"
     raise ArrayError(
-        f"{layout.where}: {item.name} is {found.dtype.name}, expected {expected}; pass "
+        f"{layout.where}: {item.name} is {array.dtype.name}, expected {expected}; pass "
         f"{item.name}.astype(jax.numpy.{wanted})"
     )

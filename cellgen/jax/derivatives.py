@@ -100,9 +100,9 @@ class Push:
         """Give the map of some arrays alone."""
         return replace(self, moves=tuple(compress(self.moves, moved)))
 
-    def transposed(self, given: Which) -> Pull:
+    def transposed(self, present: Which) -> Pull:
         """Give the transpose, from some of the results."""
-        return Pull(self.call, self.moves, _within(self.outputs, given))
+        return Pull(self.call, self.moves, _within(self.outputs, present))
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Pull:
 
     def apply(self, constants: Arrays, arrays: Arrays) -> list[Any]:
         """Give the results, linear in ``arrays``."""
-        found = backward(self.call, self.present, (*constants, *arrays), self.moves)
-        return [found[name] for name in self.moves]
+        gradients = backward(self.call, self.present, (*constants, *arrays), self.moves)
+        return [gradients[name] for name in self.moves]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
         """Give the shapes of the results."""
@@ -126,9 +126,9 @@ class Pull:
         """Give the map of some arrays alone."""
         return replace(self, present=_within(self.present, moved))
 
-    def transposed(self, given: Which) -> Push:
+    def transposed(self, present: Which) -> Push:
         """Give the transpose, from some of the results."""
-        return Push(self.call, tuple(compress(self.moves, given)), self.present)
+        return Push(self.call, tuple(compress(self.moves, present)), self.present)
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class Turn:
         """
         tangent, upstream, own = self._turned(constants, arrays)
         names = [tangent.call.known.directions[name] for name in self.names]
-        found = tangent.gradients(upstream, own, (*names, *self.names))
-        return [found[name] for name in names], [found[name] for name in self.names]
+        gradients = tangent.gradients(upstream, own, (*names, *self.names))
+        return [gradients[name] for name in names], [gradients[name] for name in self.names]
 
     def begun(self, constants: Arrays) -> tuple[list[Any], list[Any]]:
         """Give the gradients, and the same constants."""
@@ -184,11 +184,11 @@ class Turn:
         if not self.moves:  # linear in the upstream gradients
             own = constants[: len(constants) - sum(self.present)]
             present = _within(self.present, self.upstream)
-            found = backward(self.call, present, (*own, *arrays), self.names)
-            return [found[name] for name in self.names]
+            gradients = backward(self.call, present, (*own, *arrays), self.names)
+            return [gradients[name] for name in self.names]
         tangent, upstream, own = self._turned(constants, arrays)
-        found = tangent.gradients(upstream, own, self.names)
-        return [found[name] for name in self.names]
+        gradients = tangent.gradients(upstream, own, self.names)
+        return [gradients[name] for name in self.names]
 
     def shapes(self, constants: Arrays) -> list[Shape]:
         """Give the shapes of the results."""
@@ -203,9 +203,9 @@ class Turn:
             upstream=_within(self.upstream, moved[count:]),
         )
 
-    def transposed(self, given: Which) -> TurnBack:
+    def transposed(self, present: Which) -> TurnBack:
         """Give the transpose, from some of the results."""
-        names = tuple(compress(self.names, given))
+        names = tuple(compress(self.names, present))
         return TurnBack(self.call, self.present, self.moves, self.upstream, names)
 
 
@@ -226,8 +226,8 @@ class TurnBack:
         if self.moves:
             nothing = [None] * len(self.present)
             own = _spread(self.present, _upstream(constants, self.present))
-            found = tangent.gradients(nothing, own, self.moves)
-            of_theta = [found[name] for name in self.moves]
+            gradients = tangent.gradients(nothing, own, self.moves)
+            of_theta = [gradients[name] for name in self.moves]
         outputs = tangent.outputs()
         return [*of_theta, *compress(outputs, _within(self.present, self.upstream))]
 
@@ -241,11 +241,11 @@ class TurnBack:
         """Give the map of some arrays alone."""
         return replace(self, names=tuple(compress(self.names, moved)))
 
-    def transposed(self, given: Which) -> Turn:
+    def transposed(self, present: Which) -> Turn:
         """Give the transpose, from some of the results."""
         count = len(self.moves)
-        moves = tuple(compress(self.moves, given[:count]))
-        upstream = _within(self.upstream, given[count:])
+        moves = tuple(compress(self.moves, present[:count]))
+        upstream = _within(self.upstream, present[count:])
         return Turn(self.call, self.present, moves, upstream, self.names)
 
 
@@ -256,7 +256,7 @@ def _upstream(constants: Arrays, present: Which) -> Arrays:
 def _spread(present: Which, arrays: Arrays) -> list[Any]:
     """Put arrays in the places of their outputs, None in the others."""
     own = iter(arrays)
-    return [next(own) if given else None for given in present]
+    return [next(own) if is_present else None for is_present in present]
 
 
 def _shapes_of(call: JaxCall, names: Names, constants: Arrays) -> list[Shape]:
@@ -309,16 +309,16 @@ class Tangent:
     ) -> dict[str, Any]:
         """Some gradients, given those of outputs and of their directions, None for zero."""
         names = [item.name for item in self.own.layout.outputs]
-        given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
+        by_name = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
         along = zip(names, of_directions, strict=True)
-        given |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
-        ordered = [given.get(item.name) for item in self.call.layout.upstream]
+        by_name |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
+        ordered = [by_name.get(item.name) for item in self.call.layout.upstream]
         present = tuple(u is not None for u in ordered)
         kept = [self.formed[item.name] for item in self.call.kept]
         operands = (*self.arrays, *kept, *(u for u in ordered if u is not None))
-        found = backward(self.call, present, operands, wanted)
+        gradients = backward(self.call, present, operands, wanted)
         return {
-            name: found[name] if name in found else jnp.zeros_like(self.named[name])
+            name: gradients[name] if name in gradients else jnp.zeros_like(self.named[name])
             for name in wanted
         }
 
@@ -358,11 +358,11 @@ def _forward_jvp(arrays: Arrays, dots: Arrays, *, call: JaxCall, save: bool) -> 
     saving = call.saving
     outputs = len(saving.layout.outputs)
     push = Push(saving, tuple(moves), (True,) * outputs, save)
-    formed, found = pair(push, arrays, list(moves.values()))
+    formed, derivative = pair(push, arrays, list(moves.values()))
     if save:
-        return formed, [*found, *(zero(array) for array in formed[outputs:])]
+        return formed, [*derivative, *(zero(array) for array in formed[outputs:])]
     tables, _, _ = call.split(arrays)
-    return show(call, tables, formed), show(call, tables, found)
+    return show(call, tables, formed), show(call, tables, derivative)
 
 
 def _backward_jvp(
@@ -395,8 +395,8 @@ def _along_rows(arrays: Arrays, dots: Arrays, **how: Any) -> Any:
             whole[place] = value
         return row_by_row(whole, **how)
 
-    given = [arrays[place] for place in places]
-    return jax.jvp(moved, given, [dots[place] for place in places])
+    operands = [arrays[place] for place in places]
+    return jax.jvp(moved, operands, [dots[place] for place in places])
 
 
 ad.primitive_jvps[forward_p] = _forward_jvp

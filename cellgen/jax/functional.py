@@ -70,9 +70,9 @@ class CellFunction:
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """
 
-    def __init__(self, found: KnownInJax) -> None:
-        self.known = found
-        layout = self.layout = found.layout
+    def __init__(self, known: KnownInJax) -> None:
+        self.known = known
+        layout = self.layout = known.layout
         by_role: dict[str, list[str]] = {}
         for item in (*layout.theta, *layout.scalars):
             by_role.setdefault(item.role, []).append(item.name)
@@ -90,7 +90,7 @@ class CellFunction:
         fields = [item.name for item in layout.outputs]
         self.result = _named(f"{layout.cell}_outputs", fields)
         self.__name__ = layout.cell
-        handler.add(found)
+        handler.add(known)
 
     def __repr__(self) -> str:
         return f"<{self.layout.cell} over time, a function of {', '.join(self.params)}>"
@@ -114,11 +114,11 @@ class CellFunction:
         items = [item for item in self.layout.theta if item.name in self.params]
         items = [item for item in items if not item.is_scalar]
         needed = {dim: None for i in items for axis in self.layout.terms[i.name] for _, dim in axis}
-        given = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+        numbers = {name: accept.whole(where, name, size) for name, size in sizes.items()}
         for name in filter(None, needed):
-            if name not in given:
+            if name not in numbers:
                 raise ArrayError(f"{where}: the dimension {name} is missing; pass {name}=...")
-        return {item.name: self.layout.shape(item.name, given) for item in items}
+        return {item.name: self.layout.shape(item.name, numbers) for item in items}
 
     def init(
         self,
@@ -151,13 +151,13 @@ class CellFunction:
             if name not in OPTIONS:
                 self._refuse_option(name)
         is_batch_first = accept.flag(where, "batch_first", options.get("batch_first", False))
-        given = self._given(params, x, state)
-        for name, value in {**options, **given}.items():
+        arrays = self._given(params, x, state)
+        for name, value in {**options, **arrays}.items():
             accept.refuse_masked(where, name, value)
         tables = {n: self._array(n, options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
-            given, tables = self._time_first(given), _steps_first(tables)
-        values = check_values(self.layout, self._complete(given))
+            arrays, tables = self._time_first(arrays), _steps_first(tables)
+        values = check_values(self.layout, self._complete(arrays))
         sizes = self.layout.sizes(values)
         check_tables(where, sizes, tables)
         if "lengths" in tables:
@@ -192,23 +192,27 @@ class CellFunction:
         return self.result(*outputs)
 
     def _request(
-        self, given: Sequence[tuple[str, object]], sizes: Mapping[str, Any], dtype: Any, skips: bool
+        self,
+        stated: Sequence[tuple[str, object]],
+        sizes: Mapping[str, Any],
+        dtype: Any,
+        skips: bool,
     ) -> Options:
         """Look at options that say what is shown and kept. Raises ArgumentError, ArrayError."""
-        if any(name == "memory_limit" and limit is not None for name, limit in given):
+        if any(name == "memory_limit" and limit is not None for name, limit in stated):
             for name, size in sizes.items():
                 if not isinstance(size, int):
                     raise ArrayError(
                         f"{self.layout.where}: memory_limit is given and {name} is {size}, "
                         f"expected a number; pass checkpoint= in its place"
                     )
-        found = options_of(self.layout, given, tuple(sizes.items()), dtype.itemsize, skips)
-        if found.products == BF16 and dtype.name == "float64":
+        options = options_of(self.layout, stated, tuple(sizes.items()), dtype.itemsize, skips)
+        if options.products == BF16 and dtype.name == "float64":
             raise ArrayError(
                 f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "
                 f"expected float32 arrays; pass those, or leave products out"
             )
-        return found
+        return options
 
     def _given(self, params: object, x: object, state: object) -> dict[str, Any]:
         """All arrays of a call by name. Raises ArrayError."""
@@ -219,12 +223,12 @@ class CellFunction:
             )
         inputs = x if isinstance(x, Mapping) else {self.inputs[0]: x}
         states = self._states(state)
-        for what, found, names in (
+        for what, group, names in (
             ("params", params, self.params),
             ("x", inputs, self.inputs),
             ("state", states, self.states),
         ):
-            for name in found:
+            for name in group:
                 if name not in names:
                     self._refuse_name(what, str(name), names)
         return {**params, **inputs, **states}
@@ -242,16 +246,16 @@ class CellFunction:
             )
         return dict(zip(self.states, several, strict=True))
 
-    def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _time_first(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         timed = {item.name: len(item.shape) for item in self.layout.theta if item.over_time}
         return {
             name: jnp.swapaxes(value, 0, 1) if timed.get(name) == jnp.ndim(value) else value
-            for name, value in given.items()
+            for name, value in arrays.items()
         }
 
-    def _complete(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, values: dict[str, Any]) -> dict[str, Any]:
         """Make scalars and states that a call leaves out. Raises ArrayError."""
-        left_out = [item for item in self.layout.theta if given.get(item.name) is None]
+        left_out = [item for item in self.layout.theta if values.get(item.name) is None]
         for item in left_out:
             if not item.is_scalar and item.name not in self.states:
                 place = "params" if item.name in self.params else "x"
@@ -259,8 +263,8 @@ class CellFunction:
                     f"{self.layout.where}: {item.name} is missing, expected an array "
                     f"{shape_text(item)}; put it into {place}"
                 )
-        given = {**self.scalars, **{name: v for name, v in given.items() if v is not None}}
-        arrays = {name: self._array(name, value) for name, value in given.items()}
+        values = {**self.scalars, **{name: v for name, v in values.items() if v is not None}}
+        arrays = {name: self._array(name, value) for name, value in values.items()}
         dtype = arrays[self.layout.theta[0].name].dtype
         fixed = {item.name for item in self.layout.scalars}
         for name in self.scalars:

@@ -80,19 +80,19 @@ def register() -> None:
 def build() -> Path:
     """Find the handler's library in the cache, or compile and publish it. Raises BuildError."""
     sources, folder = _sources()
-    found = of_cache()
-    entry = f"{NAME}-{_key(sources, folder, found)}"
+    compiler = of_cache()
+    entry = f"{NAME}-{_key(sources, folder, compiler)}"
 
     def compiled(place: Path) -> str:
         produced = f"{NAME}{shared_suffix()}"
-        call = (*found.command, *found.flags, "-Iinclude", f"-I{folder}", *link_flags())
+        call = (*compiler.command, *compiler.flags, "-Iinclude", f"-I{folder}", *link_flags())
         command = (*call, SOURCE.name, "-o", produced, "-lpthread")
         step = Step(f"compiling {SOURCE.name}", command, produced)
         steps.run(place, NAME, entry, ((step,),), TOOL)
         steps.require_loadable(place / produced, NAME, step, *SYMBOLS)
         return produced
 
-    return compiled_by(found, entry, sources.files, compiled)[0]
+    return compiled_by(compiler, entry, sources.files, compiled)[0]
 
 
 def _sources() -> tuple[SourceFiles, Path]:
@@ -107,12 +107,12 @@ def _sources() -> tuple[SourceFiles, Path]:
     return SourceFiles.gather(NAME, texts, SOURCE.parent, include_folder()), folder
 
 
-def _key(sources: SourceFiles, folder: Path, found: CompilerInfo) -> str:
+def _key(sources: SourceFiles, folder: Path, compiler: CompilerInfo) -> str:
     header = (folder / "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
     return cache.digest(
         [
             *((f"file {name}", text) for name, text in sources.files),
             ("header", header),
-            *found.facts,
+            *compiler.facts,
         ]
     )

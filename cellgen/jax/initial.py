@@ -41,17 +41,17 @@ def initial_arrays(
     learns = {layout.theta[place].name for place in layout.learns}
     inputs, fixed = input_axes(layout.theta), frozenset(shapes.keys() - learns)
     items = [item for item in layout.theta if item.name in shapes]
-    made = {}
+    arrays = {}
     for item, own in zip(items, jax.random.split(key, len(items)), strict=True):
         shape = shapes[item.name]
         if item.name in initial:
-            made[item.name] = _stated(where, item, initial[item.name], own, shape, dtype)
+            arrays[item.name] = _stated(where, item, initial[item.name], own, shape, dtype)
             continue
         rule = rule_of(layout.cell, item, inputs, fixed)
         if rule is None:
             raise ArrayError(must_be_given(where, item, f"an array {shape}"))
-        made[item.name] = drawn(rule.of(shape), own, shape, dtype)
-    return made
+        arrays[item.name] = drawn(rule.of(shape), own, shape, dtype)
+    return arrays
 
 
 def drawn(draw: Draw, key: jax.Array, shape: Shape, dtype: Any) -> jax.Array:
@@ -70,10 +70,10 @@ def _stated(
     where: str, item: Argument, value: Any, key: jax.Array, shape: Shape, dtype: Any
 ) -> jax.Array:
     """Numbers that a caller gives for a parameter. Raises ArrayError for another shape."""
-    made = jnp.asarray(value(key, shape, dtype) if callable(value) else value, dtype)
-    if made.shape != shape:
+    array = jnp.asarray(value(key, shape, dtype) if callable(value) else value, dtype)
+    if array.shape != shape:
         raise ArrayError(
-            f"{where}: initial[{item.name!r}] has shape {made.shape}, expected "
+            f"{where}: initial[{item.name!r}] has shape {array.shape}, expected "
             f"{shape_text(item)} = {shape}; give as many numbers"
         )
-    return made
+    return array

@@ -39,7 +39,7 @@ class LinearMap(Protocol):
     def along(self, moved: Which) -> LinearMap:
         """The map of some arrays alone; the others are zero."""
 
-    def transposed(self, given: Which) -> LinearMap:
+    def transposed(self, present: Which) -> LinearMap:
         """The transpose: from some of the results (the others are zero) to all arrays."""
 
 
@@ -88,9 +88,9 @@ class Many:
         """Give the map of some arrays alone."""
         return Many(self.map.along(moved), self.axes, self.size)
 
-    def transposed(self, given: Which) -> Many:
+    def transposed(self, present: Which) -> Many:
         """Give the transpose, from some of the results."""
-        return Many(self.map.transposed(given), self.axes, self.size)
+        return Many(self.map.transposed(present), self.axes, self.size)
 
 
 def _without(shape: Sequence[int], axis: int) -> Shape:
@@ -127,12 +127,12 @@ def _jvp(arrays: Arrays, dots: Arrays, *, map: LinearMap, constants: int) -> Any
 
 
 def _transposed(cotangents: Arrays, *arrays: Any, map: LinearMap, constants: int) -> list[Any]:
-    given = tuple(not is_zero(cotangent) for cotangent in cotangents)
+    present = tuple(not is_zero(cotangent) for cotangent in cotangents)
     own = [cotangent for cotangent in cotangents if not is_zero(cotangent)]
-    found = linear(map.transposed(given), arrays[:constants], own)
+    results = linear(map.transposed(present), arrays[:constants], own)
     return [None] * constants + [
         array if ad.is_undefined_primal(place) else None
-        for array, place in zip(found, arrays[constants:], strict=True)
+        for array, place in zip(results, arrays[constants:], strict=True)
     ]
 
 

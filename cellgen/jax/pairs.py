@@ -37,8 +37,8 @@ class Own:
     def results(self, constants: Arrays) -> list[ShapedArray]:
         """Tell the shapes of its results."""
         shapes = [result(array.shape, array.dtype, [array]) for array in constants]
-        found, _ = self.primitive.abstract_eval(*shapes, **self.parameters)
-        return list(found)
+        abstract, _ = self.primitive.abstract_eval(*shapes, **self.parameters)
+        return list(abstract)
 
 
 class Pair(Protocol):
@@ -62,18 +62,18 @@ class Pair(Protocol):
 
 def pair(of: Pair, constants: Arrays, arrays: Arrays) -> tuple[list[Any], list[Any]]:
     """Compute a function and its derivative."""
-    found = list(pair_p.bind(*constants, *arrays, of=of, constants=len(constants)))
+    results = list(pair_p.bind(*constants, *arrays, of=of, constants=len(constants)))
     count = len(of.own().results(constants))
-    return found[:count], found[count:]
+    return results[:count], results[count:]
 
 
 # --- rules ------------------------------------------------------------------------------------
 
 
 def _shapes(*arrays: Any, of: Pair, constants: int) -> list[ShapedArray]:
-    given, dtype = arrays[:constants], arrays[-1].dtype
-    along = [result(shape, dtype, arrays) for shape in of.shapes(given)]
-    return [*of.own().results(given), *along]
+    operands, dtype = arrays[:constants], arrays[-1].dtype
+    along = [result(shape, dtype, arrays) for shape in of.shapes(operands)]
+    return [*of.own().results(operands), *along]
 
 
 def _lowered(*arrays: Any, of: Pair, constants: int) -> list[Any]:
@@ -97,8 +97,8 @@ def _batch(arrays: Arrays, axes: Axes, *, of: Pair, constants: int) -> Any:
     """Run a batch; where directions alone differ, what the function gives is one for all."""
     if any(axis is not None for axis in axes[:constants]):
         run = functools.partial(_lowered, of=of, constants=constants)
-        found = jax.vmap(run, in_axes=tuple(axes))(*arrays)
-        return found, [0] * len(found)
+        results = jax.vmap(run, in_axes=tuple(axes))(*arrays)
+        return results, [0] * len(results)
     own, more = of.begun(arrays[:constants])
 
     def along(*directions: Any) -> list[Any]:
@@ -110,11 +110,11 @@ def _batch(arrays: Arrays, axes: Axes, *, of: Pair, constants: int) -> Any:
 
 def _in_part(trace: Any, *tracers: Any, of: Pair, constants: int) -> list[Any]:
     """Evaluate what is known: the function, where directions alone are not."""
-    given = [tracer.pval.get_known() for tracer in tracers[:constants]]
-    if any(array is None for array in given) or all(t.is_known() for t in tracers):
+    known = [tracer.pval.get_known() for tracer in tracers[:constants]]
+    if any(array is None for array in known) or all(t.is_known() for t in tracers):
         parameters = {"of": of, "constants": constants}
         return list(trace.default_process_primitive(pair_p, tracers, parameters))
-    own, more = of.begun(given)
+    own, more = of.begun(known)
     parameters = {"map": of.alone(), "constants": len(more)}
     operands = (*more, *tracers[constants:])
     return [*own, *trace.default_process_primitive(linear_p, operands, parameters)]
@@ -142,8 +142,8 @@ def _without_unread(read: Sequence[bool], equation: Any) -> Any:
 
 
 def _own_results(equation: Any) -> int:
-    given = [v.aval for v in equation.invars[: equation.params["constants"]]]
-    return len(equation.params["of"].own().results(given))
+    operands = [v.aval for v in equation.invars[: equation.params["constants"]]]
+    return len(equation.params["of"].own().results(operands))
 
 
 def _own_alone(equation: Any, read: Sequence[bool]) -> tuple[list[bool], Any]:

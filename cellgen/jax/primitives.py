@@ -43,8 +43,8 @@ def backward(call: JaxCall, present: Which, arrays: Arrays, names: Sequence[str]
         name in names or not item.optional
         for name, item in zip(learn, layout.gradients, strict=True)
     )
-    found = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
-    return dict(zip(compress(learn, wanted), found, strict=True))
+    gradients = backward_p.bind(*arrays, call=call, present=present, wanted=wanted, per_row=False)
+    return dict(zip(compress(learn, wanted), gradients, strict=True))
 
 
 def _formed(call: JaxCall, save: bool) -> tuple[Argument, ...]:
@@ -52,7 +52,7 @@ def _formed(call: JaxCall, save: bool) -> tuple[Argument, ...]:
 
 
 def _read(call: JaxCall, present: Which) -> tuple[Argument, ...]:
-    upstream = (u for u, given in zip(call.layout.upstream, present, strict=True) if given)
+    upstream = (u for u, is_there in zip(call.layout.upstream, present, strict=True) if is_there)
     return (*call.values, *call.kept, *upstream)
 
 
@@ -77,8 +77,8 @@ def _forward_lowered(*arrays: Any, call: JaxCall, save: bool) -> Any:
     def run(*some: Any) -> Any:
         return run_forward(call, save, some)
 
-    found = [(len(item.shape), row_axis(item)) for item in _formed(call, save)]
-    return by_rows(run, call.row_axes(call.values), found, arrays)
+    ranks = [(len(item.shape), row_axis(item)) for item in _formed(call, save)]
+    return by_rows(run, call.row_axes(call.values), ranks, arrays)
 
 
 def _backward_lowered(
@@ -87,19 +87,19 @@ def _backward_lowered(
     def run(*some: Any) -> Any:
         return run_backward(call, present, wanted, per_row, some)
 
-    found = [
+    ranks = [
         (len(item.shape) + 1, 0)
         if per_row and row_axis(item) is None
         else (len(item.shape), row_axis(item))
         for item in compress(call.layout.gradients, wanted)
     ]
-    return by_rows(run, call.row_axes(_read(call, present)), found, arrays)
+    return by_rows(run, call.row_axes(_read(call, present)), ranks, arrays)
 
 
 def _forward_batch(arrays: Arrays, axes: Axes, *, call: JaxCall, save: bool) -> Any:
     run = functools.partial(forward_p.bind, call=call, save=save)
-    found = [row_axis(item) for item in _formed(call, save)]
-    return call_batch(run, arrays, axes, call.row_axes(call.values), found)
+    result_rows = [row_axis(item) for item in _formed(call, save)]
+    return call_batch(run, arrays, axes, call.row_axes(call.values), result_rows)
 
 
 def _backward_batch(
@@ -108,17 +108,21 @@ def _backward_batch(
     """Run a batch of backward passes: as rows of one where they share their weights."""
     bind = functools.partial(backward_p.bind, call=call, present=present, wanted=wanted)
     run = functools.partial(bind, per_row=per_row)
-    given = call.row_axes(_read(call, present))
-    found = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
-    if not shares(axes, given):
+    argument_rows = call.row_axes(_read(call, present))
+    result_rows = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
+    if not shares(axes, argument_rows):
         return one_by_one(run, arrays, axes)
     size = size_of(arrays, axes)
     folded, places = call_batch(
-        functools.partial(bind, per_row=True), arrays, axes, given, [row or 0 for row in found]
+        functools.partial(bind, per_row=True),
+        arrays,
+        axes,
+        argument_rows,
+        [row or 0 for row in result_rows],
     )
     results = [
         array if row is not None or per_row else jnp.sum(array, axis=1)
-        for array, row in zip(folded, found, strict=True)
+        for array, row in zip(folded, result_rows, strict=True)
     ]
     assert all(array.shape[place] == size for array, place in zip(results, places, strict=True))
     return results, places
@@ -126,19 +130,19 @@ def _backward_batch(
 
 def row_by_row(arrays: Arrays, *, call: JaxCall, present: Which, wanted: Which) -> tuple[Any, ...]:
     """Compute what ``backward_p`` gives ``per_row``, by a call for each row, which has rules."""
-    given = call.row_axes(_read(call, present))
-    found = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
+    argument_rows = call.row_axes(_read(call, present))
+    result_rows = [row_axis(item) for item in compress(call.layout.gradients, wanted)]
     alone = [
         array if row is None else jnp.expand_dims(array, row + 1)
-        for array, row in zip(arrays, given, strict=True)
+        for array, row in zip(arrays, argument_rows, strict=True)
     ]
     run = functools.partial(
         backward_p.bind, call=call, present=present, wanted=wanted, per_row=False
     )
-    each, _ = one_by_one(run, alone, given)
+    each, _ = one_by_one(run, alone, argument_rows)
     return tuple(
         array if row is None else jnp.moveaxis(array, 0, row + 1).squeeze(row)
-        for array, row in zip(each, found, strict=True)
+        for array, row in zip(each, result_rows, strict=True)
     )
 
 

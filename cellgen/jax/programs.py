@@ -61,8 +61,8 @@ def varying(array: Any) -> frozenset[Any]:
     """The axes of a mesh along which ``shard_map`` knows an array, or its type, to vary."""
     of = array if isinstance(array, ShapedArray) else jax.typeof(array)
     kinds = getattr(of, "mat", None)
-    found: frozenset[Any] = getattr(of, "vma", frozenset()) if kinds is None else kinds.varying
-    return found
+    axes: frozenset[Any] = getattr(of, "vma", frozenset()) if kinds is None else kinds.varying
+    return axes
 
 
 def alike(arrays: Sequence[Any]) -> list[Any]:
@@ -85,28 +85,30 @@ def result(shape: Sequence[Any], dtype: Any, arrays: Sequence[Any]) -> ShapedArr
         return ShapedArray(shape, dtype)
     of = like if isinstance(like, ShapedArray) else jax.typeof(like)
     sharding = of.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
-    made: ShapedArray = of.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
-    return made
+    shaped: ShapedArray = of.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+    return shaped
 
 
 # --- rows on several devices ------------------------------------------------------------------
 
 
-def by_rows(function: Callable[..., Any], given: Axes, found: Ranked, arrays: Sequence[Any]) -> Any:
+def by_rows(
+    function: Callable[..., Any], argument_rows: Axes, ranked: Ranked, arrays: Sequence[Any]
+) -> Any:
     """Call a function whose arrays may have their rows on several devices, and nothing else.
 
-    ``given`` are the axes of rows of arrays, ``found`` ranks and axes of rows of results. Results
+    ``argument_rows`` are axes, ``ranked`` ranks and axes of the rows of results. Results
     without rows are sums over rows, which are added up across the devices. Within ``shard_map``
     each device has rows of its own; those along axes that it leaves alone are gathered.
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         return list(function(*arrays))
-    taken = [(array.ndim, row) for array, row in zip(arrays, given, strict=True)]
+    taken = [(array.ndim, row) for array, row in zip(arrays, argument_rows, strict=True)]
     shared = custom_partitioning(lambda *some: tuple(function(*some)))
 
     def rows_of(shapes: Sequence[Any]) -> Any:
         """The axes of the mesh that some array's rows lie along."""
-        for shape, row in zip(shapes, given, strict=True):
+        for shape, row in zip(shapes, argument_rows, strict=True):
             spec = () if shape.sharding is None else shape.sharding.spec
             if row is not None and len(spec) > row and spec[row] is not None:
                 return spec[row]
@@ -118,18 +120,18 @@ def by_rows(function: Callable[..., Any], given: Axes, found: Ranked, arrays: Se
         def on_one(*some: Any) -> tuple[Any, ...]:
             return tuple(
                 jax.lax.psum(array, rows) if rows is not None and row is None else array
-                for array, (_, row) in zip(function(*some), found, strict=True)
+                for array, (_, row) in zip(function(*some), ranked, strict=True)
             )
 
         own = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in taken)
-        made = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in found)
-        return mesh, on_one, made, own
+        shardings = tuple(NamedSharding(mesh, _spec(*item, rows)) for item in ranked)
+        return mesh, on_one, shardings, own
 
     def infer(mesh: Any, arguments: Any, result: Any) -> Any:
         rows = rows_of(arguments)
-        return tuple(NamedSharding(mesh, _spec(*item, rows)) for item in found)
+        return tuple(NamedSharding(mesh, _spec(*item, rows)) for item in ranked)
 
-    rule = _rule(taken, found)
+    rule = _rule(taken, ranked)
     shared.def_partition(
         partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule
     )
@@ -140,7 +142,7 @@ def _spec(rank: int, row: int | None, rows: Any) -> PartitionSpec:
     return PartitionSpec(*(rows if axis == row else None for axis in range(rank)))
 
 
-def _rule(given: Ranked, found: Ranked) -> str:
+def _rule(arguments: Ranked, results: Ranked) -> str:
     """Give the rule of Shardy: rows are one factor, every other axis is a factor of its own.
 
     None may occur twice in an array, as H would in (H, H).
@@ -150,5 +152,5 @@ def _rule(given: Ranked, found: Ranked) -> str:
     def one(rank: int, row: int | None) -> str:
         return " ".join("b" if axis == row else f"x{next(numbers)}" for axis in range(rank))
 
-    arrays = ", ".join(one(*item) for item in given)
-    return f"{arrays} -> {', '.join(one(*item) for item in found)}"
+    arrays = ", ".join(one(*item) for item in arguments)
+    return f"{arrays} -> {', '.join(one(*item) for item in results)}"

@@ -20,22 +20,22 @@ def show(call: JaxCall, tables: Sequence[Any], outputs: Sequence[Any]) -> list[A
     saving = call.saving
     if call == saving:
         return list(outputs)
-    given, steps = iter(outputs), part_of(call.options, saving.options)
-    shown = []
+    outputs_formed, steps = iter(outputs), part_of(call.options, saving.options)
+    selected = []
     for place, item in enumerate(call.known.layout.outputs):
         if saving.hidden >> place & 1:
             continue
-        found = next(given)
+        output = next(outputs_formed)
         if call.hidden >> place & 1:
             continue
         if item.over_time and is_last(call.options):
-            found = last_step(
-                found, dict(zip(call.tables, tables, strict=True)), call.options.reverse
+            output = last_step(
+                output, dict(zip(call.tables, tables, strict=True)), call.options.reverse
             )
         elif item.over_time and steps is not None:
-            found = found[steps]
-        shown.append(found)
-    return shown
+            output = output[steps]
+        selected.append(output)
+    return selected
 
 
 def last_step(output: Any, tables: dict[str, Any], reverse: bool) -> Any:
