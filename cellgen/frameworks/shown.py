@@ -183,25 +183,25 @@ def options_of(
 
 def _checked(layout: TensorLayout, stated: Mapping[str, object]) -> tuple[Options, tuple[str, ...]]:
     """The options, and the outputs that are shown of all steps. Raises ArgumentError."""
-    where, limit = layout.where, stated.get("memory_limit")
+    label, limit = layout.where, stated.get("memory_limit")
     every, checkpoint = ROWS["every"], ROWS["checkpoint"]
     names = _names(layout, stated.get("outputs"))
     options = replace(
         ON_TENSORS,
-        every=as_steps(where, "every", stated.get("every", 1), every.least, every.fewest),
-        last_only=accept.flag(where, "last_only", stated.get("last_only", False)),
-        checkpoint=as_steps(where, "checkpoint", stated.get("checkpoint", 0), checkpoint.least),
-        memory_limit=None if limit is None else limit_bytes(where, limit),
-        products=_products(where, stated["products"]) if "products" in stated else BY_TYPE,
+        every=as_steps(label, "every", stated.get("every", 1), every.least, every.fewest),
+        last_only=accept.flag(label, "last_only", stated.get("last_only", False)),
+        checkpoint=as_steps(label, "checkpoint", stated.get("checkpoint", 0), checkpoint.least),
+        memory_limit=None if limit is None else limit_bytes(label, limit),
+        products=_products(label, stated["products"]) if "products" in stated else BY_TYPE,
     )
     if options.last_only and options.every != 1:
         raise ArgumentError(
-            f"{where}: last_only and every={options.every} are both given, expected one of them; "
+            f"{label}: last_only and every={options.every} are both given, expected one of them; "
             f"leave out one"
         )
     if options.checkpoint and limit is not None:
         raise ArgumentError(
-            f"{where}: memory_limit and checkpoint={options.checkpoint} are both given, expected "
+            f"{label}: memory_limit and checkpoint={options.checkpoint} are both given, expected "
             f"one of them; leave out checkpoint, which memory_limit chooses"
         )
     whole = names if options.every == 1 and not options.last_only else ()
@@ -238,18 +238,18 @@ def _names(layout: TensorLayout, outputs: object) -> tuple[str, ...]:
     )
 
 
-def _products(where: str, products: object) -> str:
+def _products(label: str, products: object) -> str:
     known = (FULL, BF16)
     if isinstance(products, str) and products in known:
         return known[known.index(products)]
     if products == INT8:
         raise ArgumentError(
-            f"{where}: products is {INT8!r}, which calls of frameworks do not have, expected one "
+            f"{label}: products is {INT8!r}, which calls of frameworks do not have, expected one "
             f"of {', '.join(map(repr, known))}; pack the weights for a kernel, "
             f"kernel.pack(..., products={INT8!r}), and call kernel.sequence_forward"
         )
     raise ArgumentError(
-        f"{where}: products is {accept.shown(products)}, expected one of "
+        f"{label}: products is {accept.shown(products)}, expected one of "
         f"{', '.join(map(repr, known))}"
     )
 

@@ -45,7 +45,7 @@ def check_values(layout: TensorLayout, arrays: Mapping[str, Any]) -> list[Any]:
     return ordered
 
 
-def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]) -> None:
+def check_tables(label: str, sizes: Mapping[str, int], tables: Mapping[str, Any]) -> None:
     """Look at what says which steps are valid: lengths (B) integers, mask and reset (T, B) bool."""
     for name, table in tables.items():
         axes, kind = TABLES[name], KINDS[name]
@@ -54,7 +54,7 @@ def check_tables(where: str, sizes: Mapping[str, int], tables: Mapping[str, Any]
         if table.shape == shape and jnp.issubdtype(table.dtype, wanted):
             continue
         raise ArrayError(
-            f"{where}: {name} has shape {table.shape} and dtype {table.dtype.name}, expected "
+            f"{label}: {name} has shape {table.shape} and dtype {table.dtype.name}, expected "
             f"({', '.join(axes)}) = {shape} of {kind}; make it so"
         )
 

@@ -110,14 +110,14 @@ class CellFunction:
 
         Raises ArrayError for a dimension that is missing, ArgumentError for one that is no number.
         """
-        where = f"{self.layout.cell}.shapes"
+        label = f"{self.layout.cell}.shapes"
         items = [item for item in self.layout.theta if item.name in self.params]
         items = [item for item in items if not item.is_scalar]
         needed = {dim: None for i in items for axis in self.layout.terms[i.name] for _, dim in axis}
-        numbers = {name: accept.whole(where, name, size) for name, size in sizes.items()}
+        numbers = {name: accept.whole(label, name, size) for name, size in sizes.items()}
         for name in filter(None, needed):
             if name not in numbers:
-                raise ArrayError(f"{where}: the dimension {name} is missing; pass {name}=...")
+                raise ArrayError(f"{label}: the dimension {name} is missing; pass {name}=...")
         return {item.name: self.layout.shape(item.name, numbers) for item in items}
 
     def init(
@@ -146,38 +146,38 @@ class CellFunction:
         **options: Any,
     ) -> Any:
         """Compute all steps; options are those that the class lists. Raises as it says."""
-        where = self.layout.where
+        label = self.layout.where
         for name in options:
             if name not in OPTIONS:
                 self._refuse_option(name)
-        is_batch_first = accept.flag(where, "batch_first", options.get("batch_first", False))
+        is_batch_first = accept.flag(label, "batch_first", options.get("batch_first", False))
         arrays = self._given(params, x, state)
         for name, value in {**options, **arrays}.items():
-            accept.refuse_masked(where, name, value)
+            accept.refuse_masked(label, name, value)
         tables = {n: self._array(n, options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
             arrays, tables = self._time_first(arrays), _steps_first(tables)
         values = check_values(self.layout, self._complete(arrays))
         sizes = self.layout.sizes(values)
-        check_tables(where, sizes, tables)
+        check_tables(label, sizes, tables)
         if "lengths" in tables:
             tables["lengths"] = _counts(tables["lengths"])
         threads = options.get("threads")
         rare = tuple((name, options[name]) for name in OUTPUT_OPTIONS if name in options)
         wanted = self._request(rare, sizes, values[0].dtype, skips=bool(tables)) if rare else None
         switches: dict[str, Any] = {
-            name: accept.flag(where, name, options.get(name, False)) for name in SWITCHES
+            name: accept.flag(label, name, options.get(name, False)) for name in SWITCHES
         }
         chosen = replace(
             ON_TENSORS,
-            window=accept.whole(where, "window", options.get("window", 0)),
+            window=accept.whole(label, "window", options.get("window", 0)),
             **switches,
         )
         call = JaxCall(
             self.known.text,
             tuple(tables),
             chosen if wanted is None else joined(chosen, wanted),
-            0 if threads is None else team_size(threads, where),
+            0 if threads is None else team_size(threads, label),
         )
         given_outputs = iter(forward(call, False, alike([*tables.values(), *values])))
         outputs = [

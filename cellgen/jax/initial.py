@@ -35,9 +35,9 @@ def initial_arrays(
     initial: Mapping[str, Any],
 ) -> dict[str, jax.Array]:
     """Return an array for each parameter. Raises ArrayError."""
-    where = f"{layout.cell}.init"
-    for name in accept.names(where, "initial", initial, "arrays"):
-        accept.choice(where, "a name in initial", name, shapes)
+    label = f"{layout.cell}.init"
+    for name in accept.names(label, "initial", initial, "arrays"):
+        accept.choice(label, "a name in initial", name, shapes)
     learns = {layout.theta[place].name for place in layout.learns}
     inputs, fixed = input_axes(layout.theta), frozenset(shapes.keys() - learns)
     items = [item for item in layout.theta if item.name in shapes]
@@ -45,11 +45,11 @@ def initial_arrays(
     for item, own in zip(items, jax.random.split(key, len(items)), strict=True):
         shape = shapes[item.name]
         if item.name in initial:
-            arrays[item.name] = _stated(where, item, initial[item.name], own, shape, dtype)
+            arrays[item.name] = _stated(label, item, initial[item.name], own, shape, dtype)
             continue
         rule = rule_of(layout.cell, item, inputs, fixed)
         if rule is None:
-            raise ArrayError(must_be_given(where, item, f"an array {shape}"))
+            raise ArrayError(must_be_given(label, item, f"an array {shape}"))
         arrays[item.name] = drawn(rule.of(shape), own, shape, dtype)
     return arrays
 
@@ -67,13 +67,13 @@ def drawn(draw: Draw, key: jax.Array, shape: Shape, dtype: Any) -> jax.Array:
 
 
 def _stated(
-    where: str, item: Argument, value: Any, key: jax.Array, shape: Shape, dtype: Any
+    label: str, item: Argument, value: Any, key: jax.Array, shape: Shape, dtype: Any
 ) -> jax.Array:
     """Numbers that a caller gives for a parameter. Raises ArrayError for another shape."""
     array = jnp.asarray(value(key, shape, dtype) if callable(value) else value, dtype)
     if array.shape != shape:
         raise ArrayError(
-            f"{where}: initial[{item.name!r}] has shape {array.shape}, expected "
+            f"{label}: initial[{item.name!r}] has shape {array.shape}, expected "
             f"{shape_text(item)} = {shape}; give as many numbers"
         )
     return array

@@ -38,7 +38,7 @@ SOFTMAX_ALONG_AN_AXIS = 13
 def _matmul(call: NodeCall) -> list[BodyTerm]:
     a, w = (call.units(k) for k in (0, 1))
     _require_weight(a, w)
-    return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
+    return [call.new_term(f"{call.step.number(a)} @ {call.step.number(w)}")]
 
 
 def _require_weight(a: BodyTerm, w: BodyTerm) -> None:
@@ -66,7 +66,7 @@ def _gemm(call: NodeCall) -> list[BodyTerm]:
     text = f"{alpha} * ({call.step.number(a)} @ {call.step.number(w)})"
     for bias in call.terms[2:]:
         text += f" + {beta} * {call.step.number(bias)}"
-    return [call.made(text)]
+    return [call.new_term(text)]
 
 
 def _transposed(step: StepText, w: BodyTerm) -> BodyTerm:
@@ -74,7 +74,7 @@ def _transposed(step: StepText, w: BodyTerm) -> BodyTerm:
     if w.array is not None and w.array.ndim == 2:
         # No value of a model has a name with such a character: another weight may be W_transposed.
         return BodyTerm(f"{w.name}\0transposed", array=np.ascontiguousarray(w.array.T))
-    return step.made(w.name, f"transpose({step.number(w)})")
+    return step.new_term(w.name, f"transpose({step.number(w)})")
 
 
 def _einsum(call: NodeCall) -> list[BodyTerm]:
@@ -88,7 +88,7 @@ def _einsum(call: NodeCall) -> list[BodyTerm]:
             f"the equation {accept.shown(equation)}; expected bkd,kde->bke or bk,kn->bn"
         )
     a, w = (call.units(k) for k in (0, 1))
-    return [call.made(f"{call.step.number(a)} @ {call.step.number(w)}")]
+    return [call.new_term(f"{call.step.number(a)} @ {call.step.number(w)}")]
 
 
 def _transpose(call: NodeCall) -> list[BodyTerm]:
@@ -98,10 +98,10 @@ def _transpose(call: NodeCall) -> list[BodyTerm]:
     swapped = list(range(rank))
     swapped[-2:] = swapped[:-3:-1]
     if order == list(range(rank)):
-        return [call.made(call.step.number(x))]
+        return [call.new_term(call.step.number(x))]
     if order != swapped:
         raise UsageError(f"perm {order} of {format_shape(x.shape)}; expected {swapped}")
-    return [call.made(f"transpose({call.step.number(x)})")]
+    return [call.new_term(f"transpose({call.step.number(x)})")]
 
 
 def _concat(call: NodeCall) -> list[BodyTerm]:
@@ -110,7 +110,7 @@ def _concat(call: NodeCall) -> list[BodyTerm]:
     if call.options["axis"] % rank != rank - 1:
         shape = format_shape(terms[0].shape)
         raise UsageError(f"axis {call.options['axis']} of {shape}; expected the last")
-    return [call.made(f"concat({', '.join(map(call.step.number, terms))})")]
+    return [call.new_term(f"concat({', '.join(map(call.step.number, terms))})")]
 
 
 def _split(call: NodeCall) -> list[BodyTerm]:
@@ -128,7 +128,7 @@ def _split(call: NodeCall) -> list[BodyTerm]:
     parts = str(count) if equal else f"({', '.join(map(str, sizes))})"
     name = call.step.atom(x)
     return [
-        call.step.made(output, f"split({name}, {parts})[{place}]")
+        call.step.new_term(output, f"split({name}, {parts})[{place}]")
         for place, output in enumerate(call.node.output)
     ]
 
@@ -151,7 +151,7 @@ def _slice(call: NodeCall) -> list[BodyTerm]:
         if not _is_whole(x.shape[int(axis) % rank], one)
     ]
     if not parts:
-        return [call.made(call.step.number(x))]
+        return [call.new_term(call.step.number(x))]
     (axis, one), *others = parts
     if others or axis != rank - 1 or rank != 2:
         raise UsageError(
@@ -163,7 +163,7 @@ def _slice(call: NodeCall) -> list[BodyTerm]:
     start, end, _ = one.indices(total)
     sizes = [n for n in (start, end - start, total - end) if n]
     text = f"({', '.join(map(str, sizes))})"
-    return [call.made(f"split({call.step.number(x)}, {text})[{int(start > 0)}]")]
+    return [call.new_term(f"split({call.step.number(x)}, {text})[{int(start > 0)}]")]
 
 
 def _is_whole(length: Expr, part: slice) -> bool:
@@ -225,7 +225,7 @@ def _expand(call: NodeCall) -> list[BodyTerm]:
         raise UsageError(
             f"{format_shape(x.shape)} as {accept.shown(wanted)}; what reads it broadcasts by itself"
         )
-    return [call.made(call.step.number(x))]
+    return [call.new_term(call.step.number(x))]
 
 
 def _cumsum(call: NodeCall) -> list[BodyTerm]:
@@ -237,7 +237,7 @@ def _cumsum(call: NodeCall) -> list[BodyTerm]:
         text = f"sum({name}{label}) - {text} + {name}"
     if call.options.get("exclusive"):
         text = f"{text} - {name}"
-    return [call.made(text)]
+    return [call.new_term(text)]
 
 
 def _layer_norm(call: NodeCall) -> list[BodyTerm]:
@@ -246,15 +246,15 @@ def _layer_norm(call: NodeCall) -> list[BodyTerm]:
     if call.options.get("axis", -1) % len(x.shape) != len(x.shape) - 1:
         raise UsageError(f"axis {call.options['axis']}; expected the last")
     name = call.step.atom(x)
-    made = call.step.made(f"{call.node.output[0]}_centred", f"{name} - mean({name})")
-    centred = call.step.write(made).text
+    distances = call.step.new_term(f"{call.node.output[0]}_centred", f"{name} - mean({name})")
+    centred = call.step.write(distances).text
     epsilon = call.number("epsilon", 1e-5)
     text = f"{centred} / sqrt(mean({centred} ** 2) + {epsilon})"
     if scale is not None:
         text = f"({text}) * {call.step.number(scale)}"
     if bias is not None:
         text = f"{text} + {call.step.number(bias)}"
-    return [call.made(text)]
+    return [call.new_term(text)]
 
 
 def _reduced(template: str) -> Row:
@@ -263,15 +263,15 @@ def _reduced(template: str) -> Row:
         rank = len(x.shape)
         own = [axis % rank for axis in axes or ()]
         if not own and call.options.get("noop_with_empty_axes"):
-            return [call.made(call.step.number(x))]
+            return [call.new_term(call.step.number(x))]
         if not own or (0 in own and x.shape[0] == B):
             raise UsageError("it goes over rows of the batch; expected axes of units alone")
         text = template.format(call.step.number(x), axis_text(own, rank))
-        made = call.made(text)
+        term = call.new_term(text)
         if call.options.get("keepdims", 1):
-            return [made]
+            return [term]
         after = tuple(n for k, n in enumerate(x.shape) if k not in own)
-        return [call.along(made, after)]
+        return [call.along(term, after)]
 
     return row
 
@@ -282,7 +282,7 @@ def _softmax(template: str) -> Row:
         rank, is_old = len(x.shape), call.opset < SOFTMAX_ALONG_AN_AXIS
         axis = call.options.get("axis", 1 if is_old else -1) % rank
         label = axis_text(range(axis, rank) if is_old else [axis], rank)
-        return [call.made(template.format(call.step.atom(x), label))]
+        return [call.new_term(template.format(call.step.atom(x), label))]
 
     return row
 

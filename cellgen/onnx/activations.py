@@ -113,10 +113,10 @@ class Applied:
     @property
     def numbers(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Its values of ``activation_alpha`` and ``activation_beta``: none where it has none."""
-        given = (self.row.alpha, self.alpha), (self.row.beta, self.beta)
+        pairs = (self.row.alpha, self.alpha), (self.row.beta, self.beta)
         first, second = (
             () if default is None else (default if value is None else value,)
-            for default, value in given
+            for default, value in pairs
         )
         return first, second
 

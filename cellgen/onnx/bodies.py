@@ -61,8 +61,8 @@ class Body:
     """A body as a cell: ``states`` and ``inputs`` in the node's order, ``outputs`` too.
 
     ``statics`` are names in the cell by those in the graph around. ``starts`` are initial states
-    that stand in the model, as the cell has them, one with one row for every row; ``asked`` names
-    the values of the graph that are initial states and depend on the model's inputs.
+    that stand in the model, as the cell has them, one with one row for every row; ``from_inputs``
+    names the values of the graph that are initial states and depend on the model's inputs.
     """
 
     where: str
@@ -75,7 +75,7 @@ class Body:
     outputs: tuple[Port, ...]
     statics: Mapping[str, str]
     starts: Mapping[str, Array]
-    asked: Mapping[str, str]
+    from_inputs: Mapping[str, str]
 
     def arguments(self, inputs: Sequence[object], around: Mapping[str, object]) -> dict[str, Array]:
         """Name the node's inputs as the cell does, steps first. Raises UsageError."""
@@ -85,51 +85,51 @@ class Body:
                 f"{self.where}: {len(inputs)} inputs, expected {expected}: {len(self.states)} "
                 f"initial states, then {len(self.inputs)} sequences"
             )
-        found: dict[str, Array] = {}
-        for given, port in zip(inputs[len(self.states) :], self.inputs, strict=True):
+        arguments: dict[str, Array] = {}
+        for operand, port in zip(inputs[len(self.states) :], self.inputs, strict=True):
             if not port.name:
                 continue
-            array = self._array(port.name, given)
+            array = self._array(port.name, operand)
             if not -array.ndim <= port.axis < array.ndim:
                 raise UsageError(
                     f"{self.where}: {port.name} has shape {array.shape}, expected an axis "
                     f"{port.axis} of steps"
                 )
-            found[port.name] = port.widened(np.moveaxis(array, port.axis, 0), 1)
-        rows = next((array.shape[1] for array in found.values() if array.ndim > 1), 1)
-        for given, port in zip(inputs, self.states, strict=False):
+            arguments[port.name] = port.widened(np.moveaxis(array, port.axis, 0), 1)
+        rows = next((array.shape[1] for array in arguments.values() if array.ndim > 1), 1)
+        for operand, port in zip(inputs, self.states, strict=False):
             name = f"{port.name}_prev"
-            if given is None:
-                found[name] = self._start(name, rows)
+            if operand is None:
+                arguments[name] = self._start(name, rows)
             else:
-                found[name] = port.widened(self._array(port.name, given), 0)
+                arguments[name] = port.widened(self._array(port.name, operand), 0)
         for name, own in self.statics.items():
             if name not in around:
                 raise UsageError(
                     f"{self.where}: reads {short(name)!r} of the graph around it, which depends on "
                     f"the model's inputs; pass around={{{short(name)!r}: ...}}"
                 )
-            found[own] = self._array(name, around[name])
-        return found
+            arguments[own] = self._array(name, around[name])
+        return arguments
 
     def _array(self, name: str, value: object) -> Array:
         return np.asarray(accept.array(self.where, name, value), self.dtype)
 
     def _start(self, name: str, rows: int) -> Array:
         """An initial state that stands in the model. Raises UsageError where it does not."""
-        if name in self.asked:
+        if name in self.from_inputs:
             raise UsageError(
-                f"{self.where}: {name} starts at {short(self.asked[name])!r}, which depends on the "
-                f"model's inputs; pass it"
+                f"{self.where}: {name} starts at {short(self.from_inputs[name])!r}, which depends "
+                f"on the model's inputs; pass it"
             )
         start = self.starts[name].astype(self.dtype)
         return np.repeat(start, rows, 0) if len(start) == 1 else start
 
-    def results(self, found: Mapping[str, Array]) -> tuple[Array, ...]:
+    def results(self, values: Mapping[str, Array]) -> tuple[Array, ...]:
         """Final states, then outputs, as the node gives them."""
-        every = [port.narrowed(found[f"{port.name}_last"], 0) for port in self.states]
+        every = [port.narrowed(values[f"{port.name}_last"], 0) for port in self.states]
         for port in self.outputs:
-            every.append(np.moveaxis(port.narrowed(found[port.name], 1), 0, port.axis))
+            every.append(np.moveaxis(port.narrowed(values[port.name], 1), 0, port.axis))
         return tuple(every)
 
 
@@ -144,15 +144,15 @@ def _starts(
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """Initial states that stand in the model, and names of those that its inputs make."""
     starts: dict[str, Array] = {}
-    asked: dict[str, str] = {}
+    from_inputs: dict[str, str] = {}
     for port, around in zip(states, node.input, strict=False):
         find = graph.constant if port.single else partial(graph.start, rows=0)
         array = find(around, node)
         if array is None:
-            asked[f"{port.name}_prev"] = around
+            from_inputs[f"{port.name}_prev"] = around
         else:
             starts[f"{port.name}_prev"] = port.widened(array, 0)
-    return starts, asked
+    return starts, from_inputs
 
 
 def _unknown(label: str, node: NodeProto) -> str:
@@ -196,15 +196,17 @@ class _Reader:
         for node in self.proto.node:
             self._add(node)
         self._closed(states)
-        given = self._outputs(outputs)
-        shown = dict.fromkeys((*(port.name for port in given), *(port.name for port in states)))
+        outputs_of_body = self._outputs(outputs)
+        names = dict.fromkeys(
+            (*(port.name for port in outputs_of_body), *(port.name for port in states))
+        )
         lines = [*self._declarations(), "", *self.step.lines, ""]
-        lines.append(f"outputs = {', '.join(shown)}{',' * (len(shown) == 1)}")
-        starts, asked = _starts(self.graph, self.node, states)
+        lines.append(f"outputs = {', '.join(names)}{',' * (len(names) == 1)}")
+        starts, from_inputs = _starts(self.graph, self.node, states)
         reverse = goes_back(self.where, self.options)
         return Body(
             self.where, tuple(lines), self.step.weights, reverse, self.dtype, tuple(states),
-            tuple(inputs), tuple(given), self.statics, starts, asked,
+            tuple(inputs), tuple(outputs_of_body), self.statics, starts, from_inputs,
         )  # fmt: skip
 
     def _declarations(self) -> list[str]:
@@ -352,8 +354,8 @@ class _Reader:
         operands = [self._term(self.constants.source(n), node) if n else None for n in node.input]
         options = attributes(self.where, node, self.graph.opset)
         try:
-            made = row(NodeCall(self.step, node, operands, options, self.graph.opset))
-            for term, name in zip(made, node.output, strict=False):
+            formed = row(NodeCall(self.step, node, operands, options, self.graph.opset))
+            for term, name in zip(formed, node.output, strict=False):
                 self._keep(term, name)
         except UsageError as error:
             said = Exception.__str__(error)

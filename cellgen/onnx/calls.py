@@ -38,9 +38,9 @@ class NodeCall:
         """The text of an attribute that is a number; ONNX holds it in float32."""
         return number(float(np.float32(self.options.get(name, default))), self.step.dtype)
 
-    def made(self, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
+    def new_term(self, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
         """The node's first result."""
-        return self.step.made(self.node.output[0], text, is_truth=is_truth, flat=flat)
+        return self.step.new_term(self.node.output[0], text, is_truth=is_truth, flat=flat)
 
     def units(self, place: int = 0) -> BodyTerm:
         """An operand that has axes beside that of rows. Raises UsageError for one that has none."""
@@ -67,9 +67,9 @@ class NodeCall:
     @property
     def axes(self) -> list[int] | None:
         """The axes that an operand or an attribute names."""
-        found = self.constant(1, "axes")
-        found = self.options.get("axes") if found is None else found
-        return None if found is None else [int(n) for n in found]
+        constant = self.constant(1, "axes")
+        constant = self.options.get("axes") if constant is None else constant
+        return None if constant is None else [int(n) for n in constant]
 
     def along(self, x: BodyTerm, after: Shape) -> BodyTerm:
         """A value of rows along other axes; without any but that of rows it is flat."""
@@ -78,7 +78,7 @@ class NodeCall:
             raise UsageError(f"{x.name!r}, {shape}, has no rows; expected a constant")
         flat = len(after) == 1
         text = reshaped(self.step.number(x), x.shape, (B, Integer(1)) if flat else after)
-        return self.made(text, flat=flat)
+        return self.new_term(text, flat=flat)
 
 
 Row = Callable[[NodeCall], list[BodyTerm]]

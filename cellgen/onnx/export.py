@@ -18,17 +18,17 @@ from cellgen.language.cell import Cell, Definition, definition_of
 from cellgen.language.names import Names
 from cellgen.language.value import Role, Value
 from cellgen.onnx import scan, standard
-from cellgen.onnx.asked import (
+from cellgen.onnx.graph import IR_VERSION, OPSET, Array, GraphWriter, typed
+from cellgen.onnx.recognise import Standard, recognised
+from cellgen.onnx.request import (
     DIRECTIONS,
-    AskedModel,
+    ModelRequest,
     dtype_of,
     outputs_of,
     parameters_of,
     sizes_of,
     weights_of,
 )
-from cellgen.onnx.graph import IR_VERSION, OPSET, Array, GraphWriter, typed
-from cellgen.onnx.recognise import Standard, recognised
 
 Weights = Mapping[str, Array]
 FORMS = ("auto", "standard", "scan")
@@ -76,7 +76,7 @@ def export(
     accept.choice(label, "form", form, FORMS)
     kind = dtype_of(label, dtype)
     arrays = weights_of(definition, weights, len(DIRECTIONS[direction]), kind)
-    asked = AskedModel(
+    request = ModelRequest(
         definition,
         arrays,
         sizes_of(definition, arrays, dims),
@@ -86,7 +86,7 @@ def export(
         _lengths(definition, lengths),
         outputs_of(definition, outputs),
     )
-    model = _model(asked, _operator(asked, form))
+    model = _model(request, _operator(request, form))
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -103,34 +103,37 @@ def _lengths(definition: Definition, lengths: object) -> bool:
     return wanted
 
 
-def _operator(asked: AskedModel, form: str) -> Standard | None:
+def _operator(request: ModelRequest, form: str) -> Standard | None:
     """The operator of ONNX that the model is to hold, or None for a ``Scan``."""
-    if form == "scan" or (form == "auto" and asked.dtype != "float32"):
+    if form == "scan" or (form == "auto" and request.dtype != "float32"):
         return None
-    found = recognised(asked.definition) if asked.has_weights else None
-    if found is not None and asked.wanted <= {standard.hidden(asked, found)}:
-        return found
+    operator = recognised(request.definition) if request.has_weights else None
+    if operator is not None and request.wanted <= {standard.hidden(request, operator)}:
+        return operator
     if form == "standard":
         why = "its weights are inputs of the model; pass weights"
-        if asked.has_weights or not parameters_of(asked.definition):
+        if request.has_weights or not parameters_of(request.definition):
             why = "it is none of ONNX's LSTM, GRU and RNN"
-        if found is not None:
-            why = f"ONNX's {found.op} gives {standard.hidden(asked, found)} alone over time, no "
-            why += ", ".join(sorted(str(v) for v in asked.wanted - {standard.hidden(asked, found)}))
-        raise UsageError(f"{asked.where}: form is 'standard', but {why}; leave form out for a Scan")
+        if operator is not None:
+            hidden = standard.hidden(request, operator)
+            why = f"ONNX's {operator.op} gives {hidden} alone over time, no "
+            why += ", ".join(sorted(str(v) for v in request.wanted - {hidden}))
+        raise UsageError(
+            f"{request.where}: form is 'standard', but {why}; leave form out for a Scan"
+        )
     return None
 
 
-def _model(asked: AskedModel, operator: Standard | None) -> ModelProto:
-    definition = asked.definition
+def _model(request: ModelRequest, operator: Standard | None) -> ModelProto:
+    definition = request.definition
     results = [*definition.outputs, *map(definition.next_state, definition.states)]
     taken = [str(v.name) for v in (*definition.declared, *results)]
     taken += [f"{name}_reverse" for name in taken] + [f"{v.name}_last" for v in results]
-    writer = GraphWriter(asked.dtype, Names([*taken, "sequence_lens"]))
+    writer = GraphWriter(request.dtype, Names([*taken, "sequence_lens"]))
     if operator is not None:
-        takes, gives = _standard_graph(asked, operator, writer)
+        takes, gives = _standard_graph(request, operator, writer)
     else:
-        takes, gives = _scan_graph(asked, writer)
+        takes, gives = _scan_graph(request, writer)
     graph = helper.make_graph(
         writer.nodes,
         definition.name,
@@ -148,83 +151,86 @@ def _model(asked: AskedModel, operator: Standard | None) -> ModelProto:
 
 
 def _standard_graph(
-    asked: AskedModel, operator: Standard, writer: GraphWriter
+    request: ModelRequest, operator: Standard, writer: GraphWriter
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
     """Write an operator of ONNX; what the graph takes and gives."""
-    definition, states = asked.definition, {}
+    definition, states = request.definition, {}
     steps = str(definition.with_role(Role.INPUT)[0].name)
     for state in definition.states:
-        if asked.initial and asked.is_bidirectional:
+        if request.initial and request.is_bidirectional:
             states[state] = str(state.name)
-        elif asked.initial or definition.initial_of(state):
-            each = [_initial(asked, writer, state, n, steps) for n in range(len(asked.weights))]
+        elif request.initial or definition.initial_of(state):
+            each = [_initial(request, writer, state, n, steps) for n in range(len(request.weights))]
             wide = [writer.node("Unsqueeze", [name, writer.whole(0)]) for name in each]
             states[state] = wide[0] if len(wide) == 1 else writer.node("Concat", wide, axis=0)
-    return inputs_of_graph(asked), standard.write(asked, operator, writer, states)
+    return inputs_of_graph(request), standard.write(request, operator, writer, states)
 
 
 def _scan_graph(
-    asked: AskedModel, writer: GraphWriter
+    request: ModelRequest, writer: GraphWriter
 ) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
     """Write each direction as a ``Scan``, and join them; what the graph takes and gives."""
-    definition = asked.definition
-    takes = inputs_of_graph(asked)
+    definition = request.definition
+    takes = inputs_of_graph(request)
     steps = str(definition.with_role(Role.INPUT)[0].name)
-    valid = scan.valid_steps(writer, steps) if asked.lengths else ""
+    valid = scan.valid_steps(writer, steps) if request.lengths else ""
     spreads = []
-    for number, arrays in enumerate(asked.weights):
-        for value, name in scan.parameter_names(asked, number).items():
+    for number, arrays in enumerate(request.weights):
+        for value, name in scan.parameter_names(request, number).items():
             if arrays:
                 writer.parameter(arrays[str(value.name)], name)
             else:
-                takes.append(typed(name, asked.dtype, asked.lengths_of(value)))
-        states = {s: _initial(asked, writer, s, number, steps) for s in definition.states}
-        spreads.append(scan.scanned(asked, writer, number, states, valid))
+                takes.append(typed(name, request.dtype, request.lengths_of(value)))
+        states = {s: _initial(request, writer, s, number, steps) for s in definition.states}
+        spreads.append(scan.scanned(request, writer, number, states, valid))
     gives = []
-    two = [2] if asked.is_bidirectional else []
+    two = [2] if request.is_bidirectional else []
     for value in spreads[0].outputs:
         _joined(writer, [s.outputs[value] for s in spreads], 1, str(value.name))
-        rows = asked.lengths_of(value)
-        gives.append(typed(str(value.name), asked.dtype, ["T", *two, *rows]))
+        rows = request.lengths_of(value)
+        gives.append(typed(str(value.name), request.dtype, ["T", *two, *rows]))
     for state in definition.states:
         name = f"{definition.next_state(state).name}_last"
         _joined(writer, [s.finals[state] for s in spreads], 0, name)
-        gives.append(typed(name, asked.dtype, [*two, *asked.lengths_of(state)]))
+        gives.append(typed(name, request.dtype, [*two, *request.lengths_of(state)]))
     return takes, gives
 
 
-def inputs_of_graph(asked: AskedModel) -> list[ValueInfoProto]:
+def inputs_of_graph(request: ModelRequest) -> list[ValueInfoProto]:
     """What a model takes beside weights: sequences, statics, lengths, initial states."""
-    definition = asked.definition
+    definition = request.definition
     takes = [
-        typed(str(v.name), asked.dtype, ["T", *asked.lengths_of(v)])
+        typed(str(v.name), request.dtype, ["T", *request.lengths_of(v)])
         for v in definition.with_role(Role.INPUT)
     ]
     takes += [
-        typed(str(v.name), asked.dtype, asked.lengths_of(v))
+        typed(str(v.name), request.dtype, request.lengths_of(v))
         for v in definition.with_role(Role.STATIC)
     ]
-    if asked.lengths:
+    if request.lengths:
         takes.append(typed("sequence_lens", "int32", ["B"]))
-    if asked.initial:
-        two = [2] if asked.is_bidirectional else []
+    if request.initial:
+        two = [2] if request.is_bidirectional else []
         takes += [
-            typed(str(s.name), asked.dtype, [*two, *asked.lengths_of(s)]) for s in definition.states
+            typed(str(s.name), request.dtype, [*two, *request.lengths_of(s)])
+            for s in definition.states
         ]
     return takes
 
 
-def _initial(asked: AskedModel, writer: GraphWriter, state: Value, number: int, steps: str) -> str:
+def _initial(
+    request: ModelRequest, writer: GraphWriter, state: Value, number: int, steps: str
+) -> str:
     """The name of a state where a direction starts."""
-    if asked.initial and not asked.is_bidirectional:
+    if request.initial and not request.is_bidirectional:
         return str(state.name)
-    if asked.initial:
+    if request.initial:
         place = writer.constant(np.asarray(number), "direction")
         return writer.node("Gather", [str(state.name), place], f"{state.name}_start", axis=0)
     rows = writer.node("Slice", [writer.node("Shape", [steps]), writer.whole(1), writer.whole(2)])
-    units = [n for n in asked.lengths_of(state) if isinstance(n, int)]
+    units = [n for n in request.lengths_of(state) if isinstance(n, int)]
     shape = writer.node("Concat", [rows, writer.whole(*units)], "start_shape", axis=0)
-    start = writer.number(asked.definition.initial_of(state))
+    start = writer.number(request.definition.initial_of(state))
     return writer.node("Expand", [start, shape], f"{state.name}_start")
 
 

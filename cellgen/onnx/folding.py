@@ -63,21 +63,21 @@ class BodyConstants:
 
         Behind this no node reads its own result, at whatever distance.
         """
-        made: set[str] = set()
+        formed: set[str] = set()
         for node in proto.node:
             attributes(self.where, node, self.graph.opset)
             for name in node.input:
-                if name in self.makers and name not in made:
+                if name in self.makers and name not in formed:
                     raise UsageError(
                         f"{self.where}: {called(node)} reads {short(name)!r} before it is made"
                     )
-            twice = made.union(self.given, self.own).intersection(node.output)
+            twice = formed.union(self.given, self.own).intersection(node.output)
             if twice:
                 raise UsageError(
                     f"{self.where}: {called(node)} gives {short(min(twice))!r}, which is there "
                     f"already"
                 )
-            made.update(name for name in node.output if name)
+            formed.update(name for name in node.output if name)
 
     def note_integers(self, node: NodeProto) -> None:
         """Tell whether results of a node are integers. Raises UsageError for their quotient."""
@@ -101,10 +101,10 @@ class BodyConstants:
 
     def source(self, name: str) -> str:
         """The value that a name stands for, behind nodes that change nothing."""
-        made = self.makers.get(name)
-        while made is not None and made.op_type == "Identity" and made.domain in DOMAINS:
-            name = made.input[0]
-            made = self.makers.get(name)
+        maker = self.makers.get(name)
+        while maker is not None and maker.op_type == "Identity" and maker.domain in DOMAINS:
+            name = maker.input[0]
+            maker = self.makers.get(name)
         return name
 
     def array(self, name: str) -> Array | None:

@@ -85,10 +85,10 @@ def _require_known(
         )
     expected = known[attribute.name].type.name
     kinds = AttributeProto.AttributeType
-    found = kinds.Name(attribute.type) if attribute.type in kinds.values() else "none"
-    if found != expected:
+    kind = kinds.Name(attribute.type) if attribute.type in kinds.values() else "none"
+    if kind != expected:
         raise UsageError(
-            f"{label}: {called(node)}: its attribute {attribute.name!r} is of the type {found}, "
+            f"{label}: {called(node)}: its attribute {attribute.name!r} is of the type {kind}, "
             f"expected {expected}"
         )
 

@@ -38,8 +38,8 @@ class Imported:
     ``name`` is a name of its own, that of the node in small letters; ``text`` declares the cell;
     ``reverse`` tells that the node goes from the last step to the first. ``starts`` are initial
     states that stand in the model, (B, ...) or (1, ...) where all rows start alike, and ``lengths``
-    (B) the valid steps of each row; ``asked`` names the model's values, which its inputs make, that
-    are other initial states, or lengths. States in neither start at zeros.
+    (B) the valid steps of each row; ``from_inputs`` names the model's values, which its inputs
+    make, that are other initial states, or lengths. States in neither start at zeros.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Imported:
     reverse: bool
     starts: Mapping[str, Array]
     lengths: Array | None
-    asked: Mapping[str, str]
+    from_inputs: Mapping[str, str]
 
     def __iter__(self) -> Iterator[object]:
         """Give the cell, then its weights. Raises UsageError where the model holds more."""
@@ -101,56 +101,56 @@ class OperatorLayer:
         count = 2 if self.read.operator == "LSTM" else 1
         steps, finals = [], []
         for place, direction in enumerate(self.directions):
-            given = {"x": x}
+            arguments = {"x": x}
             for name, (state, called_) in list(states.items())[:count]:
                 start = self._start(state, called_, x, rows_first)
-                given[name] = start[place]
+                arguments[name] = start[place]
             run = step_by_step if interpreted else through_kernel
-            found = run(direction.cell, direction.weights, given, lengths, direction.reverse)
-            steps.append(found["h"])
+            results = run(direction.cell, direction.weights, arguments, lengths, direction.reverse)
+            steps.append(results["h"])
             finals.append(
-                [found[f"{name.removesuffix('_prev')}_last"] for name in given if name != "x"]
+                [results[f"{name.removesuffix('_prev')}_last"] for name in arguments if name != "x"]
             )
         last = [np.stack(each) for each in zip(*finals, strict=True)]
-        made = [np.stack(steps, axis=1), *last]
+        outputs = [np.stack(steps, axis=1), *last]
         if rows_first:
-            made = [np.moveaxis(made[0], 2, 0), *(np.swapaxes(one, 0, 1) for one in last)]
-        return tuple(made)
+            outputs = [np.moveaxis(outputs[0], 2, 0), *(np.swapaxes(one, 0, 1) for one in last)]
+        return tuple(outputs)
 
-    def _lengths(self, given: object, x: Array) -> Array | None:
+    def _lengths(self, stated: object, x: Array) -> Array | None:
         """Steps of each row: what is given, or what stands in the model."""
-        found = self._operand("sequence_lens", given, "(B,)")
-        if found is None:
+        lengths = self._operand("sequence_lens", stated, "(B,)")
+        if lengths is None:
             return None
         label, most = self.read.where, len(x)
-        array = accept.shaped(label, "sequence_lens", found, x.shape[1:2], meaning="(B,)")
+        array = accept.shaped(label, "sequence_lens", lengths, x.shape[1:2], meaning="(B,)")
         if array.dtype.kind not in "iu" or np.any((array < 0) | (array > most)):
             raise ArgumentError(
-                f"{label}: sequence_lens is {accept.shown(found)}, expected integers from 0 to "
+                f"{label}: sequence_lens is {accept.shown(lengths)}, expected integers from 0 to "
                 f"{most}, the number of steps"
             )
         return array.astype(np.int64)
 
-    def _start(self, given: object, name: str, x: Array, rows_first: bool) -> Array:
+    def _start(self, stated: object, name: str, x: Array, rows_first: bool) -> Array:
         """An initial state (D, B, H): what is given, what stands in the model, or zeros."""
-        found = self._operand(name, given, "(B, D, H)" if rows_first else "(D, B, H)")
+        state = self._operand(name, stated, "(B, D, H)" if rows_first else "(D, B, H)")
         shape = (len(self.directions), x.shape[1], self.read.units)
-        if found is None:
+        if state is None:
             return np.zeros(shape, x.dtype)
-        array = accept.array(self.read.where, name, found)
+        array = accept.array(self.read.where, name, state)
         array = np.swapaxes(array, 0, 1) if rows_first and array.ndim == 3 else array
-        if given is None and array.shape[1] == 1:  # every row starts alike
+        if stated is None and array.shape[1] == 1:  # every row starts alike
             array = np.repeat(array, shape[1], 1)
         return accept.shaped(self.read.where, name, array, shape, x.dtype)
 
-    def _operand(self, name: str, given: object, shape: str) -> object:
+    def _operand(self, name: str, stated: object, shape: str) -> object:
         """What is given, else what stands in the model. Raises UsageError for what inputs make."""
-        if given is None and name in self.read.asked:
+        if stated is None and name in self.read.from_inputs:
             raise UsageError(
-                f"{self.read.where}: {name} is {short(self.read.asked[name])!r}, which depends on "
-                f"the model's inputs; pass {name}=..., {shape}"
+                f"{self.read.where}: {name} is {short(self.read.from_inputs[name])!r}, which "
+                f"depends on the model's inputs; pass {name}=..., {shape}"
             )
-        return self.read.initial.get(name) if given is None else given
+        return self.read.initial.get(name) if stated is None else stated
 
 
 @dataclass(frozen=True)
@@ -230,20 +230,20 @@ def load(source: object) -> list[Imported]:
 
 def _operator(one: RecurrentNode, name: str, taken: CellNames) -> OperatorLayer:
     graph, node = one.graph, one.node
-    found = operators.read_node(graph, node)
+    recurrent = operators.read_node(graph, node)
     directions: list[Imported] = []
-    for place, reverse in enumerate(found.reversed_in):
+    for place, reverse in enumerate(recurrent.reversed_in):
         own = name if not place else taken.fresh(f"{name}_reverse")
-        lines = operators.lines(found, place)
+        lines = operators.lines(recurrent, place)
         text = ClassText(class_name(own), own, f"{_said(one)}.", lines)
-        weights, rest = operators.weights(found, place), _rest(found, place)
+        weights, rest = operators.weights(recurrent, place), _rest(recurrent, place)
         if place and lines == directions[0].text.lines:  # the same cell in the other direction
             other = replace(directions[0], name=own, weights=weights, reverse=reverse)
             directions.append(replace(other, starts=rest[0]))
             continue
         cell = defined(text, graph.where)
         directions.append(Imported(own, node.name, cell, weights, text, reverse, *rest))
-    return OperatorLayer(found, tuple(directions))
+    return OperatorLayer(recurrent, tuple(directions))
 
 
 def _rest(
@@ -257,8 +257,10 @@ def _rest(
         for own, name in names.items()
         if own != "lengths" and name in read.initial
     }
-    asked = {own: read.asked[name] for own, name in names.items() if name in read.asked}
-    return _nonzero(starts), read.initial.get("sequence_lens"), asked
+    from_inputs = {
+        own: read.from_inputs[name] for own, name in names.items() if name in read.from_inputs
+    }
+    return _nonzero(starts), read.initial.get("sequence_lens"), from_inputs
 
 
 def _nonzero(starts: Mapping[str, Array]) -> dict[str, Array]:
@@ -278,7 +280,7 @@ def _scan(one: RecurrentNode, name: str, taken: CellNames) -> ScanLayer:
         cell = defined(text, graph.where)
     only = Imported(
         name, node.name, cell, body.weights, text, body.reverse,
-        _nonzero(body.starts), None, body.asked,
+        _nonzero(body.starts), None, body.from_inputs,
     )  # fmt: skip
     return ScanLayer(body, (only,))
 
@@ -290,8 +292,8 @@ def _said(one: RecurrentNode) -> str:
 
 def declared_text(source: object) -> str:
     """The text of a file that declares the cells of a model, equal ones once."""
-    found = load(source)
-    return module(_said_of(source, found, None), _texts(found).values())
+    layers = load(source)
+    return module(_said_of(source, layers, None), _texts(layers).values())
 
 
 def declare(source: object, out: object) -> list[Path]:
@@ -300,12 +302,12 @@ def declare(source: object, out: object) -> list[Path]:
     Equal cells are declared once. Weights are named by the declaration. Initial states and lengths
     that stand in the model are in an .npz of their own. Returns what was written.
     """
-    found = load(source)
+    layers = load(source)
     path = accept.path("cellgen.onnx.declare", "out", out, error=UsageError)
-    _write(path, module(_said_of(source, found, path), _texts(found).values()).encode())
+    _write(path, module(_said_of(source, layers, path), _texts(layers).values()).encode())
     written = [path]
-    for one in found:
-        place = _weights_path(path, one, found)
+    for one in layers:
+        place = _weights_path(path, one, layers)
         _write(place, _archive(one.weights))
         written.append(place)
         if one.carried:
@@ -315,10 +317,10 @@ def declare(source: object, out: object) -> list[Path]:
     return written
 
 
-def _texts(found: Sequence[Imported]) -> dict[str, ClassText]:
+def _texts(layers: Sequence[Imported]) -> dict[str, ClassText]:
     """What declares each cell, by what the cell is."""
     texts: dict[str, ClassText] = {}
-    for one in found:
+    for one in layers:
         texts.setdefault(one.text.body, one.text)
     return texts
 
@@ -327,20 +329,20 @@ def _weights_path(path: Path, one: Imported, every: Sequence[Imported]) -> Path:
     return path.with_suffix(".npz" if len(every) == 1 else f".{one.name}.npz")
 
 
-def _said_of(source: object, found: Sequence[Imported], path: Path | None) -> str:
+def _said_of(source: object, layers: Sequence[Imported], path: Path | None) -> str:
     """The first lines of a file: which cell is what, and where its weights are."""
-    texts = _texts(found)
+    texts = _texts(layers)
     lines = [f"Cells of the model {stem(source)}:", ""]
-    for one in found:
+    for one in layers:
         cell = texts[one.text.body].class_name
         what = f"node {one.node!r}{', in reverse' if one.reverse else ''}"
-        place = _weights_path(path, one, found) if path else None
+        place = _weights_path(path, one, layers) if path else None
         label = f", weights in {place.name}" if place else ""
         lines.append(f"{cell}: {what}{label}")
         if one.carried:
             own = f", in {place.with_suffix('.arguments.npz').name}" if place else ""
             lines.append(f"  arguments that stand in the model{own}: {', '.join(one.carried)}")
-        for name, value in one.asked.items():
+        for name, value in one.from_inputs.items():
             lines.append(f"  {name} is {short(value)!r} of the model, which its inputs make")
     return "\n".join([*lines, ""])
 

@@ -148,13 +148,15 @@ class _Loop:
             by = alone(counter.result, 1) - begin
             values[name] = (begin + every * by).astype(begin.dtype)
             after[counter.result] = (begin + (every + 1) * by).astype(begin.dtype)
-        found = self._computed({self.number: every, self.condition: _TRUE, **values}, free)
-        if any(not np.array_equal(found(name, every.size), array) for name, array in after.items()):
+        computed = self._computed({self.number: every, self.condition: _TRUE, **values}, free)
+        if any(
+            not np.array_equal(computed(name, every.size), array) for name, array in after.items()
+        ):
             raise self._none("what it counts with is no count")
-        goes_on = found(self.body.output[0].name, every.size).astype(bool)
+        goes_on = computed(self.body.output[0].name, every.size).astype(bool)
         if not goes_on[:-1].all() or (goes_on[-1] and limit != steps):
             raise self._none("it does not end with its sequences")
-        orders = [found(node.input[1], every.size) for node, _ in sequences]
+        orders = [computed(node.input[1], every.size) for node, _ in sequences]
         for order, back in ((every, False), (steps - 1 - every, True)):
             if all(np.array_equal(one, order) for one in orders):
                 return back

@@ -48,8 +48,8 @@ def _in_order(
     if not patterns:
         yield bound
         return
-    for found in matches(patterns[0], expressions[0], bound):
-        yield from _in_order(patterns[1:], expressions[1:], found)
+    for bindings in matches(patterns[0], expressions[0], bound):
+        yield from _in_order(patterns[1:], expressions[1:], bindings)
 
 
 def _in_any_order(
@@ -63,5 +63,5 @@ def _in_any_order(
     rest = [pattern for pattern in patterns if pattern is not chosen]
     for place, expression in enumerate(expressions):
         others = [*expressions[:place], *expressions[place + 1 :]]
-        for found in matches(chosen, expression, bound):
-            yield from _in_any_order(rest, others, found)
+        for bindings in matches(chosen, expression, bound):
+            yield from _in_any_order(rest, others, bindings)

@@ -38,14 +38,15 @@ class Recurrent:
     """A node, read: arrays of weights with their axis of directions, and attributes.
 
     ``initial`` are initial states and lengths that stand in the model; a state with one row starts
-    every row. ``asked`` names the values of the graph that the model's inputs make, by operand.
+    every row. ``from_inputs`` names the values of the graph that the model's inputs make, by
+    operand.
     """
 
     where: str
     operator: str
     arrays: Mapping[str, Array]
     initial: Mapping[str, Array]
-    asked: Mapping[str, str]
+    from_inputs: Mapping[str, str]
     options: Mapping[str, Any]
     activations: tuple[tuple[Applied, ...], ...]
 
@@ -84,25 +85,25 @@ def read_node(graph: ModelGraph, node: NodeProto) -> Recurrent:
                 )
             arrays[name] = array
     initial: dict[str, Array] = {}
-    asked: dict[str, str] = {}
+    from_inputs: dict[str, str] = {}
     for name in ("initial_h", "initial_c", "sequence_lens"):
         operand = operands.get(name)
         if operand:
             array = _start(graph, node, name, operand, bool(options.get("layout", 0)))
-            asked.update({name: operand} if array is None else {})
+            from_inputs.update({name: operand} if array is None else {})
             initial.update({} if array is None else {name: array})
     operator = SAME_FORM.get(node.op_type, node.op_type)
-    made = Recurrent(
+    recurrent = Recurrent(
         label,
         operator,
         _floats(label, dequantized(graph, node, arrays)),
         initial,
-        asked,
+        from_inputs,
         options,
         (),
     )
-    _require_shapes(made)
-    return replace(made, activations=tuple(_activations(made)))
+    _require_shapes(recurrent)
+    return replace(recurrent, activations=tuple(_activations(recurrent)))
 
 
 def _start(
@@ -202,15 +203,15 @@ def _numbers(
     label: str, row: Activation, alphas: list[float], betas: list[float]
 ) -> tuple[float | None, float | None]:
     """The next of the numbers that an activation takes, else its defaults."""
-    found: list[float | None] = []
-    for default, given, name in ((row.alpha, alphas, "alpha"), (row.beta, betas, "beta")):
-        if default and not given and row.is_open:
+    numbers: list[float | None] = []
+    for default, stated, name in ((row.alpha, alphas, "alpha"), (row.beta, betas, "beta")):
+        if default and not stated and row.is_open:
             raise UsageError(
                 f"{label}: the activation {row.name} has no activation_{name}, which ONNX and "
                 f"onnxruntime read in different ways ({default} and 0); give the number"
             )
-        found.append(None if default is None else given.pop(0) if given else default)
-    return found[0], found[1]
+        numbers.append(None if default is None else stated.pop(0) if stated else default)
+    return numbers[0], numbers[1]
 
 
 # --- declarations --------------------------------------------------------------------------------
@@ -224,22 +225,22 @@ def lines(read: Recurrent, direction: int) -> tuple[str, ...]:
 
 def weights(read: Recurrent, direction: int) -> dict[str, Array]:
     """The weights of one direction by the names of the declaration."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for place, letter in _letters(read):
         rows = slice(place * read.units, (place + 1) * read.units)
-        found[f"w{letter}"] = np.ascontiguousarray(read.arrays["W"][direction, rows].T)
-        found[f"u{letter}"] = np.ascontiguousarray(read.arrays["R"][direction, rows].T)
+        arrays[f"w{letter}"] = np.ascontiguousarray(read.arrays["W"][direction, rows].T)
+        arrays[f"u{letter}"] = np.ascontiguousarray(read.arrays["R"][direction, rows].T)
         if "B" in read.arrays:
             own, other = np.split(read.arrays["B"][direction], 2)
             if letter == "_n" and read.options.get("linear_before_reset"):
-                found["b_n"], found["c_n"] = own[rows], other[rows]
+                arrays["b_n"], arrays["c_n"] = own[rows], other[rows]
             else:
-                found[f"b{letter}"] = own[rows] + other[rows]
+                arrays[f"b{letter}"] = own[rows] + other[rows]
     if "P" in read.arrays:
         for name, part in zip(_peepholes(read), _parts(read, direction), strict=True):
             if name:
-                found[name] = part
-    return found
+                arrays[name] = part
+    return arrays
 
 
 def _parts(read: Recurrent, direction: int) -> list[Array]:

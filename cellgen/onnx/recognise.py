@@ -80,9 +80,9 @@ def recognised(definition: Definition) -> Standard | None:
     finders = {1: (_rnn, _gru), 2: (_lstm,)}
     for find in finders.get(len(definition.states), ()):
         for states in permutations(definition.states):
-            found = find(reading, states)
-            if found is not None:
-                return found
+            standard = find(reading, states)
+            if standard is not None:
+                return standard
     return None
 
 
@@ -122,11 +122,11 @@ class _Reading:
 
     def terms(self, expression: Expr) -> list[Expr]:
         """The terms of a sum, those of sums that it names too."""
-        found: list[Expr] = []
+        parts: list[Expr] = []
         for term in Add.make_args(expression):
             is_inner = self._is_sum(term) and term not in self.following.values()
-            found += self.terms(self.expression(term)) if is_inner else [term]
-        return found
+            parts += self.terms(self.expression(term)) if is_inner else [term]
+        return parts
 
     def is_fixed(self, expression: Expr) -> bool:
         """Whether an expression is made of parameters alone."""
@@ -152,11 +152,11 @@ class _Reading:
         products: dict[Expr, GateProduct] = {}
         bias, peephole = [], None
         for term in self.terms(bar):
-            found = self.product(term)
-            if found is not None and found.left in (self.x, state):
-                if found.left in products:
+            product = self.product(term)
+            if product is not None and product.left in (self.x, state):
+                if product.left in products:
                     return None
-                products[found.left] = found
+                products[product.left] = product
             elif self.is_fixed(term):
                 bias.append(term)
             elif peephole is None and memory is not None and self._peephole(term, memory):
@@ -181,9 +181,9 @@ _ZERO = Integer(0)
 
 def _numbers(applied: Applied, bound: Bindings, a: Expr, b: Expr) -> Applied:
     """The activation with the numbers that its symbols were bound to."""
-    found = [float(bound[s]) if s in bound else None for s in (a, b)]
-    alpha = applied.alpha if found[0] is None else found[0]
-    beta = applied.beta if found[1] is None else found[1]
+    numbers = [float(bound[s]) if s in bound else None for s in (a, b)]
+    alpha = applied.alpha if numbers[0] is None else numbers[0]
+    beta = applied.beta if numbers[1] is None else numbers[1]
     return Applied(applied.row, alpha, beta)
 
 
@@ -213,9 +213,9 @@ def _gru(reading: _Reading, states: Sequence[Value]) -> Standard | None:
         expression, lambda z, _, n: (1 - z) * n + z * state
     ):
         update = reading.gate(z_bar, state)
-        found = _candidate(reading, n_bar, state, applied) if update is not None else None
-        if update is not None and found is not None:
-            reset, last, after = found
+        candidate = _candidate(reading, n_bar, state, applied) if update is not None else None
+        if update is not None and candidate is not None:
+            reset, last, after = candidate
             gates, how = (update, reset, last), {"linear_before_reset": int(after)}
             return Standard("GRU", gates, (applied, other), (state,), reading.program, how)
     return None

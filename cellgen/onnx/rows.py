@@ -80,7 +80,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 def _template(template: str) -> Row:
     def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
-        return [call.made(_filled(call.step, template, terms), flat=fitted(terms))]
+        return [call.new_term(_filled(call.step, template, terms), flat=fitted(terms))]
 
     return row
 
@@ -101,7 +101,7 @@ def _compared(template: str) -> Row:
         terms = call.terms
         texts = [call.step.number(term) for term in terms]
         text = template.format(*texts)
-        return [call.made(text, is_truth=True, flat=fitted(terms))]
+        return [call.new_term(text, is_truth=True, flat=fitted(terms))]
 
     return row
 
@@ -110,7 +110,7 @@ def _folded(template: str) -> Row:
     def row(call: NodeCall) -> list[BodyTerm]:
         terms = call.terms
         text = reduce(lambda a, b: f"({template.format(a, b)})", map(call.step.number, terms))
-        return [call.made(text, flat=fitted(terms))]
+        return [call.new_term(text, flat=fitted(terms))]
 
     return row
 
@@ -120,7 +120,7 @@ def _with_numbers(template: str, defaults: Mapping[str, float]) -> Row:
         terms = call.terms
         numbers = {name: call.number(name, default) for name, default in defaults.items()}
         text = _filled(call.step, template, terms, **numbers)
-        return [call.made(text, flat=fitted(terms))]
+        return [call.new_term(text, flat=fitted(terms))]
 
     return row
 
@@ -129,8 +129,8 @@ def _activation(name: str) -> Row:
     """A row of the activations of recurrent operators."""
     activation = ACTIVATIONS[name.lower()]
     template = activation.text.replace("{x}", "{0}").replace("{a}", "{alpha}")
-    given = (("alpha", activation.alpha), ("beta", activation.beta))
-    defaults = {n: default for n, default in given if default is not None}
+    numbers = (("alpha", activation.alpha), ("beta", activation.beta))
+    defaults = {n: default for n, default in numbers if default is not None}
     return _with_numbers(template.replace("{b}", "{beta}"), defaults)
 
 
@@ -142,7 +142,7 @@ def _power(call: NodeCall) -> list[BodyTerm]:
     assert base is not None
     assert exponent is not None
     text = f"{call.step.number(base)} ** {call.step.number(exponent)}"
-    return [call.made(text, flat=fitted([base, exponent]))]
+    return [call.new_term(text, flat=fitted([base, exponent]))]
 
 
 def _clip(call: NodeCall) -> list[BodyTerm]:
@@ -160,21 +160,21 @@ def _clip(call: NodeCall) -> list[BodyTerm]:
         text = f"maximum({text}, {low})"
     elif high is not None:
         text = f"minimum({text}, {high})"
-    return [call.made(text, flat=x.flat)]
+    return [call.new_term(text, flat=x.flat)]
 
 
 def _where(call: NodeCall) -> list[BodyTerm]:
     terms = call.terms
     condition, a, b = terms
     text = f"where({call.step.text(condition)}, {call.step.number(a)}, {call.step.number(b)})"
-    return [call.made(text, flat=fitted(terms))]
+    return [call.new_term(text, flat=fitted(terms))]
 
 
 def _equal(call: NodeCall) -> list[BodyTerm]:
     terms = call.terms
     a, b = (call.step.atom(term) for term in terms)
     text = f"where({a} >= {b}, where({a} <= {b}, 1, 0), 0)"
-    return [call.made(text, flat=fitted(terms))]
+    return [call.new_term(text, flat=fitted(terms))]
 
 
 def _cast(call: NodeCall) -> list[BodyTerm]:
@@ -184,11 +184,11 @@ def _cast(call: NodeCall) -> list[BodyTerm]:
     if to in _FLOATS or x.is_truth:
         text = call.step.text(x) if x.is_truth and to == TensorProto.BOOL else call.step.number(x)
         is_truth = x.is_truth and to == TensorProto.BOOL
-        return [call.made(text, is_truth=is_truth, flat=x.flat)]
+        return [call.new_term(text, is_truth=is_truth, flat=x.flat)]
     if to == TensorProto.BOOL:
-        return [call.made(f"where({call.step.text(x)}, 1, 0)", flat=x.flat)]
+        return [call.new_term(f"where({call.step.text(x)}, 1, 0)", flat=x.flat)]
     name = call.step.atom(x)
-    return [call.made(f"sign({name}) * floor(abs({name}))", flat=x.flat)]
+    return [call.new_term(f"sign({name}) * floor(abs({name}))", flat=x.flat)]
 
 
 def _dropout(call: NodeCall) -> list[BodyTerm]:
@@ -198,7 +198,7 @@ def _dropout(call: NodeCall) -> list[BodyTerm]:
         )
     x = call.operands[0]
     assert x is not None
-    return [call.made(call.step.number(x), flat=x.flat)]
+    return [call.new_term(call.step.number(x), flat=x.flat)]
 
 
 def _gelu(call: NodeCall) -> list[BodyTerm]:

@@ -38,33 +38,33 @@ def _results(cell: type[Cell]) -> list[str]:
 def through_kernel(
     cell: type[Cell],
     weights: Mapping[str, Array],
-    given: Mapping[str, Array],
+    arguments: Mapping[str, Array],
     lengths: Array | None,
     reverse: bool,
 ) -> dict[str, Array]:
     """Call the kernel of a cell, in the precision of what is given."""
-    dtype = next(iter(given.values())).dtype
+    dtype = next(iter(arguments.values())).dtype
     scalars = {str(v.name) for v in cell.definition.with_role(Role.SCALAR)}
     arrays: dict[str, Any] = {n: np.asarray(a, dtype, order="C") for n, a in weights.items()}
-    arrays |= {n: np.asarray(a, dtype, order="C") for n, a in given.items()}
+    arrays |= {n: np.asarray(a, dtype, order="C") for n, a in arguments.items()}
     for name in scalars & arrays.keys():
         arrays[name] = float(accept.array(str(cell), name, arrays[name]))
     if lengths is not None:
         arrays["lengths"] = np.asarray(lengths, np.int64)
-    found = _kernel(cell).sequence_forward(**arrays, reverse=reverse)
-    return {name: getattr(found, name) for name in _results(cell)}
+    results = _kernel(cell).sequence_forward(**arrays, reverse=reverse)
+    return {name: getattr(results, name) for name in _results(cell)}
 
 
 def step_by_step(
     cell: type[Cell],
     weights: Mapping[str, Array],
-    given: Mapping[str, Array],
+    arguments: Mapping[str, Array],
     lengths: Array | None,
     reverse: bool,
 ) -> dict[str, Array]:
     """Interpret the equations in float64."""
     definition = cell.definition
-    arrays = {n: np.asarray(a, np.float64) for n, a in {**weights, **given}.items()}
+    arrays = {n: np.asarray(a, np.float64) for n, a in {**weights, **arguments}.items()}
     sizes: dict[str, int] = {}
     for value in definition.declared:
         shape = arrays[str(value.name)].shape if str(value.name) in arrays else ()
@@ -73,7 +73,9 @@ def step_by_step(
             if axis.is_Symbol:
                 sizes[str(axis)] = length
     sizes["T"] = len(arrays[str(definition.with_role(Role.INPUT)[0].name)])
-    found = run_steps(definition, arrays, sizes, Options(lengths=lengths, reverse=reverse)).results
+    results = run_steps(
+        definition, arrays, sizes, Options(lengths=lengths, reverse=reverse)
+    ).results
     none = {str(v.name): np.zeros((0, *shape_sizes(v, sizes))) for v in definition.outputs}
-    found = found if sizes["T"] else {**found, **none}
-    return {name: found[name] for name in _results(cell)}
+    results = results if sizes["T"] else {**results, **none}
+    return {name: results[name] for name in _results(cell)}

@@ -1,6 +1,6 @@
 """A cell over time as a ``Scan`` of ONNX over standard operators.
 
-Input: ``AskedModel``. Output: nodes in the graph of a model, whose results are outputs over time
+Input: ``ModelRequest``. Output: nodes in the graph of a model, whose results are outputs over time
 (T, B, ...) and final states (B, ...); with two directions they have an axis for them as ONNX's own
 operators have, (T, 2, B, ...) and (2, B, ...). The body sees the weights of the graph around it.
 Steps beyond a row's length keep its states and give zeros.
@@ -15,8 +15,8 @@ import numpy as np
 from onnx import GraphProto, helper
 
 from cellgen.language.value import Role, Value
-from cellgen.onnx.asked import AskedModel, parameters_of
 from cellgen.onnx.graph import GraphWriter, typed
+from cellgen.onnx.request import ModelRequest, parameters_of
 from cellgen.onnx.spelling import Speller
 from cellgen.program.derive import forward
 
@@ -33,7 +33,7 @@ class Spread:
 
 
 def scanned(
-    asked: AskedModel, writer: GraphWriter, number: int, states: Mapping[Value, str], valid: str
+    request: ModelRequest, writer: GraphWriter, number: int, states: Mapping[Value, str], valid: str
 ) -> Spread:
     """Write one direction: a ``Scan`` from initial states that have names in the graph.
 
@@ -41,12 +41,12 @@ def scanned(
     ``_reverse`` for the second of two directions; ``valid`` (T, B) names the valid steps,
     empty where all do.
     """
-    definition = asked.definition
+    definition = request.definition
     inputs = definition.with_role(Role.INPUT)
-    outputs = definition.outputs if asked.outputs is None else asked.outputs
-    body = _body(asked, writer, parameter_names(asked, number))
-    backward = int(asked.reversed_in[number])
-    counted = len(inputs) + asked.lengths
+    outputs = definition.outputs if request.outputs is None else request.outputs
+    body = _body(request, writer, parameter_names(request, number))
+    backward = int(request.reversed_in[number])
+    counted = len(inputs) + request.lengths
     names = [f"{definition.next_state(state).name}_end" for state in definition.states]
     results = writer.several(
         "Scan",
@@ -62,46 +62,48 @@ def scanned(
     return Spread(dict(zip(outputs, results[len(finals) :], strict=True)), finals)
 
 
-def parameter_names(asked: AskedModel, number: int) -> dict[Value, str]:
+def parameter_names(request: ModelRequest, number: int) -> dict[Value, str]:
     """What weights, biases and scalars of a direction are called in the graph.
 
     Those of the second end in ``_reverse``, once more where a value of the cell has that name.
     """
     suffix = "_reverse" if number else ""
-    own = {str(value.name) for value in asked.definition.declared}
+    own = {str(value.name) for value in request.definition.declared}
     while number and not own.isdisjoint(f"{name}{suffix}" for name in own):
         suffix += "_reverse"
-    return {v: f"{v.name}{suffix}" for v in parameters_of(asked.definition)}
+    return {v: f"{v.name}{suffix}" for v in parameters_of(request.definition)}
 
 
-def _body(asked: AskedModel, around: GraphWriter, parameters: Mapping[Value, str]) -> GraphProto:
+def _body(
+    request: ModelRequest, around: GraphWriter, parameters: Mapping[Value, str]
+) -> GraphProto:
     """One step: states, inputs and perhaps whether it is valid, to new states and outputs."""
-    definition = asked.definition
+    definition = request.definition
     following = {state: definition.next_state(state) for state in definition.states}
-    outputs = definition.outputs if asked.outputs is None else asked.outputs
+    outputs = definition.outputs if request.outputs is None else request.outputs
     wanted = tuple(dict.fromkeys((*outputs, *following.values())))
     program = forward(definition.with_outputs(wanted))
-    writer = GraphWriter(asked.dtype, around.names)
+    writer = GraphWriter(request.dtype, around.names)
     inputs = definition.with_role(Role.INPUT)
-    given = {v: writer.names.fresh(f"{v.name}{STEP}") for v in (*following, *inputs)}
+    ports = {v: writer.names.fresh(f"{v.name}{STEP}") for v in (*following, *inputs)}
     statics = {v: str(v.name) for v in definition.with_role(Role.STATIC)}
-    known = {**parameters, **statics, **given}
-    speller = Speller(definition.name, writer, asked.sizes, known)
+    known = {**parameters, **statics, **ports}
+    speller = Speller(definition.name, writer, request.sizes, known)
     for statement in program.statements:
         speller.write(statement, STEP)
     new = {state: speller.known[value] for state, value in following.items()}
-    made = {value: speller.known[value] for value in outputs}
-    takes = [typed(name, asked.dtype, asked.lengths_of(v)) for v, name in given.items()]
-    if asked.lengths:
+    spelled = {value: speller.known[value] for value in outputs}
+    takes = [typed(name, request.dtype, request.lengths_of(v)) for v, name in ports.items()]
+    if request.lengths:
         valid = writer.names.fresh(f"valid{STEP}")
         takes.append(typed(valid, "bool", ["B"]))
-        new = {v: _chosen(writer, valid, v, name, given[v]) for v, name in new.items()}
+        new = {v: _chosen(writer, valid, v, name, ports[v]) for v, name in new.items()}
         zero = writer.number(0.0)
-        made = {v: _chosen(writer, valid, v, name, zero) for v, name in made.items()}
+        spelled = {v: _chosen(writer, valid, v, name, zero) for v, name in spelled.items()}
     gives = [_own(writer, name, f"{following[v].name}_next") for v, name in new.items()]
-    gives += [_own(writer, name, f"{v.name}_out") for v, name in made.items()]
-    shapes = [asked.lengths_of(v) for v in (*new, *made)]
-    results = [typed(n, asked.dtype, shape) for n, shape in zip(gives, shapes, strict=True)]
+    gives += [_own(writer, name, f"{v.name}_out") for v, name in spelled.items()]
+    shapes = [request.lengths_of(v) for v in (*new, *spelled)]
+    results = [typed(n, request.dtype, shape) for n, shape in zip(gives, shapes, strict=True)]
     name = f"{definition.name}_step"
     return helper.make_graph(writer.nodes, name, takes, results, writer.initializers)
 

@@ -70,8 +70,8 @@ def module(doc: str, texts: Iterable[ClassText]) -> str:
 
 def _quoted(text: str) -> str:
     """A text as it stands between quotes: whatever a model calls its nodes, it is no code."""
-    shown = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-    return shown.replace("\\", "\\\\").replace('"', '\\"')
+    printable = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return printable.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def defined(text: ClassText, label: str) -> type[Cell]:
@@ -80,9 +80,9 @@ def defined(text: ClassText, label: str) -> type[Cell]:
     linecache.cache[name] = (len(whole), None, whole.splitlines(keepends=True), name)
     namespace: dict[str, object] = {"__name__": f"cells_of_{_identifier(label)}"}
     exec(compile(whole, name, "exec"), namespace)
-    made = namespace[text.class_name]
-    assert isinstance(made, type)
-    return made
+    cell = namespace[text.class_name]
+    assert isinstance(cell, type)
+    return cell
 
 
 # --- expressions ---------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ class CellNames(Names):
 
     def fresh(self, name: str, *, is_whole: bool = False) -> str:
         """Return a name that is not taken, nor its class, and take both."""
-        made = super().fresh(name, is_whole=is_whole)
-        while class_name(made) in self._classes:
-            made = super().fresh(name, is_whole=is_whole)
-        self._classes.add(class_name(made))
-        return made
+        unused = super().fresh(name, is_whole=is_whole)
+        while class_name(unused) in self._classes:
+            unused = super().fresh(name, is_whole=is_whole)
+        self._classes.add(class_name(unused))
+        return unused
 
 
 def _is_taken(name: str) -> bool:
@@ -177,8 +177,8 @@ def _is_taken(name: str) -> bool:
         check_cell_name(name)
     except DeclarationError:
         return True
-    made = class_name(name)
-    return made in LANGUAGE or keyword.iskeyword(made) or hasattr(builtins, made)
+    upper = class_name(name)
+    return upper in LANGUAGE or keyword.iskeyword(upper) or hasattr(builtins, upper)
 
 
 def class_name(cell: str) -> str:

@@ -143,10 +143,10 @@ class Speller:
         name = f"{statement.target.name}{suffix}"
         expression = statement.expression
         if isinstance(expression, Apply):
-            made = self._operator(expression, name)
+            operator = self._operator(expression, name)
         else:
-            made = self._expression(self.notation(expression), name)
-        self.known[statement.target] = made
+            operator = self._expression(self.notation(expression), name)
+        self.known[statement.target] = operator
 
     # --- pointwise work -----------------------------------------------------------------------
 
@@ -155,8 +155,8 @@ class Speller:
             tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError:
             raise self._unread(text) from None
-        made = self._formed(tree, name)
-        return self.writer.number(made) if isinstance(made, float) else made
+        spelled = self._formed(tree, name)
+        return self.writer.number(spelled) if isinstance(spelled, float) else spelled
 
     def _unread(self, text: str) -> UsageError:
         return UsageError(
@@ -167,10 +167,10 @@ class Speller:
     def _formed(self, tree: ast.expr, name: str = "") -> str | float:
         """Form an expression: the name of its value, or a number."""
         form = _FORMED.get(type(tree))
-        made = None if form is None else form(self, tree, name)
-        if made is None:
+        spelled = None if form is None else form(self, tree, name)
+        if spelled is None:
             raise self._unread(ast.unparse(tree))
-        return made
+        return spelled
 
     def _literal(self, tree: ast.Constant, name: str) -> float | None:
         return float(tree.value) if isinstance(tree.value, int | float) else None
@@ -194,8 +194,8 @@ class Speller:
         return self._call(function.id, tree.args, name) if isinstance(function, ast.Name) else None
 
     def _operand(self, tree: ast.expr) -> str:
-        made = self._formed(tree)
-        return self.writer.number(made) if isinstance(made, float) else made
+        spelled = self._formed(tree)
+        return self.writer.number(spelled) if isinstance(spelled, float) else spelled
 
     def _arithmetic(self, tree: ast.BinOp, name: str) -> str | float | None:
         if isinstance(tree.op, ast.Pow):
@@ -213,10 +213,10 @@ class Speller:
         base, exponent = self._operand(tree.left), self._formed(tree.right)
         if not isinstance(exponent, float) or exponent > WRITTEN_AS_PRODUCT:
             return self.writer.node("Pow", [base, self._operand(tree.right)], name)
-        made = base
+        power = base
         for _ in range(int(exponent) - 1):
-            made = self.writer.node("Mul", [made, base], name)
-        return made
+            power = self.writer.node("Mul", [power, base], name)
+        return power
 
     def _call(self, function: str, arguments: Sequence[ast.expr], name: str) -> str | float:
         written = WRITTEN_IN[self.writer.dtype]
@@ -344,15 +344,15 @@ class Speller:
         assert row.running is not None
         assert row.running.combine is not None  # as in every row that authors write
         axis = len(shape) - 1 - row.axes_after(node.attributes)
-        length, count, made = axis_size(shape[axis], self.sizes), 1, operands[0]
+        length, count, combined = axis_size(shape[axis], self.sizes), 1, operands[0]
         before, after = (Value(side, shape, Role.LOCAL, "onnx") for side in ("before", "after"))
         text = self.notation(row.running.combine(before, after))
         while count < length:
-            self.known[before] = self._cut(made, axis, 0, length - count)
-            self.known[after] = self._cut(made, axis, count, length)
-            both = [self._cut(made, axis, 0, count), self._expression(text, "")]
-            made, count = self.writer.node("Concat", both, name, axis=axis), 2 * count
-        return made
+            self.known[before] = self._cut(combined, axis, 0, length - count)
+            self.known[after] = self._cut(combined, axis, count, length)
+            both = [self._cut(combined, axis, 0, count), self._expression(text, "")]
+            combined, count = self.writer.node("Concat", both, name, axis=axis), 2 * count
+        return combined
 
     def _cut(self, operand: str, axis: int, start: int, end: int) -> str:
         bounds = [self.writer.whole(n) for n in (start, end, axis)]

@@ -1,6 +1,6 @@
 """A cell over time as ONNX's own LSTM, GRU or RNN.
 
-Input: ``AskedModel`` and the ``Standard`` that the cell is. Output: one node in the graph of a
+Input: ``ModelRequest`` and the ``Standard`` that the cell is. Output: one node in the graph of a
 model, with its weights in ONNX's layout: W (D, gates H, I), R (D, gates H, H), B (D, 2 gates H) and
 P (D, 3 H), D being the number of directions.
 """
@@ -15,47 +15,47 @@ from sympy import Expr, Integer
 
 from cellgen.language.ops import broadcast
 from cellgen.language.value import Role, Value
-from cellgen.onnx.asked import AskedModel
 from cellgen.onnx.graph import Array, Attribute, GraphWriter, typed
 from cellgen.onnx.recognise import Gate, GateProduct, Standard
+from cellgen.onnx.request import ModelRequest
 from cellgen.program.interpret import axis_size, interpret
 from cellgen.program.ssa import Program, Statement
 
 OUTPUTS = ("Y", "Y_h", "Y_c")
 
 
-def hidden(asked: AskedModel, standard: Standard) -> Value:
+def hidden(request: ModelRequest, standard: Standard) -> Value:
     """The output over time that the operator gives."""
-    return asked.definition.next_state(standard.states[0])
+    return request.definition.next_state(standard.states[0])
 
 
 def write(
-    asked: AskedModel, standard: Standard, writer: GraphWriter, states: Mapping[Value, str]
+    request: ModelRequest, standard: Standard, writer: GraphWriter, states: Mapping[Value, str]
 ) -> list[ValueInfoProto]:
     """Write the node; ``states`` (D, B, H) are initial ones by name, empty where they are zeros.
 
     Returns what the graph gives.
     """
-    definition = asked.definition
-    arrays = [_Arrays(asked, standard, given).arrays for given in asked.weights]
+    definition = request.definition
+    arrays = [_Arrays(request, standard, weights).arrays for weights in request.weights]
     names = dict.fromkeys(("W", "R", "B", "P"), "")
     for name in arrays[0]:
         names[name] = writer.names.fresh(name)
-        writer.parameter(np.stack([one[name] for one in arrays]).astype(asked.dtype), names[name])
+        writer.parameter(np.stack([one[name] for one in arrays]).astype(request.dtype), names[name])
     x = str(definition.with_role(Role.INPUT)[0].name)
-    lengths = "sequence_lens" if asked.lengths else ""
+    lengths = "sequence_lens" if request.lengths else ""
     initial = [states.get(state, "") for state in standard.states]
     operands = [x, names["W"], names["R"], names["B"], lengths, *initial, names["P"]]
     while not operands[-1]:
         operands.pop()
-    wanted = asked.outputs != ()
+    wanted = request.outputs != ()
     kept = ["Y" if wanted else "", *OUTPUTS[1 : 1 + len(standard.states)]]
-    own = _attributes(asked, standard)
+    own = _attributes(request, standard)
     results = writer.several(standard.op, operands, kept, definition.name, **own)
     for place, name in enumerate(initial, start=1):
-        if asked.lengths and name:
+        if request.lengths and name:
             results[place] = _kept(writer, results[place], name)
-    return _results(asked, standard, writer, results)
+    return _results(request, standard, writer, results)
 
 
 def _kept(writer: GraphWriter, final: str, initial: str) -> str:
@@ -66,71 +66,75 @@ def _kept(writer: GraphWriter, final: str, initial: str) -> str:
 
 
 def _results(
-    asked: AskedModel, standard: Standard, writer: GraphWriter, results: Sequence[str]
+    request: ModelRequest, standard: Standard, writer: GraphWriter, results: Sequence[str]
 ) -> list[ValueInfoProto]:
     """Name what the node gives as a ``Scan`` would, one direction without an axis of its own."""
-    definition, gives = asked.definition, []
-    two = [2] if asked.is_bidirectional else []
-    every = [(results[0], str(hidden(asked, standard).name), 1)] if results[0] else []
+    definition, gives = request.definition, []
+    two = [2] if request.is_bidirectional else []
+    every = [(results[0], str(hidden(request, standard).name), 1)] if results[0] else []
     for state, result in zip(standard.states, results[1:], strict=True):
         every.append((result, f"{definition.next_state(state).name}_last", 0))
     for source, name, axis in every:
-        if not asked.is_bidirectional:
+        if not request.is_bidirectional:
             source = writer.node("Squeeze", [source, writer.whole(axis)])
         writer.result(source, name)
         steps = ["T"] if axis else []
-        rows = asked.lengths_of(standard.states[0])
-        gives.append(typed(name, asked.dtype, [*steps, *two, *rows]))
+        rows = request.lengths_of(standard.states[0])
+        gives.append(typed(name, request.dtype, [*steps, *two, *rows]))
     return gives
 
 
-def _attributes(asked: AskedModel, standard: Standard) -> Mapping[str, Attribute]:
-    directions = len(asked.weights)
+def _attributes(request: ModelRequest, standard: Standard) -> Mapping[str, Attribute]:
+    directions = len(request.weights)
     names = [applied.row.name for applied in standard.activations]
     alphas = [n for applied in standard.activations for n in applied.numbers[0]]
     betas = [n for applied in standard.activations for n in applied.numbers[1]]
-    found: dict[str, Attribute] = {
-        "hidden_size": axis_size(standard.states[0].shape[1], asked.sizes),
-        "direction": asked.direction,
+    attributes: dict[str, Attribute] = {
+        "hidden_size": axis_size(standard.states[0].shape[1], request.sizes),
+        "direction": request.direction,
         "activations": names * directions,
         **standard.attributes,
     }
     if alphas:
-        found["activation_alpha"] = alphas * directions
+        attributes["activation_alpha"] = alphas * directions
     if betas:
-        found["activation_beta"] = betas * directions
-    return found
+        attributes["activation_beta"] = betas * directions
+    return attributes
 
 
 class _Arrays:
     """The operator's arrays of one direction, of the values of a cell's parameters."""
 
-    def __init__(self, asked: AskedModel, standard: Standard, given: Mapping[str, Array]) -> None:
-        self.asked = asked
+    def __init__(
+        self, request: ModelRequest, standard: Standard, weights: Mapping[str, Array]
+    ) -> None:
+        self.request = request
         self.standard = standard
-        self.given = given
+        self.weights = weights
         self.units = standard.states[0].shape[1:]
 
     @property
     def arrays(self) -> dict[str, Array]:
         """W, R and, where the cell has some, B and P, without the axis of directions."""
         gates = self.standard.gates
-        found = {
+        arrays = {
             "W": np.concatenate([self._columns(gate.of_input).T for gate in gates]),
             "R": np.concatenate([self._columns(gate.of_state).T for gate in gates]),
         }
         if any(gate.bias or gate.recurrent_bias for gate in gates):
             own = [self._sum(gate.bias) for gate in gates]
-            found["B"] = np.concatenate([*own, *(self._sum(gate.recurrent_bias) for gate in gates)])
+            arrays["B"] = np.concatenate(
+                [*own, *(self._sum(gate.recurrent_bias) for gate in gates)]
+            )
         if any(gate.peephole is not None for gate in gates):
-            found["P"] = np.concatenate([self._peephole(gate) for gate in gates[:3]])
-        return found
+            arrays["P"] = np.concatenate([self._peephole(gate) for gate in gates[:3]])
+        return arrays
 
     def _columns(self, product: GateProduct) -> Array:
         weight = self._value(product.weight)
         if product.columns is None:
             return weight
-        start, size = (axis_size(n, self.asked.sizes) for n in product.columns)
+        start, size = (axis_size(n, self.request.sizes) for n in product.columns)
         return weight[:, start : start + size]
 
     def _peephole(self, gate: Gate) -> Array:
@@ -143,12 +147,14 @@ class _Arrays:
         shape = broadcast((self.units, *(value.shape for value in values)))  # (1, H) is a row
         target = Value("total", shape, Role.TEMPORARY)
         program = Program("export", "sum", tuple(values), (Statement(target, total),), (target,))
-        found = interpret(program, {str(v.name): self._value(v) for v in values}, self.asked.sizes)
-        return found["total"].reshape(-1)
+        results = interpret(
+            program, {str(v.name): self._value(v) for v in values}, self.request.sizes
+        )
+        return results["total"].reshape(-1)
 
     def _value(self, value: Value) -> Array:
         """A parameter, or what is computed of parameters."""
-        if str(value.name) in self.given:
-            return self.given[str(value.name)]
+        if str(value.name) in self.weights:
+            return self.weights[str(value.name)]
         part = self.standard.program.restrict("weights", [value], ())
-        return interpret(part, self.given, self.asked.sizes)[str(value.name)]
+        return interpret(part, self.weights, self.request.sizes)[str(value.name)]

@@ -81,7 +81,9 @@ class StepText:
         self._meaning[name] = value
         return value
 
-    def made(self, name: str, text: str, *, is_truth: bool = False, flat: bool = False) -> BodyTerm:
+    def new_term(
+        self, name: str, text: str, *, is_truth: bool = False, flat: bool = False
+    ) -> BodyTerm:
         """An expression that is not written down yet."""
         return BodyTerm(name, text, self._evaluated(text), None, is_truth, flat)
 
@@ -97,8 +99,8 @@ class StepText:
 
     def _evaluated(self, text: str) -> Basic:
         try:
-            found = eval(compile(text, "<node>", "eval"), {"__builtins__": {}}, self._meaning)
-            meaning: Basic = sympy.sympify(found)
+            value = eval(compile(text, "<node>", "eval"), {"__builtins__": {}}, self._meaning)
+            meaning: Basic = sympy.sympify(value)
             shape_of(meaning)
         except CellgenError as error:
             said = Exception.__str__(error).partition("\n")[0]

@@ -12,12 +12,12 @@ NEVER = frozenset({"found", "given", "made", "shown", "asked", "told", "where"})
 
 LIMITS = {
     ".": 30,
-    "frameworks": 20,
-    "jax": 80,
+    "frameworks": 2,
+    "jax": 1,
     "language": 12,
     "language/cell": 11,
     "language/ops": 8,
-    "onnx": 98,
+    "onnx": 4,
     "program": 22,
     "program/chunks": 4,
     "program/derive": 1,

@@ -49,7 +49,7 @@ def test_layers_that_torch_exported_are_read(name, starts, rows):
         for one in layer.directions:
             assert list(one.starts) == starts
             assert all(start.shape == (1, 4) for start in one.starts.values())
-            assert not one.asked
+            assert not one.from_inputs
 
 
 @pytest.mark.parametrize("name", ["keras_gru", "keras_simple"])
@@ -63,7 +63,7 @@ def test_layers_of_keras_that_tf2onnx_wrote_are_read(name):
     assert difference(every.swapaxes(0, 1), expected) < BAR
     assert difference(last, expected[:, -1]) < BAR
     (one,) = layer.directions
-    assert not one.asked
+    assert not one.from_inputs
     cell, weights = one
     (start,) = (str(state.name) for state in cell.definition.states)
     (read,) = (port.name for port in layer.body.inputs)

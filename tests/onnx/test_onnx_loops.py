@@ -103,7 +103,7 @@ def test_a_loop_over_a_sequence_is_a_cell(how):
     for array, other in zip(found, expected, strict=True):
         assert difference(array, other) < BAR
     (one,) = layer.directions
-    assert one.asked == {"s_prev": "s_0"}
+    assert one.from_inputs == {"s_prev": "s_0"}
     assert str(one.cell.definition.doc) == "The node 'the_loop' (Loop) of by_hand."
 
 

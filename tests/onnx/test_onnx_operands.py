@@ -67,7 +67,7 @@ def test_an_operand_that_is_an_input_has_to_be_passed(name):
     with pytest.raises(UsageError, match=said):
         layer.run(*values, interpreted=True)
     (one,) = layer.directions
-    assert one.asked == {
+    assert one.from_inputs == {
         "h_prev": "initial_h", "c_prev": "initial_c", "lengths": "sequence_lens",
     }  # fmt: skip
     assert len(tuple(one)) == 2  # they are arguments of the cell, so that nothing is dropped
@@ -136,7 +136,7 @@ def test_a_learned_state_that_is_expanded_starts_every_row(rows):
     assert_equal(layer.run(x, interpreted=True), run(model, {"X": x}).values())
     (one,) = layer.directions
     np.testing.assert_array_equal(one.starts["h_prev"], learned[0])
-    assert not one.asked
+    assert not one.from_inputs
 
 
 def test_zeros_of_the_inputs_shape_are_zeros_and_nothing_is_carried():
@@ -151,7 +151,7 @@ def test_zeros_of_the_inputs_shape_are_zeros_and_nothing_is_carried():
     assert_equal(layer.run(x, interpreted=True), run(model, {"X": x}).values())
     (one,) = layer.directions
     assert len(tuple(one)) == 2
-    assert not one.asked
+    assert not one.from_inputs
     assert not one.carried
 
 
@@ -168,7 +168,7 @@ def test_a_state_that_depends_on_inputs_otherwise_has_to_be_passed(nodes):
     model = made(of_operator("GRU")[0], "initial_h", nodes, h=h, **NUMBERS)
     x = of_rows(model, 1)
     (layer,) = cellgen.onnx.read(model)
-    assert layer.directions[0].asked == {"h_prev": "initial_h"}
+    assert layer.directions[0].from_inputs == {"h_prev": "initial_h"}
     with pytest.raises(UsageError, match="pass initial_h="):
         layer.run(x, interpreted=True)
 

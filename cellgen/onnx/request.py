@@ -1,6 +1,6 @@
 """What a caller of ``export`` asks for, looked at: weights, dimensions, outputs.
 
-Input: a cell and the arguments of ``export``. Output: ``AskedModel``, of which models of every
+Input: a cell and the arguments of ``export``. Output: ``ModelRequest``, of which models of every
 form are made.
 """
 
@@ -30,7 +30,7 @@ DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
 
 
 @dataclass(frozen=True)
-class AskedModel:
+class ModelRequest:
     """One export: a cell, its weights in each direction, and what the model takes and gives.
 
     ``weights`` are the values of parameters and scalars by name, one mapping a direction; empty
@@ -92,7 +92,7 @@ def parameters_of(definition: Definition) -> tuple[Value, ...]:
 
 
 def weights_of(
-    definition: Definition, given: object, directions: int, dtype: str
+    definition: Definition, weights: object, directions: int, dtype: str
 ) -> tuple[Mapping[str, Array], ...]:
     """Look at the weights: one mapping for each direction; scalars have defaults.
 
@@ -100,9 +100,9 @@ def weights_of(
         ArgumentError: a weight that is missing or unknown, or is no array of real numbers.
     """
     label = f"export of {definition.name}"
-    if given is None:
+    if weights is None:
         return ({},) * directions
-    each = [given] if directions == 1 else accept.items(label, "weights", given, "two dicts")
+    each = [weights] if directions == 1 else accept.items(label, "weights", weights, "two dicts")
     if len(each) != directions:
         raise ArgumentError(
             f"{label}: weights are {len(each)} dicts, expected two, of the direction forward and "
@@ -111,26 +111,26 @@ def weights_of(
     return tuple(_arrays(label, definition, one, dtype) for one in each)
 
 
-def _arrays(label: str, definition: Definition, given: object, dtype: str) -> Mapping[str, Array]:
-    found = accept.names(label, "weights", given, "weights")
+def _arrays(label: str, definition: Definition, weights: object, dtype: str) -> Mapping[str, Array]:
+    arrays = accept.names(label, "weights", weights, "weights")
     values = {str(value.name): value for value in parameters_of(definition)}
-    for name in found:
+    for name in arrays:
         if name not in values:
             close = difflib.get_close_matches(name, values, n=1)
             raise ArgumentError(
                 f"{label}: weights have {name!r}, which is none of the cell's; "
                 + (f"did you mean {close[0]!r}?" if close else f"it has {', '.join(values)}")
             )
-    found = {**definition.defaults, **found}
-    missing = [name for name in values if name not in found]
+    arrays = {**definition.defaults, **arrays}
+    missing = [name for name in values if name not in arrays]
     if missing:
         raise ArgumentError(f"{label}: weights lack {', '.join(missing)}; pass all of them")
-    return {name: _rounded(label, name, found[name], dtype) for name in values}
+    return {name: _rounded(label, name, arrays[name], dtype) for name in values}
 
 
-def _rounded(label: str, name: str, given: object, dtype: str) -> Array:
+def _rounded(label: str, name: str, weight: object, dtype: str) -> Array:
     """An array in the model's precision. Raises ArgumentError for numbers that it cannot hold."""
-    array = accept.array(label, name, given)
+    array = accept.array(label, name, weight)
     with np.errstate(over="ignore"):
         rounded = array.astype(dtype)
     if np.any(np.isinf(rounded) & np.isfinite(array)):
@@ -144,7 +144,7 @@ def _rounded(label: str, name: str, given: object, dtype: str) -> Array:
 def sizes_of(
     definition: Definition,
     weights: Sequence[Mapping[str, Array]],
-    given: Mapping[str, int] | None,
+    dims: Mapping[str, int] | None,
 ) -> Mapping[str, int]:
     """Tell the dimensions from weights and from those given by name; B is free.
 
@@ -153,8 +153,8 @@ def sizes_of(
         UsageError: a dimension by a name that the cell does not have.
     """
     label = f"export of {definition.name}"
-    asked = {} if given is None else accept.names(label, "dims", given, "sizes")
-    sizes = {name: accept.whole(label, name, n, 1) for name, n in asked.items()}
+    stated = {} if dims is None else accept.names(label, "dims", dims, "sizes")
+    sizes = {name: accept.whole(label, name, n, 1) for name, n in stated.items()}
     names = [str(dim) for dim in definition.dims if dim != B]
     for name in sizes:
         if name not in names:
@@ -182,18 +182,18 @@ def sizes_of(
 def _require_axes(label: str, values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
     """Raise ArgumentError for an array with more or fewer axes than its value."""
     for value in values if arrays else ():
-        found = arrays[str(value.name)].shape
-        if len(found) != len(value.shape):
+        shape = arrays[str(value.name)].shape
+        if len(shape) != len(value.shape):
             raise ArgumentError(
-                f"{label}: {value.name} has shape {found}, expected {format_shape(value.shape)}"
+                f"{label}: {value.name} has shape {shape}, expected {format_shape(value.shape)}"
             )
 
 
 def _told(
-    values: Iterable[Value], arrays: Mapping[str, Array], given: Mapping[str, int]
+    values: Iterable[Value], arrays: Mapping[str, Array], stated: Mapping[str, int]
 ) -> dict[str, int]:
     """Solve axes with one unknown dimension until none is left."""
-    sizes = dict(given)
+    sizes = dict(stated)
     axes: list[tuple[Expr, int]] = []
     for value in values:
         array = arrays[str(value.name)]
