@@ -26,13 +26,13 @@ def run_forward(
     call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
 ) -> Sequence[Tensor]:
     """Call the operator: with tables that there are, and which those are."""
-    given, present = _present(tables)
-    if not given and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
-        given = [theta[0]]
-    found: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
-        call.known.text, theta, call.scalars, save, given, present, *call.numbers
+    tensors, present = _present(tables)
+    if not tensors and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
+        tensors = [theta[0]]
+    results: Sequence[Tensor] = getattr(torch.ops.cellgen.forward, OVERLOAD)(
+        call.known.text, theta, call.scalars, save, tensors, present, *call.numbers
     )
-    return found
+    return results
 
 
 def run_below(
@@ -42,35 +42,35 @@ def run_below(
     lengths, mask, reset = tables
     direct = call.direct
     if direct is not None and lengths is None and mask is None and reset is None and is_quiet():
-        made = direct.run(theta, save=save)
-        if made is not None:
-            return made
+        results = direct.run(theta, save=save)
+        if results is not None:
+            return results
     with torch._C._AutoDispatchBelowAutograd():
         if lengths is None and mask is None and reset is None:
             head, rest = call.ends
             behind = rest[save]
             operator = getattr(torch.ops.cellgen.forward, OVERLOAD)
-            found: Sequence[Tensor] = operator(head, theta, *behind)
-            return found
+            computed: Sequence[Tensor] = operator(head, theta, *behind)
+            return computed
         return run_forward(call, tables, theta, save=save)
 
 
 def _present(tensors: Given) -> tuple[list[Tensor], int]:
     """The tensors that there are, and their places as bits."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    if len(given) == len(tensors):
-        return given, (1 << len(given)) - 1
-    return given, sum(1 << place for place, t in enumerate(tensors) if t is not None)
+    there = [tensor for tensor in tensors if tensor is not None]
+    if len(there) == len(tensors):
+        return there, (1 << len(there)) - 1
+    return there, sum(1 << place for place, t in enumerate(tensors) if t is not None)
 
 
 def run_backward(
     call: Call, tables: Tables, theta: Sequence[Tensor], kept: Sequence[Tensor], upstream: Given
 ) -> Sequence[Tensor]:
     """Call the operator: upstream gradients that there are, and which those are."""
-    given, present = _present(upstream)
+    tensors, present = _present(upstream)
     there, which = _present(tables)
-    found: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
-        *(call.known.text, theta, call.scalars, kept, given, present, call.wanted, there, which),
+    gradients: Sequence[Tensor] = getattr(torch.ops.cellgen.backward, OVERLOAD)(
+        *(call.known.text, theta, call.scalars, kept, tensors, present, call.wanted, there, which),
         *call.numbers,
     )
-    return found
+    return gradients

@@ -28,7 +28,7 @@ COUNT = "layers x directions"
 """What messages call the first axis of a state."""
 
 
-def check_given(layer: CellLayers, given: Mapping[str, object]) -> None:
+def check_given(layer: CellLayers, stated: Mapping[str, object]) -> None:
     """Look at names beside the input and the options of a call. Raises KindError."""
     known = (
         *(item.name for item in layer.roles.given),
@@ -36,8 +36,8 @@ def check_given(layer: CellLayers, given: Mapping[str, object]) -> None:
         *layer.cell.scalars,
     )
     states = tuple(item.name for item in layer.roles.states)
-    check_tensors(layer.where, layer.roles.given, given)
-    for name in given:
+    check_tensors(layer.where, layer.roles.given, stated)
+    for name in stated:
         if name in known:
             continue
         advice = f"expected {', '.join(known)}" if known else "it takes none by name"
@@ -50,25 +50,25 @@ def check_given(layer: CellLayers, given: Mapping[str, object]) -> None:
         raise KindError(f"{layer.where}: unknown argument {name!r}; {advice}")
 
 
-def check_tensors(where: str, items: Sequence[Argument], given: Mapping[str, object]) -> None:
+def check_tensors(label: str, items: Sequence[Argument], tensors: Mapping[str, object]) -> None:
     """Look at the kinds of inputs and statics. Raises KindError."""
     for name, shape in ((item.name, shape_text(item)) for item in items):
-        found = given.get(name)
-        if name in given and not isinstance(found, Tensor):
-            is_packed = isinstance(found, PackedSequence)
+        tensor = tensors.get(name)
+        if name in tensors and not isinstance(tensor, Tensor):
+            is_packed = isinstance(tensor, PackedSequence)
             advice = f"pad_packed_sequence({name})[0]" if is_packed else f"torch.as_tensor({name})"
             raise KindError(
-                f"{where}: {name} is a {type(found).__name__}, expected a torch.Tensor {shape}; "
+                f"{label}: {name} is a {type(tensor).__name__}, expected a torch.Tensor {shape}; "
                 f"pass {advice}"
             )
 
 
-def check_states(where: str, name: str, states: Sequence[object]) -> None:
+def check_states(label: str, name: str, states: Sequence[object]) -> None:
     """Look for states that are left out beside others that are not. Raises KindError."""
     for place, state in enumerate(states):
         if state is None:
             raise KindError(
-                f"{where}: {name}[{place}] is None, expected a torch.Tensor; pass all states, or "
+                f"{label}: {name}[{place}] is None, expected a torch.Tensor; pass all states, or "
                 f"leave {name} out, and all start as the cell says"
             )
 
@@ -77,7 +77,7 @@ def check_shapes(
     layer: CellLayers,
     x: Tensor,
     states: Sequence[object],
-    given: Mapping[str, object],
+    tensors: Mapping[str, object],
     *,
     batch_first: bool,
 ) -> None:
@@ -87,7 +87,7 @@ def check_shapes(
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return
-    missing = [item for item in layer.roles.given if given.get(item.name) is None]
+    missing = [item for item in layer.roles.given if tensors.get(item.name) is None]
     if missing:
         raise KindError(
             f"{layer.where}: {missing[0].name} is missing, expected a tensor "
@@ -104,7 +104,7 @@ def check_shapes(
     sizes = dict(layer.sizes) | dict(zip(timed, x.shape, strict=False))
     sizes[COUNT] = layer.num_layers * (1 + layer.bidirectional)
     rows = () if is_single else ("B",)
-    for label, axes, tensor in _tensors(layer, x, states, given, timed, rows):
+    for label, axes, tensor in _tensors(layer, x, states, tensors, timed, rows):
         _check_shape(layer, label, axes, tensor, sizes)
 
 
@@ -112,14 +112,14 @@ def _tensors(
     layer: CellLayers,
     x: Tensor,
     states: Sequence[object],
-    given: Mapping[str, object],
+    values: Mapping[str, object],
     timed: tuple[str, ...],
     rows: tuple[str, ...],
 ) -> Iterator[tuple[str, tuple[str, ...], object]]:
     """Every tensor of a call, what a caller knows it by, and the axes that it should have."""
     yield layer.roles.input.name, (*timed, *units(layer.roles.input)), x
     for item in layer.roles.given:
-        yield item.name, (*(timed if item.over_time else rows), *units(item)), given[item.name]
+        yield item.name, (*(timed if item.over_time else rows), *units(item)), values[item.name]
     several = len(states) > 1
     for place, (item, state) in enumerate(zip(layer.roles.states, states, strict=False)):
         label = f"state[{place}] ({item.name})" if several else "state"

@@ -132,10 +132,10 @@ class Call:
 
     def wanting(self, needed: tuple[bool, ...]) -> Call:
         """The same call with the gradients that are needed, of all of theta in order."""
-        found = self._wanting.get(needed)
-        if found is None:
-            found = self._wanting[needed] = self._with_wanted(needed)
-        return found
+        call = self._wanting.get(needed)
+        if call is None:
+            call = self._wanting[needed] = self._with_wanted(needed)
+        return call
 
     def _with_wanted(self, needed: tuple[bool, ...]) -> Call:
         learns = self.known.layout.learns
@@ -214,9 +214,9 @@ def run_back(
     lengths, mask, reset = tables
     direct = call.direct
     if direct is not None and lengths is None and mask is None and reset is None and is_quiet():
-        found = direct.back(theta, kept, upstream, call.wanted)
-        if found is not None:
-            return found
+        gradients = direct.back(theta, kept, upstream, call.wanted)
+        if gradients is not None:
+            return gradients
     with torch._C._AutoDispatchBelowAutograd():
         return backward(call, tables, theta, kept, upstream)
 
@@ -255,28 +255,28 @@ class _Tangent:
     def outputs_moved(self) -> list[tuple[Tensor, Tensor | None]]:
         """The cell's outputs and final states, each with its directional derivative, None for 0."""
         formed = zip(self.of_call.outputs, self.formed, strict=False)
-        found = {item.name: tensor for item, tensor in formed}
+        by_name = {item.name: tensor for item, tensor in formed}
         moved = (self.moved.get(item.name, "") for item in self.layout.outputs)
         return [
-            (found[item.name], found.get(direction))
+            (by_name[item.name], by_name.get(direction))
             for item, direction in zip(self.layout.outputs, moved, strict=True)
         ]
 
     def gradients(self, upstream: Given, of_directions: Given) -> list[Tensor | None]:
         """The gradients of theta, given those of the outputs and of their directions."""
         names = [item.name for item in self.layout.outputs]
-        given = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
+        upstream_of = {f"d_{name}": u for name, u in zip(names, upstream, strict=True)}
         along = zip(names, of_directions, strict=True)
-        given |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
+        upstream_of |= {f"d_{self.moved[name]}": u for name, u in along if name in self.moved}
         layout = self.of_call
-        ordered = [given[item.name] for item in layout.upstream]
+        ordered = [upstream_of[item.name] for item in layout.upstream]
         own = {item.name for item in self.layout.theta}  # those of directions are not wanted
         call = self.call.wanting(tuple(item.name in own for item in layout.theta))
         kept = call.kept(self.formed)
         formed = backward(call, self.tables, self.theta, kept, ordered)
         spread = zip(layout.theta, call.spread(formed), strict=True)
-        found = {item.name: gradient for item, gradient in spread}
-        return [found.get(item.name) for item in self.layout.theta]
+        gradients = {item.name: gradient for item, gradient in spread}
+        return [gradients.get(item.name) for item in self.layout.theta]
 
 
 def _moving(items: Sequence[Argument], dots: Given) -> tuple[str, ...]:
@@ -313,8 +313,8 @@ def along_backward(
     if all(dot is None for dot in dots):  # linear in the upstream gradients
         kept = call.kept(forward(call, tables, theta))
         return list(backward(call, tables, theta, kept, upstream_dots))
-    found = _Tangent(call, tables, theta, dots).gradients(upstream_dots, upstream)
-    return [found[place] for place in call.places]
+    gradients = _Tangent(call, tables, theta, dots).gradients(upstream_dots, upstream)
+    return [gradients[place] for place in call.places]
 
 
 # --- functions for torch.func and forward-mode ------------------------------------------------
@@ -347,8 +347,8 @@ class Forward(torch.autograd.Function):
         call: Call = ctx.call
         tables, theta, kept = call.split(ctx.saved_tensors)
         call = call.wanting(ctx.needs_input_grad[4:])
-        found = backward(call, tables, theta, kept, upstream[: call.outputs])
-        return (None, None, None, None, *call.spread(found))
+        gradients = backward(call, tables, theta, kept, upstream[: call.outputs])
+        return (None, None, None, None, *call.spread(gradients))
 
     @staticmethod
     def jvp(ctx: Any, *dots: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -436,10 +436,11 @@ class Backward(torch.autograd.Function):
         ]
         tables, theta, others = call.split(folded)
         count = len(kept)
-        found = backward_by_row(call, tables, theta, others[:count], others[count:])
+        gradients = backward_by_row(call, tables, theta, others[:count], others[count:])
         formed = [layout.gradients[number] for number in call.formed]
         unfolded = tuple(
-            _by_member(gradient, size, item) for gradient, item in zip(found, formed, strict=True)
+            _by_member(gradient, size, item)
+            for gradient, item in zip(gradients, formed, strict=True)
         )
         return unfolded, (0,) * len(unfolded)
 

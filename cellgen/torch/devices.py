@@ -58,12 +58,12 @@ PLACES: dict[str, TensorPlace] = {"cpu": CPU, "meta": CPU, "cuda": CUDA}
 """By torch's name of the type of device. Tests put the emulation in the place of the CPU."""
 
 
-def known_dtype(where: str, dtype: torch.dtype | None) -> torch.dtype | None:
+def known_dtype(label: str, dtype: torch.dtype | None) -> torch.dtype | None:
     """Return the type of parameters, unless no device computes in it. Raises KindError."""
     known = dict.fromkeys(kind for place in PLACES.values() for kind in place.dtypes)
     if dtype is not None and dtype not in known:
         raise KindError(
-            f"{where}: dtype is {dtype}, expected one of {', '.join(map(str, known))}; leave it "
+            f"{label}: dtype is {dtype}, expected one of {', '.join(map(str, known))}; leave it "
             f"out for torch's default"
         )
     return dtype

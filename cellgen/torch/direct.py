@@ -78,10 +78,10 @@ class Direct:
             return None
         tensors = [*theta, *kept, *upstream]
         count = len(upstream)
-        found: list[Tensor] | None = run(
+        gradients: list[Tensor] | None = run(
             self.number, tensors, self.scalars, wanted, count, self.numbers
         )
-        return found
+        return gradients
 
 
 def how(text: str, scalars: tuple[float, ...], numbers: tuple[int, ...]) -> Direct | None:

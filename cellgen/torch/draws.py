@@ -20,20 +20,20 @@ Rates: TypeAlias = float | Mapping[str, float]
 EXPECTED = "a number from 0 to 1"
 
 
-def check_rates(where: str, masks: Sequence[Mask], rate: Rates) -> Rates:
+def check_rates(label: str, masks: Sequence[Mask], rate: Rates) -> Rates:
     """Look at the p of a cell's masks, for all or by name. Raises ArgumentError."""
     names = [mask.name for mask in masks]
     rates = rate if isinstance(rate, Mapping) else dict.fromkeys(names or ["rate"], rate)
     for name, p in rates.items():
         if names and name not in names:
             raise ArgumentError(
-                f"{where}: rate has {accept.shown(name)}, which is no mask of the cell; expected "
+                f"{label}: rate has {accept.shown(name)}, which is no mask of the cell; expected "
                 f"names among {', '.join(names)}"
             )
-        accept.real(where, f"the rate of {name}" if names else "rate", p, 0, 1, expected=EXPECTED)
+        accept.real(label, f"the rate of {name}" if names else "rate", p, 0, 1, expected=EXPECTED)
         if not names and p:
             raise ArgumentError(
-                f"{where}: rate is {accept.shown(rate)}, but the cell has no masks; leave rate "
+                f"{label}: rate is {accept.shown(rate)}, but the cell has no masks; leave rate "
                 f"out, or take a cell of cellgen.regularise"
             )
     return rate

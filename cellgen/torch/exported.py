@@ -51,18 +51,18 @@ class ScannedStep:
             sequences.append(every.unsqueeze(1) < lengths)
 
         def one(
-            states: Sequence[Tensor], given: Sequence[Tensor]
+            states: Sequence[Tensor], arrays: Sequence[Tensor]
         ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             before = dict(zip(self.following, states, strict=True))
-            now = dict(zip(inputs, given, strict=False))
-            own = {**sizes, "B": given[0].shape[0]}
-            made = self.step({**others, **before, **now}, own, False)
-            after = {name: made[new] for name, new in self.following.items()}
-            shown = [made[name] for name in self.over_time]
+            now = dict(zip(inputs, arrays, strict=False))
+            own = {**sizes, "B": arrays[0].shape[0]}
+            results = self.step({**others, **before, **now}, own, False)
+            after = {name: results[new] for name, new in self.following.items()}
+            outputs = [results[name] for name in self.over_time]
             if lengths is not None:
-                after = {n: _where(given[-1], new, before[n]) for n, new in after.items()}
-                shown = [_where(given[-1], value, torch.zeros_like(value)) for value in shown]
-            return tuple(map(_own, after.values())), tuple(map(_own, shown))
+                after = {n: _where(arrays[-1], new, before[n]) for n, new in after.items()}
+                outputs = [_where(arrays[-1], value, torch.zeros_like(value)) for value in outputs]
+            return tuple(map(_own, after.values())), tuple(map(_own, outputs))
 
         first = tuple(_own(tensors[name]) for name in self.following)
         last, outputs = scan(one, first, tuple(sequences), reverse=reverse)

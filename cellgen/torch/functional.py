@@ -62,10 +62,10 @@ class Eager(torch.autograd.Function):
         tables, theta, kept = call.split(ctx.saved_tensors)
         call = call.wanting(ctx.needs_input_grad[4:])
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            found = backward(call, tables, theta, kept, upstream)
+            gradients = backward(call, tables, theta, kept, upstream)
         else:
-            found = run_back(call, tables, theta, kept, upstream)
-        return (None, None, None, None, *call.spread(found))
+            gradients = run_back(call, tables, theta, kept, upstream)
+        return (None, None, None, None, *call.spread(gradients))
 
 
 def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, Sequence[Tensor]]:
@@ -78,8 +78,8 @@ def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, S
     if torch._C._is_tracing():
         return trace(plan, tables, theta, _learns(theta))
     if torch.is_grad_enabled() and _learns(theta):
-        found: Sequence[Tensor] = Eager.apply(plan.saving, *tables, *theta)
-        return plan.saving, found
+        results: Sequence[Tensor] = Eager.apply(plan.saving, *tables, *theta)
+        return plan.saving, results
     call = _plain(plan, theta)
     return call, run_below(call, tables, theta, save=False)[: call.outputs]
 
@@ -164,10 +164,10 @@ class CellFunction:
     that are not asked for are None. Raises TensorError (a RuntimeError), KindError (a TypeError).
     """
 
-    def __init__(self, found: Known, form: str, chunk: int) -> None:
-        self.known, self.asked_form, self.chunk = found, form, chunk
-        self.form = forms.taken(found, form)
-        layout = self.layout = found.layout
+    def __init__(self, known: Known, form: str, chunk: int) -> None:
+        self.known, self.asked_form, self.chunk = known, form, chunk
+        self.form = forms.taken(known, form)
+        layout = self.layout = known.layout
         self.names = tuple(item.name for item in layout.theta)
         self.scalars = {item.name: float(item.default or 0.0) for item in layout.scalars}
         self.states = tuple(item.name for item in layout.theta if item.role == "state")
@@ -177,7 +177,7 @@ class CellFunction:
         self.over_time_names = tuple(timed)
         finals = {item.of: item.name for item in layout.outputs if item.of}
         self.finals = tuple(finals[name] for name in self.states)
-        self.masks = found.masks
+        self.masks = known.masks
         self.results = forms.results_of(f"{layout.cell}_outputs", fields)
         self.result: Callable[..., Any] = self.results[forms.STEP]
         self.__name__ = layout.cell
@@ -211,17 +211,17 @@ class CellFunction:
         window: int = 0,
         flush_denormals: bool = False,
         form: str | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> Any:
         """Run the cell over time."""
         scalars: tuple[float, ...] = ()
         if self.scalars:
-            scalars = tuple(self._number(n, given.pop(n, v)) for n, v in self.scalars.items())
+            scalars = tuple(self._number(n, arguments.pop(n, v)) for n, v in self.scalars.items())
         if batch_first is not False and accept.flag(self.layout.where, "batch_first", batch_first):
-            given = self._time_first(given)
+            arguments = self._time_first(arguments)
             mask, reset = _steps_first(mask), _steps_first(reset)
-        rare = () if self._expected.issuperset(given) else self._rare(given)
-        theta = self._ordered(given)
+        rare = () if self._expected.issuperset(arguments) else self._rare(arguments)
+        theta = self._ordered(arguments)
         is_traced = torch.compiler.is_compiling()
         if is_traced or torch._C._is_any_autocast_enabled():
             theta = self._cast(theta)
@@ -236,8 +236,8 @@ class CellFunction:
                 stated = (*rare, ("window", window), ("flush_denormals", flush_denormals))
                 how = how.with_options(self.layout, stated, self._options_of)
                 flags = (reverse, zero_output_for_mask, batch_first)
-                shown = forms.run(self.known, how, theta, scalars, tables, flags)
-                return self.results[how.form](*shown)
+                results = forms.run(self.known, how, theta, scalars, tables, flags)
+                return self.results[how.form](*results)
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:
@@ -254,26 +254,26 @@ class CellFunction:
             return self.result(*plan.show(call, outputs, tables, batch_first))
         return self.result(*outputs)
 
-    def _rare(self, given: dict[str, Any]) -> Rare:
+    def _rare(self, arguments: dict[str, Any]) -> Rare:
         """Take options that say what is shown and kept out of the arguments of a call."""
-        return tuple((name, given.pop(name)) for name in OUTPUT_OPTIONS if name in given)
+        return tuple((name, arguments.pop(name)) for name in OUTPUT_OPTIONS if name in arguments)
 
-    def _asked(self, given: Rare, theta: Sequence[Tensor], tables: Tables) -> Options:
+    def _asked(self, stated: Rare, theta: Sequence[Tensor], tables: Tables) -> Options:
         """Look at these options. Raises ArgumentError, TensorError."""
-        names = [name for name, _ in given]
+        names = [name for name, _ in stated]
         if "memory_limit" not in names:
-            return self._options_of(given)
+            return self._options_of(stated)
         sizes = self.layout.check(theta)
         numbers = tuple((name, len(range(size))) for name, size in sizes.items())  # no symbols
         skips = any(table is not None for table in tables)
-        return self._options_of(given, numbers, theta[0].element_size(), skips)
+        return self._options_of(stated, numbers, theta[0].element_size(), skips)
 
     def _planned(self, options: tuple[Any, ...], wanted: Options | None) -> Planned:
         """Make the plan of a call, and keep it for others like it. Raises ArgumentError."""
         if len(self._calls) >= KEPT_PLANS:
             self._calls.clear()
-        made = self._calls[options, wanted] = planned(self._checked(*options), wanted)
-        return made
+        plan = self._calls[options, wanted] = planned(self._checked(*options), wanted)
+        return plan
 
     def _number(self, name: str, value: object) -> float:
         """A run-time scalar that does not learn. Raises TensorError, ArgumentError."""
@@ -297,14 +297,14 @@ class CellFunction:
         flush_denormals: bool,
     ) -> Call:
         """Look at the options of a call that are no tensors. Raises ArgumentError."""
-        where = self.layout.where
+        label = self.layout.where
         return _call(
             self.known,
             scalars,
-            accept.flag(where, "reverse", reverse),
-            accept.flag(where, "zero_output_for_mask", zero_output_for_mask),
-            accept.whole(where, "window", window),
-            accept.flag(where, "flush_denormals", flush_denormals),
+            accept.flag(label, "reverse", reverse),
+            accept.flag(label, "zero_output_for_mask", zero_output_for_mask),
+            accept.whole(label, "window", window),
+            accept.flag(label, "flush_denormals", flush_denormals),
         )
 
     def _explain(self, call: Call, theta: Sequence[Tensor], tables: Tables) -> None:
@@ -320,54 +320,54 @@ class CellFunction:
         if tables[0] is not None and reads and not is_transforming():  # then it has no values
             self.layout.check_lengths(tables[0], sizes["T"])
 
-    def _time_first(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _time_first(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         timed = {item.name for item in self.layout.theta if item.over_time}
         return {
             name: value.transpose(0, 1) if name in timed and value.dim() > 1 else value
-            for name, value in given.items()
+            for name, value in arrays.items()
         }
 
-    def _ordered(self, given: dict[str, Any]) -> list[Tensor]:
+    def _ordered(self, arrays: dict[str, Any]) -> list[Tensor]:
         """Put the tensors of a call in order, states that are left out made. Raises KindError."""
-        if not self._expected.issuperset(given):
-            raise self._unknown(next(name for name in given if name not in self._expected))
-        theta = list(map(given.get, self.names))
+        if not self._expected.issuperset(arrays):
+            raise self._unknown(next(name for name in arrays if name not in self._expected))
+        theta = list(map(arrays.get, self.names))
         if _lacks(theta):
             missing = [n for n, tensor in zip(self.names, theta, strict=True) if tensor is None]
-            made = self._made(given, missing)
-            theta = [made[n] if t is None else t for n, t in zip(self.names, theta, strict=True)]
+            others = self._made(arrays, missing)
+            theta = [others[n] if t is None else t for n, t in zip(self.names, theta, strict=True)]
         return theta
 
-    def _made(self, given: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
+    def _made(self, arrays: dict[str, Any], missing: Sequence[str]) -> dict[str, Any]:
         """Make the states that a call leaves out, and scalars that learn."""
-        made: dict[str, Any] = {}
-        first = next((v for v in given.values() if isinstance(v, Tensor)), None)
+        others: dict[str, Any] = {}
+        first = next((v for v in arrays.values() if isinstance(v, Tensor)), None)
         sizes: dict[str, int] | None = None
         for item in map(self._items.__getitem__, missing):
             if item.is_scalar and first is not None:
-                made[item.name] = first.new_full((), item.default)
+                others[item.name] = first.new_full((), item.default)
             elif item.name not in self.states or first is None:
-                self.layout.check_forms(given)
+                self.layout.check_forms(arrays)
                 raise KindError(
                     f"{self.layout.where}: {item.name} is missing, expected a tensor "
                     f"({', '.join(item.shape)}); pass {item.name}=..."
                 )
             else:
-                sizes = self._known_sizes(given) if sizes is None else sizes
+                sizes = self._known_sizes(arrays) if sizes is None else sizes
                 shape = self.layout.shape(item.name, sizes)
                 zeros = first.new_zeros(shape)
-                made[item.name] = zeros.fill_(item.initial) if item.initial else zeros
-        return made
+                others[item.name] = zeros.fill_(item.initial) if item.initial else zeros
+        return others
 
-    def _known_sizes(self, given: Mapping[str, Any]) -> dict[str, int]:
+    def _known_sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """The dimensions that a call tells, states left out. Raises KindError."""
         try:
-            telling = {name: given.get(name) for name in self._telling}
+            telling = {name: arrays.get(name) for name in self._telling}
             return self.layout.known_sizes(
                 {n: v for n, v in telling.items() if isinstance(v, Tensor)}
             )
         except UntoldError as error:
-            self.layout.check_forms(given)
+            self.layout.check_forms(arrays)
             raise KindError(str(error)) from None
 
     def _cast(self, theta: list[Any]) -> list[Tensor]:
@@ -465,10 +465,10 @@ def function(
         BuildError: no cell that ships has the name, or the kernel cannot be compiled.
         ArgumentError: the cell has no such form, with the statement that forbids it.
     """
-    found = known(cell)
-    where = found.layout.where
+    known_cell = known(cell)
+    label = known_cell.layout.where
     return CellFunction(
-        found, forms.check_form(where, form), accept.whole(where, "chunk", chunk, 1)
+        known_cell, forms.check_form(label, form), accept.whole(label, "chunk", chunk, 1)
     )
 
 

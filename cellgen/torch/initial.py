@@ -33,30 +33,30 @@ def copied(numbers: Tensor, tensor: Tensor) -> object:
     return tensor.copy_(numbers)
 
 
-def check_rules(where: str, roles: Roles, initial: object) -> dict[str, Rule]:
+def check_rules(label: str, roles: Roles, initial: object) -> dict[str, Rule]:
     """Look at rules by name, as a caller gives them. Raises KindError."""
     names = [item.name for item in roles.parameters]
     if initial is None:
         return {}
     if not isinstance(initial, Mapping):
         raise KindError(
-            f"{where}: initial is {accept.shown(initial)}, expected a dict of rules by the names "
+            f"{label}: initial is {accept.shown(initial)}, expected a dict of rules by the names "
             f"of parameters ({', '.join(names)})"
         )
-    found: dict[str, Rule] = {}
+    rules: dict[str, Rule] = {}
     for name, rule in initial.items():
         if name not in names:
             raise KindError(
-                f"{where}: initial has {accept.shown(name)}, which is no parameter; expected names "
+                f"{label}: initial has {accept.shown(name)}, which is no parameter; expected names "
                 f"among {', '.join(names)}"
             )
         if not (callable(rule) or isinstance(rule, Tensor)):
             raise KindError(
-                f"{where}: the rule of {name} in initial is {accept.shown(rule)}, expected a "
+                f"{label}: the rule of {name} in initial is {accept.shown(rule)}, expected a "
                 f"tensor, or a function that fills one in place, such as torch.nn.init.zeros_"
             )
-        found[name] = partial(copied, rule.detach().clone()) if isinstance(rule, Tensor) else rule
-    return found
+        rules[name] = partial(copied, rule.detach().clone()) if isinstance(rule, Tensor) else rule
+    return rules
 
 
 def rule_of(roles: Roles, item: Argument) -> Rule:

@@ -100,14 +100,14 @@ class CellLayers(KnownToTools, torch.nn.Module):
     def extra_repr(self) -> str:
         """What ``print`` says of a layer."""
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        shown = [f"{self.cell.layout.cell}, {sizes}"]
+        parts = [f"{self.cell.layout.cell}, {sizes}"]
         usual = {"num_layers": 1, "batch_first": False, "bidirectional": False, "dropout": 0.0}
         for name, default in {**usual, "window": 0}.items():
             if getattr(self, name) != default:
-                shown.append(f"{name}={getattr(self, name)}")
-        shown += [f"form={self.form}"] * (self.form != STEP)
-        shown += [f"{name}={value}" for name, value in self.scalars.items()]
-        return ", ".join(shown)
+                parts.append(f"{name}={getattr(self, name)}")
+        parts += [f"form={self.form}"] * (self.form != STEP)
+        parts += [f"{name}={value}" for name, value in self.scalars.items()]
+        return ", ".join(parts)
 
     def forward(
         self,
@@ -120,49 +120,49 @@ class CellLayers(KnownToTools, torch.nn.Module):
         zero_output_for_mask: bool = False,
         return_outputs: bool = False,
         form: str | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> tuple[Any, State]:
         """Run all layers; see ``module``."""
-        is_plain = lengths is None and mask is None and reset is None and not given
+        is_plain = lengths is None and mask is None and reset is None and not arguments
         is_in_steps = self.form == STEP if form is None else isinstance(form, str) and form == STEP
         if is_plain and is_in_steps and not (return_outputs or torch.compiler.is_compiling()):
-            found = _usual(self, x, state)
-            if found is not None:
-                return found
+            results = _usual(self, x, state)
+            if results is not None:
+                return results
         tables = {"lengths": lengths, "mask": mask, "reset": reset}
         flags = {"zero_output_for_mask": zero_output_for_mask, "form": form}
         named = {**tables, **flags, "return_outputs": return_outputs}
-        node: Any = as_node(self, self.where, (x, state), named, given)
+        node: Any = as_node(self, self.where, (x, state), named, arguments)
         if node is not None:
             return node  # type: ignore[no-any-return]
-        shown = self._shown(given) if given else {}
+        selection = self._shown(arguments) if arguments else {}
         if isinstance(x, PackedSequence):
-            return self._run_packed(x, state, tables, return_outputs, given, shown, form)
+            return self._run_packed(x, state, tables, return_outputs, arguments, selection, form)
         check_tensors(self.where, [self.roles.input], {self.roles.input.name: x})
         is_single = x.dim() == len(units(self.roles.input)) + 1
-        check_shapes(self, x, self._split(state), given, batch_first=self.batch_first)
+        check_shapes(self, x, self._split(state), arguments, batch_first=self.batch_first)
         if is_single:
-            x, state, given = self._as_batch(x, state, given)
+            x, state, arguments = self._as_batch(x, state, arguments)
         options = {**tables, **flags, "batch_first": self.batch_first}
-        outputs, states = self._run(x, self._split(state), given, options, shown)
+        outputs, states = self._run(x, self._split(state), arguments, options, selection)
         if is_single:
-            axis = 0 if self.batch_first or asks_for_last(shown) else 1
+            axis = 0 if self.batch_first or asks_for_last(selection) else 1
             outputs = _each(outputs, lambda output: output.squeeze(axis))
             states = tuple(one.squeeze(1) for one in states)
         last = states[0] if len(states) == 1 else states
         return (outputs if return_outputs else outputs[0]), last
 
-    def _shown(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _shown(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Take options that say what is shown and kept out of the arguments, and check the rest.
 
         A limit of memory is that of all layers and directions together.
         """
-        shown = {name: given.pop(name) for name in OUTPUT_OPTIONS if name in given}
-        limit = shown.get("memory_limit")
+        selection = {name: arguments.pop(name) for name in OUTPUT_OPTIONS if name in arguments}
+        limit = selection.get("memory_limit")
         if isinstance(limit, int):
-            shown["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
-        check_given(self, given)
-        return shown
+            selection["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
+        check_given(self, arguments)
+        return selection
 
     def _run_packed(
         self,
@@ -170,12 +170,12 @@ class CellLayers(KnownToTools, torch.nn.Module):
         state: State | None,
         tables: Mapping[str, Tensor | None],
         return_outputs: bool,
-        given: Mapping[str, Tensor],
-        shown: Mapping[str, Any],
+        inputs: Mapping[str, Tensor],
+        selection: Mapping[str, Any],
         form: str | None,
     ) -> tuple[Any, State]:
         """Run on a packed sequence; its rows are in the order of the packing meanwhile."""
-        tables = {**tables, "every": shown.get("every")}
+        tables = {**tables, "every": selection.get("every")}
         for name, table in tables.items():
             if table is not None:
                 raise KindError(
@@ -183,15 +183,15 @@ class CellLayers(KnownToTools, torch.nn.Module):
                     f"leave {name} out, or pass a tensor with lengths"
                 )
         rows: Padded = padded(x)
-        check_shapes(self, rows.array, self._split(state), given, batch_first=False)
+        check_shapes(self, rows.array, self._split(state), inputs, batch_first=False)
         states = tuple(rows.sorted(one, 1) for one in self._split(state))
         extra = {
             name: value if name in self.cell.scalars else rows.sorted(value, self._row_axis(name))
-            for name, value in given.items()
+            for name, value in inputs.items()
         }
         options = {"lengths": rows.lengths_there, "batch_first": False, "form": form}
-        outputs, last = self._run(rows.array, states, extra, options, shown)
-        if asks_for_last(shown):
+        outputs, last = self._run(rows.array, states, extra, options, selection)
+        if asks_for_last(selection):
             again = _each(outputs, lambda output: rows.unsorted(output, 0))
         else:
             again = _each(outputs, rows.packed_again)
@@ -208,14 +208,14 @@ class CellLayers(KnownToTools, torch.nn.Module):
         return f"module({self.cell.layout.cell})"
 
     def _as_batch(
-        self, x: Tensor, state: State | None, given: Mapping[str, Tensor]
+        self, x: Tensor, state: State | None, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, State | None, dict[str, Tensor]]:
         """Make a batch of one of a sequence without rows."""
         axis = 0 if self.batch_first else 1
         states = tuple(one.unsqueeze(1) for one in self._split(state))
         rows = {
             n: v if n in self.cell.scalars else v.unsqueeze(axis if self._row_axis(n) else 0)
-            for n, v in given.items()
+            for n, v in inputs.items()
         }
         return x.unsqueeze(axis), states or None, rows
 
@@ -223,23 +223,23 @@ class CellLayers(KnownToTools, torch.nn.Module):
         """The states of a call in the order of declaration; none for those to be made."""
         if state is None:
             return ()
-        found = tuple(state) if isinstance(state, tuple | list) else (state,)
-        if len(found) != len(self.roles.states):
+        states = tuple(state) if isinstance(state, tuple | list) else (state,)
+        if len(states) != len(self.roles.states):
             names = ", ".join(item.name for item in self.roles.states)
             raise KindError(
-                f"{self.where}: state holds {len(found)} tensors, expected "
+                f"{self.where}: state holds {len(states)} tensors, expected "
                 f"{len(self.roles.states)}: {names}; pass a tuple in this order"
             )
-        check_states(self.where, "state", found)
-        return found
+        check_states(self.where, "state", states)
+        return states
 
     def _run(
         self,
         x: Tensor,
         states: tuple[Tensor, ...],
-        given: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
         options: Mapping[str, Any],
-        shown: Mapping[str, Any],
+        selection: Mapping[str, Any],
     ) -> tuple[Any, tuple[Tensor, ...]]:
         """Run every layer and direction; return the last one's outputs, and final states."""
         if self.cell.needs_states and not states:
@@ -247,13 +247,15 @@ class CellLayers(KnownToTools, torch.nn.Module):
         layers: list[list[StackPlace]] = [[] for _ in range(self.num_layers)]
         for layer, suffix, reverse in self.places():
             own = {i.name: _parameter(self, i.name + suffix) for i in self.roles.parameters}
-            named = {**self.scalars, **given, **own}
+            named = {**self.scalars, **inputs, **own}
             layers[layer].append(
                 StackPlace(reverse, self._giver(layer, named, options["batch_first"]))
             )
         rate = self.dropout if self.training else 0.0
         options = {**options, "window": self.window}
-        return run_layers(self.cell, layers, x, states, rate=rate, options=options, shown=shown)
+        return run_layers(
+            self.cell, layers, x, states, rate=rate, options=options, selection=selection
+        )
 
     def _giver(
         self, layer: int, named: Mapping[str, Any], batch_first: bool
@@ -262,10 +264,10 @@ class CellLayers(KnownToTools, torch.nn.Module):
         return lambda x: {**named, **self._drawn(x, layer, named, batch_first)}
 
     def _drawn(
-        self, x: Tensor, layer: int, given: Mapping[str, Any], batch_first: bool
+        self, x: Tensor, layer: int, inputs: Mapping[str, Any], batch_first: bool
     ) -> dict[str, Tensor]:
         """The masks of a regularised cell that the caller has not given."""
-        masks = [mask for mask in self.roles.masks if mask.name not in given]
+        masks = [mask for mask in self.roles.masks if mask.name not in inputs]
         if not masks:
             return {}
         first, second = x.shape[:2]
@@ -291,10 +293,10 @@ def _usual(layers: CellLayers, x: Any, state: Any) -> tuple[Tensor, State] | Non
     if state is None and layers.cell.needs_states:
         return None
     states = (state,) if type(state) is Tensor else state
-    found = stack.run(x, states, layers._parameters, layers.batch_first)
-    if found is None:
+    results = stack.run(x, states, layers._parameters, layers.batch_first)
+    if results is None:
         return None
-    output, last = found
+    output, last = results
     return output, last if len(last) > 1 else last[0]
 
 
@@ -303,7 +305,7 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
     ends: list[list[str]] = [[] for _ in range(layers.num_layers)]
     for layer, suffix, _ in layers.places():
         ends[layer].append(suffix)
-    found = None
+    stack = None
     if not (layers.roles.given or layers.roles.masks) and len(units(layers.roles.outputs[0])) == 1:
         scalars = tuple({**layers.cell.scalars, **layers.scalars}.values())
         types = [type(layers.window), *map(type, scalars)]
@@ -311,8 +313,8 @@ def _stack_of(layers: CellLayers) -> Stack | bool:
             return False  # other calls convert them, or have words for them
         ways = (replace(ON_TENSORS, reverse=way, window=layers.window) for way in (False, True))
         calls = [Call(layers.cell.known, scalars, options) for options in ways]
-        found = stack_of(layers.cell, (calls[0], calls[1]), ends)
-    return found or False
+        stack = stack_of(layers.cell, (calls[0], calls[1]), ends)
+    return stack or False
 
 
 def _begun(layers: CellLayers, x: Tensor, *, batch_first: bool) -> tuple[Tensor, ...]:
@@ -327,10 +329,10 @@ def _begun(layers: CellLayers, x: Tensor, *, batch_first: bool) -> tuple[Tensor,
 
 def _parameter(layer: torch.nn.Module, name: str) -> Tensor:
     """A parameter, also where a hook forms it from others."""
-    found: Tensor | None = layer._parameters.get(name)
-    if found is None:
-        found = getattr(layer, name)
-    return found
+    parameter: Tensor | None = layer._parameters.get(name)
+    if parameter is None:
+        parameter = getattr(layer, name)
+    return parameter
 
 
 def _each(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -343,10 +345,10 @@ def _sizes_by_layer(
     roles: Roles, sizes: dict[str, int], layers: int, directions: int
 ) -> list[dict[str, int]]:
     """The dimensions of every layer: later ones read what the one before gives."""
-    found = [sizes]
-    while len(found) < layers:
-        found.append(roles.fed_by(roles.output_width(found[-1]) * directions, sizes))
-    return found
+    by_layer = [sizes]
+    while len(by_layer) < layers:
+        by_layer.append(roles.fed_by(roles.output_width(by_layer[-1]) * directions, sizes))
+    return by_layer
 
 
 def module(  # noqa: PLR0913 - one argument an option
@@ -390,22 +392,22 @@ def module(  # noqa: PLR0913 - one argument an option
         DeclarationError, BuildError: as ``cellgen.torch.function``.
         ArgumentError: a size or a fixed weight is missing or does not fit; no such form.
     """
-    found = function(cell, form=form, chunk=chunk)
-    where = f"module({found.layout.cell})"
-    scalars = {n: accept.real(where, n, sizes.pop(n)) for n in found.scalars if n in sizes}
-    roles = roles_of(found.layout, found.masks)
-    accept.real(where, "dropout", dropout, 0, 1, expected="a probability from 0 to 1")
+    cell_function = function(cell, form=form, chunk=chunk)
+    label = f"module({cell_function.layout.cell})"
+    scalars = {n: accept.real(label, n, sizes.pop(n)) for n in cell_function.scalars if n in sizes}
+    roles = roles_of(cell_function.layout, cell_function.masks)
+    accept.real(label, "dropout", dropout, 0, 1, expected="a probability from 0 to 1")
     return CellLayers(
-        found,
-        sizes_of(found.layout, roles, input_size, hidden_size, sizes),
-        accept.whole(where, "num_layers", num_layers, 1),
-        batch_first=accept.flag(where, "batch_first", batch_first),
+        cell_function,
+        sizes_of(cell_function.layout, roles, input_size, hidden_size, sizes),
+        accept.whole(label, "num_layers", num_layers, 1),
+        batch_first=accept.flag(label, "batch_first", batch_first),
         dropout=dropout,
-        bidirectional=accept.flag(where, "bidirectional", bidirectional),
-        window=accept.whole(where, "window", window),
-        rate=check_rates(where, found.masks, rate),
-        initial=check_rules(where, roles, initial),
+        bidirectional=accept.flag(label, "bidirectional", bidirectional),
+        window=accept.whole(label, "window", window),
+        rate=check_rates(label, cell_function.masks, rate),
+        initial=check_rules(label, roles, initial),
         scalars=scalars,
         device=device,
-        dtype=known_dtype(where, dtype),
+        dtype=known_dtype(label, dtype),
     )

@@ -66,23 +66,23 @@ class Layout(frameworks.TensorLayout):
         elements = [kept_element(item, element, checkpoint=kept) for item in self.saved]
         return own + [getattr(torch, element) for element in elements]
 
-    def check_memory(self, given: Mapping[str, Tensor | None]) -> None:
+    def check_memory(self, tensors: Mapping[str, Tensor | None]) -> None:
         """Look at where tensors lie, by their names: in memory in full. Raises TensorError."""
-        for name, tensor in given.items():
+        for name, tensor in tensors.items():
             lacks = "" if tensor is None else accept.lacking(tensor)
             if lacks:
                 raise TensorError(f"{self.where}: {name} {lacks}")
 
-    def check_forms(self, given: Mapping[str, object]) -> None:
+    def check_forms(self, tensors: Mapping[str, object]) -> None:
         """Look at the kinds and ranks of what is given by name. Raises TensorError, KindError."""
         for item in self.theta:
-            found = given.get(item.name)
-            if found is None:
+            tensor = tensors.get(item.name)
+            if tensor is None:
                 continue
-            if not isinstance(found, Tensor):
-                self._refuse_kind(item, found)
-            if found.dim() != len(item.shape):
-                raise TensorError(self.wrong_rank(item, found.shape))
+            if not isinstance(tensor, Tensor):
+                self._refuse_kind(item, tensor)
+            if tensor.dim() != len(item.shape):
+                raise TensorError(self.wrong_rank(item, tensor.shape))
 
     def _place(self, first: Tensor, known: TensorPlace | None = None) -> TensorPlace:
         """What there is for the device of the first tensor. Raises TensorError, KindError."""
@@ -90,40 +90,40 @@ class Layout(frameworks.TensorLayout):
             self._refuse_kind(self.theta[0], first)
         if known is not None:
             return known
-        found = PLACES.get(first.device.type)
-        if found is None:
+        place = PLACES.get(first.device.type)
+        if place is None:
             raise TensorError(
                 f"{self.where}: {self.theta[0].name} is on {first.device}, expected the CPU or a "
                 f"device of CUDA, for which there are kernels; pass {self.theta[0].name}.to('cpu')"
             )
-        return found
+        return place
 
-    def _refuse_kind(self, item: Argument, found: object) -> NoReturn:
+    def _refuse_kind(self, item: Argument, value: object) -> NoReturn:
         raise KindError(
-            f"{self.where}: {item.name} is a {type(found).__name__}, expected a torch.Tensor "
+            f"{self.where}: {item.name} is a {type(value).__name__}, expected a torch.Tensor "
             f"{shape_text(item)}; pass torch.as_tensor({item.name})"
         )
 
     def _refuse_dtype(
-        self, item: Argument, found: Tensor, first: Tensor, place: TensorPlace
+        self, item: Argument, tensor: Tensor, first: Tensor, place: TensorPlace
     ) -> NoReturn:
         expected, wanted = place.kinds, "float32"
-        if found.dtype in place.dtypes:
+        if tensor.dtype in place.dtypes:
             wanted = element_name(first.dtype)
             expected = f"{wanted}, as {self.theta[0].name} is"
         raise TensorError(
-            f"{self.where}: {item.name} is {str(found.dtype).removeprefix('torch.')}, expected "
+            f"{self.where}: {item.name} is {str(tensor.dtype).removeprefix('torch.')}, expected "
             f"{expected}; pass {item.name}.to(torch.{wanted})"
         )
 
-    def _refuse_device(self, item: Argument, found: Tensor, first: Tensor) -> NoReturn:
-        if found.layout != torch.strided:
+    def _refuse_device(self, item: Argument, tensor: Tensor, first: Tensor) -> NoReturn:
+        if tensor.layout != torch.strided:
             raise TensorError(
-                f"{self.where}: {item.name} has the layout {found.layout}, expected a dense one; "
+                f"{self.where}: {item.name} has the layout {tensor.layout}, expected a dense one; "
                 f"pass {item.name}.to_dense()"
             )
         raise TensorError(
-            f"{self.where}: {item.name} is on {found.device}, but {self.theta[0].name} is on "
+            f"{self.where}: {item.name} is on {tensor.device}, but {self.theta[0].name} is on "
             f"{first.device}; pass {item.name}.to({str(first.device)!r})"
         )
 
@@ -165,27 +165,27 @@ class Layout(frameworks.TensorLayout):
                 self._check_table(name, flags, torch.bool, "T, B", (steps, rows))
                 self._check_place(name, flags, first)
 
-    def _check_place(self, name: str, found: Tensor, first: Tensor) -> None:
-        if found.device != first.device:
+    def _check_place(self, name: str, tensor: Tensor, first: Tensor) -> None:
+        if tensor.device != first.device:
             raise TensorError(
-                f"{self.where}: {name} is on {found.device}, but {self.theta[0].name} is on "
+                f"{self.where}: {name} is on {tensor.device}, but {self.theta[0].name} is on "
                 f"{first.device}; pass {name}.to({str(first.device)!r})"
             )
 
     def _check_table(
-        self, name: str, found: Tensor, dtype: torch.dtype, axes: str, shape: tuple[int, ...]
+        self, name: str, table: Tensor, dtype: torch.dtype, axes: str, shape: tuple[int, ...]
     ) -> None:
-        if not isinstance(found, Tensor):
+        if not isinstance(table, Tensor):
             raise KindError(
-                f"{self.where}: {name} is a {type(found).__name__}, expected a torch.Tensor "
+                f"{self.where}: {name} is a {type(table).__name__}, expected a torch.Tensor "
                 f"({axes}); pass torch.as_tensor({name})"
             )
-        if found.dtype == dtype and tuple(found.shape) == shape:
+        if table.dtype == dtype and tuple(table.shape) == shape:
             return
         kind = element_name(dtype)
         raise TensorError(
-            f"{self.where}: {name} has shape {tuple(found.shape)} and dtype "
-            f"{str(found.dtype).removeprefix('torch.')}, expected ({axes}) = {shape} of {kind}; "
+            f"{self.where}: {name} has shape {tuple(table.shape)} and dtype "
+            f"{str(table.dtype).removeprefix('torch.')}, expected ({axes}) = {shape} of {kind}; "
             f"pass {name}.to(torch.{kind}) in that shape"
         )
 

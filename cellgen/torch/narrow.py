@@ -35,7 +35,7 @@ class Widened:
 
 def widened(
     arrays: dict[str, Tensor | float],
-    given: Sequence[Argument],
+    arguments: Sequence[Argument],
     results: Sequence[Argument],
     *,
     last: bool,
@@ -44,16 +44,16 @@ def widened(
 
     ``last``: these are of the last step alone.
     """
-    found = Widened(dict(arrays))
-    for place, item in enumerate((*given, *results)):
-        tensor, is_result = arrays.get(item.name), place >= len(given)
+    widened_call = Widened(dict(arrays))
+    for place, item in enumerate((*arguments, *results)):
+        tensor, is_result = arrays.get(item.name), place >= len(arguments)
         stays = has_steps(item) and not (last and is_result)
         if stays or not isinstance(tensor, Tensor) or tensor.dtype not in STORED:
             continue
-        wide = found.arrays[item.name] = tensor.to(torch.float32)
+        wide = widened_call.arrays[item.name] = tensor.to(torch.float32)
         if is_result:
-            found.rounded.append((tensor, wide))
-    return found
+            widened_call.rounded.append((tensor, wide))
+    return widened_call
 
 
 def stored_of(arrays: dict[str, Tensor | float], members: Sequence[Argument]) -> Tensor:

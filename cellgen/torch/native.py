@@ -99,14 +99,14 @@ def functions() -> Functions | None:
     """Return the functions of ``direct.c``, None where they cannot be had."""
     handles: Any = getattr(torch._C, "_aoti", None)
     try:
-        given = (
+        objects = (
             handles.unsafe_alloc_void_ptrs_from_tensors,
             handles.alloc_tensors_by_stealing_from_void_ptrs,
             *(torch.Tensor.is_neg, "requires_grad", torch.Tensor, torch.nn.Parameter, None, False),
         )
         make = ctypes.PyDLL(_loaded[0]._name).cellgen_torch_direct
         make.argtypes, make.restype = [ctypes.py_object], ctypes.py_object
-        every = Functions(*make(given))
+        every = Functions(*make(objects))
         _shorten()
     except (AttributeError, IndexError, OSError, ValueError) as error:
         log.debug("calls go through torch's dispatcher: %s", error)
@@ -162,9 +162,9 @@ def _finder(shared: ctypes.CDLL) -> Callable[[bytes], int]:
             return 1
         return code
 
-    made = Finder(find_cell)
-    _kept.append(made)
-    return made
+    finder = Finder(find_cell)
+    _kept.append(finder)
+    return finder
 
 
 def _add(shared: ctypes.CDLL, text: bytes, cell: ctypes.c_void_p, layout: Layout) -> int:
@@ -195,12 +195,12 @@ def _built() -> Path:
     """Find the shared object in the cache, or compile it. Raises BuildError."""
     if not sys.platform.startswith("linux"):
         raise BuildError(f"{NAME}: operators in C are for Linux, found {sys.platform}")
-    found = of_cache()
+    compiler = of_cache()
     text = {SOURCE.name: SOURCE.read_text(encoding="utf-8")}
     sources = SourceFiles.gather(NAME, text, SOURCE.parent, include_folder())
     libraries = Path(torch.__file__).parent / "lib"
     facts = [
-        *found.facts,
+        *compiler.facts,
         ("own flags", repr(FLAGS)),
         ("torch", f"{torch.__version__}\n{libraries}"),
     ]
@@ -208,10 +208,18 @@ def _built() -> Path:
 
     def compiled(place: Path) -> str:
         produced = f"{entry}.so"
-        command = (*found.command, *FLAGS, *link_flags(), "-Iinclude", SOURCE.name, "-o", produced)
+        command = (
+            *compiler.command,
+            *FLAGS,
+            *link_flags(),
+            "-Iinclude",
+            SOURCE.name,
+            "-o",
+            produced,
+        )
         linked = (*command, f"-L{libraries}", "-ltorch_cpu", "-l:libstdc++.so.6")
         step = steps.Step(f"compiling {NAME}", linked, produced)
         steps.run(place, NAME, entry, ((step,),), TOOL)
         return produced
 
-    return compiled_by(found, entry, sources.files, compiled)[0]
+    return compiled_by(compiler, entry, sources.files, compiled)[0]

@@ -169,8 +169,8 @@ def no_numbers(call: Call) -> list[None] | None:
 
 def spread(tensors: Sequence[Tensor], present: int, count: int) -> list[Tensor | None]:
     """Put the tensors of a list in their places; bit k tells whether there is a k-th."""
-    given = iter(tensors)
-    return [next(given) if present >> place & 1 else None for place in range(count)]
+    there = iter(tensors)
+    return [next(there) if present >> place & 1 else None for place in range(count)]
 
 
 def options_of(known: Known, arguments: Sequence[Any]) -> tuple[Options, list[Tensor | None]]:

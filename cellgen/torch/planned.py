@@ -37,34 +37,34 @@ class Planned:
         self, call: Call, outputs: Sequence[Tensor], tables: Tables, batch_first: bool
     ) -> list[Tensor | None]:
         """Put outputs of one of the calls in the places of all, as they are asked for."""
-        given = iter(outputs)
-        shown: list[Tensor | None] = []
+        formed = iter(outputs)
+        selected: list[Tensor | None] = []
         for place, item in enumerate(self.plain.known.layout.outputs):
-            found = None if call.hidden >> place & 1 else next(given)
-            if item.over_time and found is not None:
-                found = self._part(call, place, found, tables)
-                is_over_time = found is not None and not self._is_last
-                if batch_first and is_over_time and found is not None:
-                    found = found.transpose(0, 1)
-            shown.append(found)
-        return shown
+            output = None if call.hidden >> place & 1 else next(formed)
+            if item.over_time and output is not None:
+                output = self._part(call, place, output, tables)
+                is_over_time = output is not None and not self._is_last
+                if batch_first and is_over_time and output is not None:
+                    output = output.transpose(0, 1)
+            selected.append(output)
+        return selected
 
     @property
     def _is_last(self) -> bool:
         """Whether the last step is shown alone."""
         return self.wanted is not None and is_last(self.wanted)
 
-    def _part(self, call: Call, place: int, found: Tensor, tables: Tables) -> Tensor | None:
+    def _part(self, call: Call, place: int, output: Tensor, tables: Tables) -> Tensor | None:
         """What is shown of an output over time."""
         wanted = self.wanted
         if wanted is None or call is self.plain:
-            return found
+            return output
         if self.plain.hidden >> place & 1:
             return None
         if self._is_last:
-            return last_step(found, tables, call.options.reverse)
+            return last_step(output, tables, call.options.reverse)
         steps = part_of(wanted, call.options)
-        return found if steps is None else found[steps]
+        return output if steps is None else output[steps]
 
 
 def planned(call: Call, wanted: Options | None) -> Planned:
@@ -92,6 +92,6 @@ def last_step(output: Tensor, tables: Tables, reverse: bool) -> Tensor:
     place = steps - 1 - order if reverse else order
     last = torch.where(valid, place, -1).max(0).values
     step = steps - 1 - last if reverse else last
-    found = output[step.clamp(0, steps - 1), torch.arange(rows, device=output.device)]
-    some = (last >= 0).reshape(-1, *(1,) * (found.dim() - 1))
-    return torch.where(some, found, 0)
+    rows_at = output[step.clamp(0, steps - 1), torch.arange(rows, device=output.device)]
+    some = (last >= 0).reshape(-1, *(1,) * (rows_at.dim() - 1))
+    return torch.where(some, rows_at, 0)

@@ -43,12 +43,12 @@ _cells: dict[str, CellFunction] = {}
 
 def _cell(mode: str) -> CellFunction:
     """The cell of a mode, made when it is first needed."""
-    found = _cells.get(mode)
-    if found is None:
+    cell = _cells.get(mode)
+    if cell is None:
         from cellgen.torch.cells import BY_MODE
 
-        found = _cells[mode] = function(BY_MODE[mode])
-    return found
+        cell = _cells[mode] = function(BY_MODE[mode])
+    return cell
 
 
 _steps: dict[str, CellStep | None] = {}
@@ -87,10 +87,10 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """As ``torch.nn``: output and final states, of a batch, one sequence or a packed one."""
         is_compiling = torch.compiler.is_compiling()
-        found = None if is_compiling else self._usual(input, hx)
-        if found is None:
-            found = as_node(self, type(self).__name__, (input, hx), {}, {})
-        return self._computed(input, hx) if found is None else found
+        results = None if is_compiling else self._usual(input, hx)
+        if results is None:
+            results = as_node(self, type(self).__name__, (input, hx), {}, {})
+        return self._computed(input, hx) if results is None else results
 
     def _given(self, hx: Any) -> tuple[Any, ...] | None:
         return _given(type(self).__name__, hx, len(self.cell.states))
@@ -124,8 +124,8 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
             return None
         if stack.states == 1 and hx is not None:
             hx = (hx,)
-        found = stack.run(input, hx, self._parameters, self.batch_first)
-        return None if found is None else (found[0], self._as_states(found[1]))
+        results = stack.run(input, hx, self._parameters, self.batch_first)
+        return None if results is None else (results[0], self._as_states(results[1]))
 
     def _make_stack(self) -> Stack | bool:
         """Say what usual calls take; False where there are none."""
@@ -134,16 +134,16 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
         cell = self.cell
         reverse = replace(ON_TENSORS, reverse=True)
         calls = Call(cell.known), Call(cell.known, options=reverse)
-        found = stack_of(cell, calls, layers) if self.bias else None
-        self._stack = found or False
+        usual_calls = stack_of(cell, calls, layers) if self.bias else None
+        self._stack = usual_calls or False
         return self._stack
 
     def _compute(self, input: Any, states: tuple[Any, ...]) -> Any:
         if isinstance(input, PackedSequence):
             rows = padded(input)
-            given = [rows.sorted(state, 1) for state in states]
+            start = [rows.sorted(state, 1) for state in states]
             options = {"lengths": rows.lengths_there}
-            outputs, last = self._run(rows.array, given, options, rows.dropped)
+            outputs, last = self._run(rows.array, start, options, rows.dropped)
             kept = tuple(rows.unsorted(state, 1) for state in last)
             return rows.packed_again(outputs[0]), self._as_states(kept)
         if input.dim() == 3:
@@ -169,17 +169,17 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
         return run_layers(self.cell, layers, x, states, rate=rate, drop=drop, options=options)
 
     def _place(self, suffix: str, reverse: bool) -> StackPlace:
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for name in WEIGHTS if self.proj_size else WEIGHTS[: 4 if self.bias else 2]:
             value = self._parameters.get(name + suffix)
             if value is None:  # also where a hook forms it from others
                 value = getattr(self, name + suffix, None)
             if value is not None:
-                found[name] = value
+                parameters[name] = value
         if not self.bias:
-            zeros = found["weight_ih"].new_zeros(found["weight_ih"].shape[0])
-            found |= {"bias_ih": zeros, "bias_hh": zeros}
-        return StackPlace(reverse, lambda x: found)
+            zeros = parameters["weight_ih"].new_zeros(parameters["weight_ih"].shape[0])
+            parameters |= {"bias_ih": zeros, "bias_hh": zeros}
+        return StackPlace(reverse, lambda x: parameters)
 
     def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
         """Whether cellgen computes a call; torch does, or refuses, what it does not."""
@@ -219,7 +219,7 @@ class _Recurrent(KnownToTools, torch.nn.RNNBase):
         return states if len(states) > 1 else states[0]
 
 
-def _given(where: str, hx: Any, count: int) -> tuple[Any, ...] | None:
+def _given(label: str, hx: Any, count: int) -> tuple[Any, ...] | None:
     """The states that a call is given; None where torch refuses what holds them.
 
     Raises KindError where some are None.
@@ -230,7 +230,7 @@ def _given(where: str, hx: Any, count: int) -> tuple[Any, ...] | None:
         return (hx,) if isinstance(hx, Tensor) else None
     if not isinstance(hx, tuple | list) or len(hx) != count:
         return None
-    check_states(where, "hx", hx)
+    check_states(label, "hx", hx)
     return tuple(hx)
 
 
@@ -278,13 +278,15 @@ class RNN(_Recurrent):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         if "proj_size" in named:
             raise ValueError("proj_size argument is only supported for LSTM, not RNN or GRU")
-        given = list(arguments)
-        self.nonlinearity = given.pop(3) if len(given) > 3 else named.pop("nonlinearity", "tanh")
+        positional = list(arguments)
+        self.nonlinearity = (
+            positional.pop(3) if len(positional) > 3 else named.pop("nonlinearity", "tanh")
+        )
         if self.nonlinearity not in MODES:
             raise ValueError(
                 f"Unknown nonlinearity '{self.nonlinearity}'. Select from 'tanh' or 'relu'."
             )
-        super().__init__(MODES[self.nonlinearity], *given, **named)
+        super().__init__(MODES[self.nonlinearity], *positional, **named)
 
 
 class _Step(KnownToTools):
@@ -323,11 +325,11 @@ class _Step(KnownToTools):
             zeros = input.new_zeros(named["weight_ih"].shape[0])
             named |= {"bias_ih": zeros, "bias_hh": zeros}
         is_single = input.dim() == 1
-        x, given = input.unsqueeze(0), list(states)
+        x, start = input.unsqueeze(0), list(states)
         if is_single:
-            x, given = x.unsqueeze(0), [state.unsqueeze(0) for state in states]
-        made = cell(x=x, **named, **dict(zip(cell.states, given, strict=False)))
-        last = [getattr(made, name) for name in cell.finals]
+            x, start = x.unsqueeze(0), [state.unsqueeze(0) for state in states]
+        results = cell(x=x, **named, **dict(zip(cell.states, start, strict=False)))
+        last = [getattr(results, name) for name in cell.finals]
         return tuple(state.squeeze(0) for state in last) if is_single else tuple(last)
 
     def _is_mine(self, input: Any, states: Sequence[Any]) -> bool:
@@ -354,9 +356,9 @@ class GRUCell(_Step, torch.nn.GRUCell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """One step: the new state."""
         states = () if hx is None else (hx,)
-        found = self._usual(input, states)
-        if found is not None:
-            return found[0]
+        results = self._usual(input, states)
+        if results is not None:
+            return results[0]
         node = as_node(self, "GRUCell", (input, hx), {}, {})
         if node is not None:
             return node
@@ -376,9 +378,9 @@ class RNNCell(_Step, torch.nn.RNNCell):
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Any:
         """One step: the new state."""
         states = () if hx is None else (hx,)
-        found = self._usual(input, states) if self.nonlinearity in MODES else None
-        if found is not None:
-            return found[0]
+        results = self._usual(input, states) if self.nonlinearity in MODES else None
+        if results is not None:
+            return results[0]
         node = as_node(self, "RNNCell", (input, hx), {}, {})
         if node is not None:
             return node
@@ -397,9 +399,9 @@ class LSTMCell(_Step, torch.nn.LSTMCell):
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> Any:
         """One step: the new states h and c."""
         states = _given("LSTMCell", hx, 2)
-        found = self._usual(input, states)
-        if found is not None:
-            return found[0], found[1]
+        results = self._usual(input, states)
+        if results is not None:
+            return results[0], results[1]
         node = as_node(self, "LSTMCell", (input, hx), {}, {})
         if node is not None:
             return node

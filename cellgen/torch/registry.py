@@ -42,11 +42,11 @@ class Known(KnownCell):
 
         Raises BuildError for a cell that is not rendered for CUDA.
         """
-        found = self._device_runners.get(emulated)
-        if found is None:
+        runner = self._device_runners.get(emulated)
+        if runner is None:
             made = DeviceRunner(self.kernel_of_cuda(emulated=emulated), self.layout)
-            found = self._device_runners.setdefault(emulated, made)
-        return found
+            runner = self._device_runners.setdefault(emulated, made)
+        return runner
 
     def runner_on(self, device: torch.device) -> Runner:
         """What runs the cell on tensors of a device. Raises BuildError."""

@@ -45,19 +45,19 @@ def replace(model: torch.nn.Module) -> Replaced:
         )
     swapped, kept = {}, {}
     for name, layer in model.named_modules():
-        shown = name or "the model itself"
+        label = name or "the model itself"
         if type(layer) in PAIRS:
             why = _obstacle(layer)
             if why:
-                kept[shown] = why
+                kept[label] = why
             else:
                 layer.__class__ = PAIRS[type(layer)]
                 layer.prepare()
                 kind = type(layer).__name__
-                swapped[shown] = f"torch.nn.{kind} is cellgen.torch.{kind}"
+                swapped[label] = f"torch.nn.{kind} is cellgen.torch.{kind}"
         elif isinstance(layer, tuple(PAIRS)) and type(layer) not in PAIRS.values():
             parent = next(kind for kind in PAIRS if isinstance(layer, kind)).__name__
-            kept[shown] = f"{type(layer).__name__} is a class of its own, derived from {parent}"
+            kept[label] = f"{type(layer).__name__} is a class of its own, derived from {parent}"
     return Replaced(swapped, kept)
 
 
@@ -74,16 +74,16 @@ def restore(model: torch.nn.Module) -> Replaced:
     swapped, kept = {}, {}
     peers = {mine: peer for peer, mine in PAIRS.items()}
     for name, layer in model.named_modules():
-        shown, kind = name or "the model itself", type(layer)
+        label, kind = name or "the model itself", type(layer)
         if kind in peers:
             layer.__class__ = peers[kind]
             layer.__dict__.pop("_stack", None)
-            swapped[shown] = f"cellgen.torch.{kind.__name__} is torch.nn.{kind.__name__}"
+            swapped[label] = f"cellgen.torch.{kind.__name__} is torch.nn.{kind.__name__}"
         elif isinstance(layer, CellLayers):
-            kept[shown] = f"{layer.where} is a cell's, of which torch.nn has none"
+            kept[label] = f"{layer.where} is a cell's, of which torch.nn has none"
         elif isinstance(layer, tuple(peers)):
             parent = next(mine for mine in peers if isinstance(layer, mine)).__name__
-            kept[shown] = f"{kind.__name__} is a class of its own, derived from {parent}"
+            kept[label] = f"{kind.__name__} is a class of its own, derived from {parent}"
     return Replaced(swapped, kept)
 
 

@@ -109,17 +109,17 @@ def sizes_of(
     dims: Mapping[str, object],
 ) -> dict[str, int]:
     """Find every dimension of a layer. Raises KindError, TensorError, ArgumentError."""
-    where = f"module({layout.cell})"
+    label = f"module({layout.cell})"
     known = [name for name in layout.dims if name not in CALLS]
     for name in dims:
         if name not in known:
             raise KindError(
-                f"{where}: unknown argument {name!r}; expected dimensions ({', '.join(known)}) or "
+                f"{label}: unknown argument {name!r}; expected dimensions ({', '.join(known)}) or "
                 f"scalars ({', '.join(item.name for item in layout.scalars) or 'it has none'})"
             )
-    sizes = {name: accept.whole(where, name, size) for name, size in dims.items()}
-    wide_in = accept.whole(where, "input_size", input_size)
-    wide_out = accept.whole(where, "hidden_size", hidden_size, 1)
+    sizes = {name: accept.whole(label, name, size) for name, size in dims.items()}
+    wide_in = accept.whole(label, "input_size", input_size)
+    wide_out = accept.whole(label, "hidden_size", hidden_size, 1)
     output_dim = "H" if "H" in known else sole_dim(roles.outputs[0])
     if output_dim is not None:
         sizes.setdefault(output_dim, wide_out)
@@ -129,16 +129,17 @@ def sizes_of(
     missing = [name for name in known if name not in sizes]
     if missing:
         raise KindError(
-            f"{where}: the dimension {missing[0]} is missing; pass {missing[0]}=... beside "
+            f"{label}: the dimension {missing[0]} is missing; pass {missing[0]}=... beside "
             f"input_size and hidden_size"
         )
-    found = width(roles.input, sizes), sizes["H"] if "H" in sizes else roles.output_width(sizes)
+    widths = width(roles.input, sizes), sizes["H"] if "H" in sizes else roles.output_width(sizes)
     for name, value, wanted in zip(
-        ("input_size", "hidden_size"), (wide_in, wide_out), found, strict=True
+        ("input_size", "hidden_size"), (wide_in, wide_out), widths, strict=True
     ):
         if value != wanted:
-            told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
+            stated = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
             raise TensorError(
-                f"{where}: {name} is {value}, expected {wanted}, which {told} make; make them agree"
+                f"{label}: {name} is {value}, expected {wanted}, which {stated} make; "
+                f"make them agree"
             )
     return sizes

@@ -53,7 +53,7 @@ class Runner(ABC):
         """Whether the kernel can leave out a gradient that nobody wants."""
 
     @abstractmethod
-    def call(self, name: str, given: Given, options: Options) -> None:
+    def call(self, name: str, of_call: Given, options: Options) -> None:
         """Run a function on the arrays of a call."""
 
     def forward(
@@ -73,8 +73,8 @@ class Runner(ABC):
         ]
         arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
         states = results[len(layout.outputs) :] if options.checkpoint and save else []
-        made = Given(theta[0], sizes, arrays, scalars, states)
-        self.call("sequence_forward", made, options)
+        of_call = Given(theta[0], sizes, arrays, scalars, states)
+        self.call("sequence_forward", of_call, options)
         return results
 
     def backward(
@@ -100,12 +100,12 @@ class Runner(ABC):
         for place, item in enumerate(layout.gradients):
             is_wanted = wanted >> place & 1
             if is_wanted or not self.may_leave_out(item):
-                made = theta[0].new_empty(layout.gradient_shape(item, sizes, options.per_row))
-                arrays[item.name] = made
-                results += [made] if is_wanted else []
+                gradient = theta[0].new_empty(layout.gradient_shape(item, sizes, options.per_row))
+                arrays[item.name] = gradient
+                results += [gradient] if is_wanted else []
         states = [state.contiguous() for state in kept] if options.checkpoint else []
-        made = Given(theta[0], sizes, arrays, scalars, states)
-        self.call("sequence_backward", made, options)
+        of_call = Given(theta[0], sizes, arrays, scalars, states)
+        self.call("sequence_backward", of_call, options)
         return results
 
     @staticmethod
@@ -113,17 +113,17 @@ class Runner(ABC):
         items: Sequence[Argument], tensors: Sequence[Tensor | None]
     ) -> dict[str, Tensor | float]:
         """Name the tensors of a call, in memory that a kernel can read."""
-        given: dict[str, Tensor | float] = {}
+        arrays_of_call: dict[str, Tensor | float] = {}
         for item, tensor in zip(items, tensors, strict=True):
             if tensor is None:
                 continue
             if item.is_scalar:
-                given[item.name] = float(tensor)
+                arrays_of_call[item.name] = float(tensor)
             elif item.over_time and has_dense_units(tensor):
-                given[item.name] = tensor
+                arrays_of_call[item.name] = tensor
             else:
-                given[item.name] = tensor.contiguous()
-        return given
+                arrays_of_call[item.name] = tensor.contiguous()
+        return arrays_of_call
 
 
 class HostRunner(Runner):
@@ -136,45 +136,45 @@ class HostRunner(Runner):
 
     def raw(self, name: str, dtype: torch.dtype) -> RawFunction:
         """The function of a precision, by its name in the interface."""
-        found = self._raw.get((name, dtype))
-        if found is None:
-            found = RawFunction(self.kernel, name, NUMPY_NAMES[dtype])
-            self._raw[name, dtype] = found
-        return found
+        raw = self._raw.get((name, dtype))
+        if raw is None:
+            raw = RawFunction(self.kernel, name, NUMPY_NAMES[dtype])
+            self._raw[name, dtype] = raw
+        return raw
 
     def may_leave_out(self, item: Argument) -> bool:
         """Whether the interface says so."""
         return item.optional
 
-    def call(self, name: str, given: Given, options: Options) -> None:
+    def call(self, name: str, of_call: Given, options: Options) -> None:
         """Run a function by the addresses of its arrays."""
-        raw = self.raw(name, given.like.dtype)
-        is_narrow = given.like.dtype in STORED
+        raw = self.raw(name, of_call.like.dtype)
+        is_narrow = of_call.like.dtype in STORED
         wide = None
         if is_narrow:
             read = {i.name: i for i in (*self.layout.theta, *raw.function.struct_members)}
             wide = widened(
-                given.arrays, [*read.values()], raw.function.results, last=is_last(options)
+                of_call.arrays, [*read.values()], raw.function.results, last=is_last(options)
             )
-            given = replace(given, arrays=wide.arrays)
-        words, apart = self._words(raw, given)
-        strides = self._strides(raw, given) if apart else None
+            of_call = replace(of_call, arrays=wide.arrays)
+        words, apart = self._words(raw, of_call)
+        strides = self._strides(raw, of_call) if apart else None
         settings, held = None, _tables(options, strides)
         if is_narrow:
-            held["stored"] = stored_of(given.arrays, raw.members)
+            held["stored"] = stored_of(of_call.arrays, raw.members)
         if held or options != ON_TENSORS:
             keep: list[object] = []
-            named = {} if not given.states else self._checkpoints(raw, given, options, keep)
-            settings = _settings(raw, options, held, named, given.like.dtype)
-        dims = [given.sizes[dim] for dim in raw.function.dims]
+            named = {} if not of_call.states else self._checkpoints(raw, of_call, options, keep)
+            settings = _settings(raw, options, held, named, of_call.like.dtype)
+        dims = [of_call.sizes[dim] for dim in raw.function.dims]
         raw(dims, words, settings, torch.get_num_threads())
         if wide is not None:
             wide.round()
 
-    def _words(self, raw: RawFunction, given: Given) -> tuple[list[int | float], bool]:
+    def _words(self, raw: RawFunction, of_call: Given) -> tuple[list[int | float], bool]:
         """The words of a struct's members, and whether arrays over time have gaps."""
-        scalars = zip(self.layout.scalars, given.scalars, strict=True)
-        arrays = given.arrays | {item.name: value for item, value in scalars}
+        scalars = zip(self.layout.scalars, of_call.scalars, strict=True)
+        arrays = of_call.arrays | {item.name: value for item, value in scalars}
         words: list[int | float] = []
         apart = False
         for item in raw.members:
@@ -186,43 +186,43 @@ class HostRunner(Runner):
         return words, apart
 
     def _checkpoints(
-        self, raw: RawFunction, given: Given, options: Options, keep: list[object]
+        self, raw: RawFunction, of_call: Given, options: Options, keep: list[object]
     ) -> dict[str, int]:
         """Addresses of checkpoints, and of what a backward pass runs forward once more."""
-        addresses = [state.data_ptr() for state in given.states]
+        addresses = [state.data_ptr() for state in of_call.states]
         states = (ctypes.c_void_p * len(addresses))(*addresses)
         keep.append(states)
         named = {"checkpoints": ctypes.addressof(states)}
         if raw.function.name == "sequence_forward":
             return named
-        again = self.raw("sequence_forward", given.like.dtype)
+        again = self.raw("sequence_forward", of_call.like.dtype)
         theta = {item.name for item in self.layout.theta}
-        own = replace(given, arrays={n: a for n, a in given.arrays.items() if n in theta})
+        own = replace(of_call, arrays={n: a for n, a in of_call.arrays.items() if n in theta})
         words, apart = self._words(again, own)
         held = _tables(options, self._strides(again, own) if apart else None)
-        if given.like.dtype in STORED:
+        if of_call.like.dtype in STORED:
             held["stored"] = stored_of(own.arrays, again.members)
-        settings = _settings(again, once_more(options), held, {}, given.like.dtype)
+        settings = _settings(again, once_more(options), held, {}, of_call.like.dtype)
         struct = ctypes.create_string_buffer(again.struct(words, settings))
         keep += (settings, held, struct)
         return named | {"forward": ctypes.addressof(struct)}
 
-    def _strides(self, raw: RawFunction, given: Given) -> Tensor:
+    def _strides(self, raw: RawFunction, of_call: Given) -> Tensor:
         """Elements from step to step and from row to row of every array over time."""
         numbers: list[int] = []
         for item in raw.members:
             if not item.over_time:
                 continue
-            tensor = given.arrays.get(item.name)
+            tensor = of_call.arrays.get(item.name)
             if isinstance(tensor, Tensor) and not tensor.is_contiguous():
                 numbers += tensor.stride()[:2]
             else:
-                _, rows, *units = self.layout.shape(item.name, given.sizes)
+                _, rows, *units = self.layout.shape(item.name, of_call.sizes)
                 width = 1
                 for length in units:
                     width *= length
                 numbers += (rows * width, width)
-        numbers += (given.sizes["B"], 1) * 2  # of mask and reset
+        numbers += (of_call.sizes["B"], 1) * 2  # of mask and reset
         return torch.tensor(numbers, dtype=torch.int64)
 
 

@@ -39,17 +39,17 @@ class DeviceRunner(Runner):
 
     def launcher(self, name: str) -> Launcher:
         """What launches a function, by its name in the interface."""
-        found = self._launchers.get(name)
-        if found is None:
-            found = self._launchers.setdefault(name, self.kernel.launcher(name))
-        return found
+        launcher = self._launchers.get(name)
+        if launcher is None:
+            launcher = self._launchers.setdefault(name, self.kernel.launcher(name))
+        return launcher
 
-    def call(self, name: str, given: Given, options: Options) -> None:
+    def call(self, name: str, of_call: Given, options: Options) -> None:
         """Launch a function; what its kernels read may be freed at once, in the stream's order.
 
         Raises TensorError, DeviceRunError, BuildError.
         """
-        like, sizes, arrays, scalars = given.like, given.sizes, given.arrays, given.scalars
+        like, sizes, arrays, scalars = of_call.like, of_call.sizes, of_call.arrays, of_call.scalars
         self._refuse(like, options)
         if isinstance(options.lengths, Tensor):
             options = replace(options, lengths=options.lengths.contiguous())
@@ -90,13 +90,13 @@ class DeviceRunner(Runner):
     def _refuse(self, like: Tensor, options: Options) -> None:
         """Raise TensorError for options that kernels of CUDA do not have here."""
         usual = replace(ON_TENSORS, products=options.products)
-        found = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
-        found = LAST if is_last(options) else found
-        found = "products" if options.products == BF16 and found != "every" else found
-        if found:
+        lacking = next((n for n in LACKING if getattr(options, n) != getattr(usual, n)), "")
+        lacking = LAST if is_last(options) else lacking
+        lacking = "products" if options.products == BF16 and lacking != "every" else lacking
+        if lacking:
             raise TensorError(
-                f"{self.layout.where}: {found} is given, and tensors are on {like.device}, "
-                f"{LACKING[found]}; leave it out"
+                f"{self.layout.where}: {lacking} is given, and tensors are on {like.device}, "
+                f"{LACKING[lacking]}; leave it out"
             )
 
 

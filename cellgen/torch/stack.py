@@ -37,13 +37,13 @@ def run_layers(
     rate: float,
     drop: Callable[[Tensor, float], Tensor] = dropout,
     options: Mapping[str, Any],
-    shown: Mapping[str, Any] = NOTHING,
+    selection: Mapping[str, Any] = NOTHING,
 ) -> tuple[Any, tuple[Tensor, ...]]:
     """Return the last layer's outputs, directions side by side, and every final state.
 
     ``states`` are (layers x directions, B, ...), none where they are to be made; ``rate`` is the
-    probability of dropout between layers, which ``drop`` draws; ``shown`` says which outputs of the
-    last layer are wanted, and what all layers keep.
+    probability of dropout between layers, which ``drop`` draws; ``selection`` says which outputs
+    of the last layer are wanted, and what all layers keep.
     """
     input_, names = cell.names[0], cell.states
     lasts: list[list[Tensor]] = [[] for _ in names]
@@ -54,25 +54,25 @@ def run_layers(
             x = torch.cat([_flat(side[0]) for side in sides], -1)
             x = drop(x, rate) if rate else x
         sides = []
-        how = shown if not shown or layer is layers[-1] else _within(cell, shown)
+        how = selection if not selection or layer is layers[-1] else _within(cell, selection)
         for place in layer:
-            given = {input_: x, **place.given(x)}
+            arguments = {input_: x, **place.given(x)}
             for name, state in zip(names, states, strict=False):
-                given[name] = state[number]
-            made = cell(**given, **options, **how, reverse=place.reverse)
-            sides.append(made)
+                arguments[name] = state[number]
+            results = cell(**arguments, **options, **how, reverse=place.reverse)
+            sides.append(results)
             for kept, name in zip(lasts, cell.finals, strict=True):
-                kept.append(getattr(made, name))
+                kept.append(getattr(results, name))
             number += 1
-    return _joined(cell, sides, 1 if asks_for_last(shown) else 2), tuple(
+    return _joined(cell, sides, 1 if asks_for_last(selection) else 2), tuple(
         torch.stack(each) if len(each) > 1 else each[0].unsqueeze(0) for each in lasts
     )
 
 
-def _within(cell: CellFunction, shown: Mapping[str, Any]) -> dict[str, Any]:
+def _within(cell: CellFunction, selection: Mapping[str, Any]) -> dict[str, Any]:
     """What a layer shows that another one reads: its first output, of all steps."""
-    rows = (ROWS[name] for name in shown)
-    kept = {row.name: shown[row.name] for row in rows if row.layers == ALL_LAYERS}
+    rows = (ROWS[name] for name in selection)
+    kept = {row.name: selection[row.name] for row in rows if row.layers == ALL_LAYERS}
     return {**kept, "outputs": (cell.over_time_names[0],)}
 
 
@@ -85,7 +85,7 @@ def _joined(cell: CellFunction, sides: Sequence[Any], axis: int) -> Any:
     """Put the directions side by side, heads flattened; what is not wanted is None."""
     joined: list[Tensor | None] = []
     for place in range(len(cell.over_time_names)):
-        found = [_flat(side[place], axis) for side in sides if side[place] is not None]
-        several = torch.cat(found, -1) if len(found) > 1 else None
-        joined.append(several if several is not None else next(iter(found), None))
+        flat = [_flat(side[place], axis) for side in sides if side[place] is not None]
+        several = torch.cat(flat, -1) if len(flat) > 1 else None
+        joined.append(several if several is not None else next(iter(flat), None))
     return cell.over_time(*joined)

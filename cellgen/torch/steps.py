@@ -52,15 +52,15 @@ class CellStep:
         count = len(self.cell.states)
         theta = [x, *(states or (None,) * count), *map(parameters.get, self.names)]
         if not torch.is_grad_enabled():
-            found: Sequence[Tensor] | None = run(self.number, OF_STEP | DETACHED, theta, (), ())
-            return found
+            results: Sequence[Tensor] | None = run(self.number, OF_STEP | DETACHED, theta, (), ())
+            return results
         try:
             if _learns(theta):
                 return run_tracked(self.tracked, *self._with_states(theta))
-            found = run(self.number, OF_STEP, theta, (), ())
+            results = run(self.number, OF_STEP, theta, (), ())
         except (DeclinedError, RuntimeError, AttributeError):
             return None  # the long way has words for it
-        return found
+        return results
 
     def _with_states(self, theta: list[Any]) -> list[Any]:
         """The tensors of a call, states that are left out made."""
@@ -108,10 +108,10 @@ class TrackedStep(TrackedCall):
         """
         layout = self.cell.layout
         items = [item for item in layout.forward.results if not item.of]
-        found = apart(layout, items, theta, kept)
+        kept_by_name = apart(layout, items, theta, kept)
         for name, final in zip(self.cell.over_time_names, self.cell.finals, strict=True):
-            found[final] = found[name][0]
-        return [found[item.name] for item in (*layout.outputs, *layout.saved)]
+            kept_by_name[final] = kept_by_name[name][0]
+        return [kept_by_name[item.name] for item in (*layout.outputs, *layout.saved)]
 
 
 def _learns(tensors: Sequence[Any]) -> bool:

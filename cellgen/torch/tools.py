@@ -53,7 +53,11 @@ def _say_precision(kind: str) -> None:
 
 
 def as_node(
-    layer: torch.nn.Module, where: str, given: Sequence[Any], named: Mapping[str, Any], others: Any
+    layer: torch.nn.Module,
+    label: str,
+    positional: Sequence[Any],
+    named: Mapping[str, Any],
+    others: Any,
 ) -> Any:
     """A call of a layer as one node of a graph that torch.fx traces; None where it traces none.
 
@@ -61,26 +65,26 @@ def as_node(
     that stands for them. Raises KindError for such a layer.
     """
     named = {**named, "": others} if isinstance(others, Proxy) else {**named, **others}
-    values = [*given, *named.values()]
+    values = [*positional, *named.values()]
     values += [one for value in values if isinstance(value, tuple | list) for one in value]
     tracer = next((value.tracer for value in values if isinstance(value, Proxy)), None)
     if tracer is None:
         return None
     if getattr(tracer, "root", None) is layer:
         raise KindError(
-            f"{where}: torch.fx.symbolic_trace is given the layer itself, which it keeps whole, "
+            f"{label}: torch.fx.symbolic_trace is given the layer itself, which it keeps whole, "
             f"expected a model that holds it; trace torch.nn.Sequential(layer)"
         )
     path = tracer.path_of_module(layer)
-    return tracer.create_proxy("call_module", path, (*given,), named)
+    return tracer.create_proxy("call_module", path, (*positional,), named)
 
 
 def is_exported_to_onnx() -> bool:
     """Whether torch.onnx.export traces the call, by either of its ways."""
     if not (torch.jit.is_tracing() or torch.compiler.is_compiling()):
         return False
-    found: bool = _exports_to_onnx()
-    return found
+    exports: bool = _exports_to_onnx()
+    return exports
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

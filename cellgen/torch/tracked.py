@@ -67,11 +67,11 @@ class Tracked(torch.autograd.Function):
     def forward(ctx: Any, call: TrackedCall, *theta: Any) -> tuple[Tensor, ...]:
         """Run the kernel. Raises DeclinedError."""
         functions = native.functions()
-        made = None if functions is None else functions.track(call.plan, *theta)
-        if made is None:
+        pair = None if functions is None else functions.track(call.plan, *theta)
+        if pair is None:
             raise DeclinedError
         results: tuple[Tensor, ...]
-        results, saved = made
+        results, saved = pair
         ctx.call = call
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -84,11 +84,11 @@ class Tracked(torch.autograd.Function):
         needed, saved = ctx.needs_input_grad, ctx.saved_tensors
         if not torch.is_grad_enabled() and is_quiet():
             functions = native.functions()
-            found: tuple[Tensor | None, ...] | None = None
+            gradients: tuple[Tensor | None, ...] | None = None
             if functions is not None:
-                found = functions.track_back(call.plan, needed, saved, upstream)
-            if found is not None:
-                return found
+                gradients = functions.track_back(call.plan, needed, saved, upstream)
+            if gradients is not None:
+                return gradients
         return (None, *call.gradients(needed[1:], saved, upstream))
 
 

@@ -71,12 +71,12 @@ class Stack:
             return None
         x = x.transpose(0, 1) if batch_first else x
         try:
-            found = self._layers(x, states, parameters, flags)
+            results = self._layers(x, states, parameters, flags)
         except (DeclinedError, RuntimeError, TypeError, AttributeError, ArgumentError):
             return None  # the long way has words for it
-        if batch_first and found is not None:
-            return found[0].transpose(0, 1), found[1]
-        return found
+        if batch_first and results is not None:
+            return results[0].transpose(0, 1), results[1]
+        return results
 
     def _layers(
         self, x: Tensor, states: Any, parameters: Mapping[str, Any], flags: int
@@ -93,24 +93,24 @@ class Stack:
             sides = []
             for reverse, names in enumerate(layer):
                 own = [state[place : place + 1] for state in states] or (None,) * self.states
-                made = self._one([x, *own, *map(parameters.get, names)], flags, reverse)
-                if made is None:
+                results = self._one([x, *own, *map(parameters.get, names)], flags, reverse)
+                if results is None:
                     return None
-                sides.append(made[0])
-                lasts.append(made[1])
+                sides.append(results[0])
+                lasts.append(results[1])
                 place += 1
             x = sides[0] if len(sides) == 1 else torch.cat(sides, -1)
         return x, tuple(torch.cat(each) for each in zip(*lasts, strict=True))
 
-    def _one(self, given: list[Any], flags: int, reverse: int) -> Made | None:
+    def _one(self, arguments: list[Any], flags: int, reverse: int) -> Made | None:
         """Run one layer in one direction."""
         call = self.calls[reverse]
-        made: Sequence[Tensor] | None = None
+        results: Sequence[Tensor] | None = None
         if flags == TRACKED:
-            made = run_tracked(self.tracked[reverse], *given)
+            results = run_tracked(self.tracked[reverse], *arguments)
         elif call.direct is not None:
-            made = call.direct.run(given, save=False, flags=flags)
-        return None if made is None else (made[0], tuple([made[k] for k in self.finals]))
+            results = call.direct.run(arguments, save=False, flags=flags)
+        return None if results is None else (results[0], tuple([results[k] for k in self.finals]))
 
 
 class TrackedLayer(TrackedCall):
@@ -152,26 +152,26 @@ class TrackedLayer(TrackedCall):
         layout = self.call.known.layout
         saved = {item.name for item in layout.saved}
         items = [item for item in layout.forward.results if item.name in saved]
-        found = apart(layout, items, theta, kept[-1])
+        kept_by_name = apart(layout, items, theta, kept[-1])
         sizes = layout.sizes(theta)
         for place, item in enumerate(layout.outputs):
             if place in self.reads:
                 result = kept[self.reads.index(place)]
-                found[item.name] = result[0] if place in self.finals else result
+                kept_by_name[item.name] = result[0] if place in self.finals else result
             else:
-                found[item.name] = theta[0].new_zeros(layout.shape(item.name, sizes))
-        return [found[item.name] for item in (*layout.outputs, *layout.saved)]
+                kept_by_name[item.name] = theta[0].new_zeros(layout.shape(item.name, sizes))
+        return [kept_by_name[item.name] for item in (*layout.outputs, *layout.saved)]
 
-    def _with_states(self, given: list[Any]) -> list[Any]:
+    def _with_states(self, arguments: list[Any]) -> list[Any]:
         """What an operator takes: states (B, ...), made where they are left out."""
         layout, end = self.call.known.layout, 1 + self.states
-        if given[1] is not None:
-            return [given[0], *(state[0] for state in given[1:end]), *given[end:]]
-        sizes = layout.sizes(given)
+        if arguments[1] is not None:
+            return [arguments[0], *(state[0] for state in arguments[1:end]), *arguments[end:]]
+        sizes = layout.sizes(arguments)
         for place in range(1, end):
             item = layout.theta[place]
-            given[place] = given[0].new_full(layout.shape(item.name, sizes), item.initial)
-        return given
+            arguments[place] = arguments[0].new_full(layout.shape(item.name, sizes), item.initial)
+        return arguments
 
 
 def stack_of(

@@ -29,7 +29,7 @@ LIMITS = {
     "runtime/device": 70,
     "runtime/host": 19,
     "targets/triton": 10,
-    "torch": 160,
+    "torch": 20,
     "torch/chunks": 10,
     "torch/triton": 10,
 }
