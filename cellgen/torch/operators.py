@@ -9,21 +9,22 @@ tangent of the cell, so that any order is one of these two operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cellgen.frameworks.shown import names_over_time, showing
-from cellgen.runtime.abi import Argument
 from cellgen.runtime.numbers import from_numbers
 from cellgen.runtime.options import Options, skips
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
-from cellgen.torch.layout import Layout
+from cellgen.torch.layout import Layout, may_lack_memory
 from cellgen.torch.registry import Known, find
+from cellgen.torch.run import Forms, TensorPlan
 from cellgen.torch.schemas import BACKWARD, FORWARD, NAMES, OF_STEPS
 
 library = torch.library.Library("cellgen", "DEF")
@@ -35,14 +36,22 @@ def _forward(
     cell: str, theta: Sequence[Tensor], scalars: Sequence[float], save: bool, *options: Any
 ) -> list[Tensor]:
     known = find(cell)
-    of_call, tables = options_of(known, options)
-    sizes = known.layout.check(theta)
-    known.layout.check_steps(sizes, theta[0], *tables)
-    known.layout.check_memory(_by_name(known.layout.theta, theta))
-    known.layout.check_memory(dict(zip(("lengths", "mask", "reset"), tables, strict=True)))
-    if tables[0] is not None and PLACES[theta[0].device.type].reads:
-        known.layout.check_lengths(tables[0], sizes["T"])
-    return known.runner_on(theta[0].device).forward(theta, scalars, of_call, save)
+    layout, kind = known.layout, (save, *options[1:], *_kinds(theta), *_kinds(options[0]))
+    plan = known.plans.find(kind)
+    if plan is None:
+        of_call, tables = options_of(known, options)
+        sizes = layout.check(theta)
+        layout.check_steps(sizes, theta[0], *tables)
+        plan = known.runner_on(theta[0].device).plan_forward(theta, of_call, save=save)
+        known.plans.keep(kind, plan)
+    if may_lack_memory(theta):
+        layout.check_memory(_by_name(plan.theta, theta))
+    if options[1]:
+        tables = spread(options[0], options[1], 3)
+        layout.check_memory(dict(zip(("lengths", "mask", "reset"), tables, strict=True)))
+        if tables[0] is not None and PLACES[theta[0].device.type].reads:
+            layout.check_lengths(tables[0], plan.sizes["T"])
+    return plan.runner.forward(plan, theta, scalars, _with_tables(plan, options))
 
 
 def _backward(
@@ -56,20 +65,38 @@ def _backward(
     *options: Any,
 ) -> list[Tensor]:
     known = find(cell)
-    of_call, _ = options_of(known, options)
-    layout = _layout(known, of_call)
-    layout.check(theta)
-    every = spread(upstream, present, len(layout.upstream))
-    layout.check_memory(_by_name(layout.theta, theta))
-    layout.check_memory({f"what is kept, {place}": one for place, one in enumerate(kept)})
-    layout.check_memory(_by_name(layout.upstream, every))
-    return known.runner_on(theta[0].device).backward(theta, scalars, kept, every, of_call, wanted)
+    kind = (wanted, *options[1:], *_kinds(theta))
+    plan = known.plans.find(kind)
+    if plan is None:
+        of_call, _ = options_of(known, options)
+        _layout(known, of_call).check(theta)
+        plan = known.runner_on(theta[0].device).plan_backward(theta, of_call, wanted)
+        known.plans.keep(kind, plan)
+    layout, every = known.layout, spread(upstream, present, len(plan.upstream))
+    if may_lack_memory((*theta, *kept, *upstream)):
+        layout.check_memory(_by_name(plan.theta, theta))
+        layout.check_memory({f"what is kept, {place}": one for place, one in enumerate(kept)})
+        layout.check_memory(_by_name(plan.upstream, every))
+    return plan.runner.backward(plan, theta, scalars, kept, every, _with_tables(plan, options))
 
 
-def _by_name(
-    items: Sequence[Argument], tensors: Sequence[Tensor | None]
-) -> dict[str, Tensor | None]:
-    return {item.name: tensor for item, tensor in zip(items, tensors, strict=True)}
+def _by_name(forms: Forms, tensors: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
+    return {form[0]: tensor for form, tensor in zip(forms, tensors, strict=True)}
+
+
+def _kinds(tensors: Sequence[Tensor]) -> list[object]:
+    """What of tensors a check and a plan depend on, beside where they are."""
+    place = PLACES.get(tensors[0].device.type) if tensors else None
+    facts = [(t.shape, t.dtype, t.device, t.layout) for t in tensors]
+    return [len(tensors), place and (place.target, place.emulated), *facts]
+
+
+def _with_tables(plan: TensorPlan, arguments: Sequence[Any]) -> Options:
+    """The options of a call of a plan, with its own tables."""
+    if not arguments[1]:
+        return plan.options
+    lengths, mask, reset = spread(arguments[0], arguments[1], 3)
+    return replace(plan.options, lengths=lengths, mask=mask, reset=reset)
 
 
 def _forward_shapes(

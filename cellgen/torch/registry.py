@@ -9,10 +9,11 @@ import torch
 
 from cellgen.frameworks.layout import layout_of
 from cellgen.frameworks.registry import CellOrName, KnownCell, Registry
+from cellgen.runtime.call.kept import KeptPlans
 from cellgen.runtime.kernel import Kernel
 from cellgen.torch.devices import PLACES
 from cellgen.torch.layout import Layout
-from cellgen.torch.run import HostRunner, Runner
+from cellgen.torch.run import HostRunner, Runner, TensorPlan
 from cellgen.torch.run_device import DeviceRunner
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Known(KnownCell):
         self.layout = layout_of(kernel.interface, Layout)
         self.chunked: ChunkedCell | None = None
         """The cell in chunks, once a call has asked for that."""
+        self.plans = KeptPlans[TensorPlan]()
+        """Plans of calls by Python, by what they depend on."""
         self._device_runners: dict[bool, DeviceRunner] = {}
 
     @cached_property

@@ -9,6 +9,7 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,6 +43,35 @@ class Given:
     states: Sequence[Tensor]
 
 
+Forms: TypeAlias = tuple[tuple[str, bool, bool], ...]
+"""Names of arguments, whether each is a number, and whether it has steps."""
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """What calls of one function share whose tensors are of the same kinds, with equal options.
+
+    ``theta``, ``kept`` and ``upstream`` are the forms of its tensors; ``formed`` are the results:
+    name, shape, type, and whether it is returned; the last ``states`` are those at checkpoints.
+    ``zeros``: they begin at zero. ``options`` are without tables.
+    """
+
+    runner: Runner
+    options: Options
+    sizes: dict[str, int]
+    theta: Forms
+    kept: Forms
+    upstream: Forms
+    formed: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+    zeros: bool = False
+    states: int = 0
+
+    def results(self, like: Tensor) -> list[Tensor]:
+        """New tensors, one for each of ``formed``."""
+        make = like.new_zeros if self.zeros else like.new_empty
+        return [make(shape, dtype=dtype) for _, shape, dtype, _ in self.formed]
+
+
 class Runner(ABC):
     """The two functions over time of a cell, called on tensors; how is its kernel's matter."""
 
@@ -56,74 +86,91 @@ class Runner(ABC):
     def call(self, name: str, of_call: Given, options: Options) -> None:
         """Run a function on the arrays of a call."""
 
-    def forward(
-        self, theta: Sequence[Tensor], scalars: Sequence[float], options: Options, save: bool
-    ) -> list[Tensor]:
-        """Compute all steps; return the outputs, then what was saved, if it was."""
+    def plan_forward(self, theta: Sequence[Tensor], options: Options, *, save: bool) -> TensorPlan:
+        """Plan the forward pass of calls with tensors like these."""
         options = options if save else replace(options, checkpoint=0)
         layout = showing(self.layout, options, skips=skips(options))
         sizes = layout.sizes(theta)
-        arrays = self._given(layout.theta, theta)
-        formed = (*layout.outputs, *layout.saved) if save else layout.outputs
-        make = theta[0].new_zeros if is_last(options) else theta[0].new_empty
-        dtypes = layout.dtypes(theta[0], save=save)
-        results = [
-            make(layout.shape(item.name, sizes), dtype=dtype)
-            for item, dtype in zip(formed, dtypes, strict=True)
-        ]
-        arrays |= {item.name: result for item, result in zip(formed, results, strict=True)}
-        states = results[len(layout.outputs) :] if options.checkpoint and save else []
-        of_call = Given(theta[0], sizes, arrays, scalars, states)
+        items = (*layout.outputs, *layout.saved) if save else layout.outputs
+        formed = tuple(
+            (item.name, layout.shape(item.name, sizes), dtype, True)
+            for item, dtype in zip(items, layout.dtypes(theta[0], save=save), strict=True)
+        )
+        states = len(layout.saved) if options.checkpoint and save else 0
+        own = replace(options, lengths=None, mask=None, reset=None)
+        theta_forms = _forms(layout.theta)
+        return TensorPlan(self, own, sizes, theta_forms, (), (), formed, is_last(options), states)
+
+    def plan_backward(self, theta: Sequence[Tensor], options: Options, wanted: int) -> TensorPlan:
+        """Plan the backward pass; bit k of ``wanted`` says whether the k-th gradient is wanted."""
+        layout = showing(self.layout, options, skips=skips(options))
+        sizes = layout.sizes(theta)
+        formed = tuple(
+            (i.name, layout.gradient_shape(i, sizes, options.per_row), theta[0].dtype, is_wanted)
+            for place, i in enumerate(layout.gradients)
+            if (is_wanted := bool(wanted >> place & 1)) or not self.may_leave_out(i)
+        )
+        own = replace(options, lengths=None, mask=None, reset=None)
+        kept = (*layout.outputs, *layout.saved)
+        theta_forms, upstream = _forms(layout.theta), _forms(layout.upstream)
+        return TensorPlan(self, own, sizes, theta_forms, _forms(kept), upstream, formed)
+
+    def forward(
+        self,
+        plan: TensorPlan,
+        theta: Sequence[Tensor],
+        scalars: Sequence[float],
+        options: Options,
+    ) -> list[Tensor]:
+        """Compute all steps; return the outputs, then what was saved, if it was."""
+        arrays, results = _by_name(plan.theta, theta), plan.results(theta[0])
+        for (name, *_), result in zip(plan.formed, results, strict=True):
+            arrays[name] = result
+        states = results[-plan.states :] if plan.states else []
+        of_call = Given(theta[0], plan.sizes, arrays, scalars, states)
         self.call("sequence_forward", of_call, options)
         return results
 
     def backward(
         self,
+        plan: TensorPlan,
         theta: Sequence[Tensor],
         scalars: Sequence[float],
         kept: Sequence[Tensor],
         upstream: Sequence[Tensor | None],
         options: Options,
-        wanted: int = -1,
     ) -> list[Tensor]:
-        """Compute gradients of what learns from what ``forward`` gave with ``save``.
-
-        Bit k of ``wanted`` says whether the k-th is formed and returned.
-        """
-        layout = showing(self.layout, options, skips=skips(options))
-        sizes = layout.sizes(theta)
-        arrays = self._given(layout.theta, theta)
+        """Compute gradients of what learns from what ``forward`` gave with ``save``."""
+        arrays = _by_name(plan.theta, theta)
         if not options.checkpoint:
-            arrays |= self._given((*layout.outputs, *layout.saved), kept)
-        arrays |= self._given(layout.upstream, upstream)
-        results = []
-        for place, item in enumerate(layout.gradients):
-            is_wanted = wanted >> place & 1
-            if is_wanted or not self.may_leave_out(item):
-                gradient = theta[0].new_empty(layout.gradient_shape(item, sizes, options.per_row))
-                arrays[item.name] = gradient
-                results += [gradient] if is_wanted else []
+            arrays |= _by_name(plan.kept, kept)
+        arrays |= _by_name(plan.upstream, upstream)
+        results = plan.results(theta[0])
+        for (name, *_), result in zip(plan.formed, results, strict=True):
+            arrays[name] = result
         states = [state.contiguous() for state in kept] if options.checkpoint else []
-        of_call = Given(theta[0], sizes, arrays, scalars, states)
+        of_call = Given(theta[0], plan.sizes, arrays, scalars, states)
         self.call("sequence_backward", of_call, options)
-        return results
+        return [result for result, one in zip(results, plan.formed, strict=True) if one[-1]]
 
-    @staticmethod
-    def _given(
-        items: Sequence[Argument], tensors: Sequence[Tensor | None]
-    ) -> dict[str, Tensor | float]:
-        """Name the tensors of a call, in memory that a kernel can read."""
-        arrays_of_call: dict[str, Tensor | float] = {}
-        for item, tensor in zip(items, tensors, strict=True):
-            if tensor is None:
-                continue
-            if item.is_scalar:
-                arrays_of_call[item.name] = float(tensor)
-            elif item.over_time and has_dense_units(tensor):
-                arrays_of_call[item.name] = tensor
-            else:
-                arrays_of_call[item.name] = tensor.contiguous()
-        return arrays_of_call
+
+def _by_name(forms: Forms, tensors: Sequence[Tensor | None]) -> dict[str, Tensor | float]:
+    """Name the tensors of a call, in memory that a kernel can read."""
+    arrays: dict[str, Tensor | float] = {}
+    for (name, is_scalar, over_time), tensor in zip(forms, tensors, strict=True):
+        if tensor is None:
+            continue
+        if is_scalar:
+            arrays[name] = float(tensor)
+        elif tensor.is_contiguous() or (over_time and has_dense_units(tensor)):
+            arrays[name] = tensor
+        else:
+            arrays[name] = tensor.contiguous()
+    return arrays
+
+
+def _forms(items: Sequence[Argument]) -> Forms:
+    return tuple((item.name, item.is_scalar, item.over_time) for item in items)
 
 
 class HostRunner(Runner):

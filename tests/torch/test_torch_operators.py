@@ -46,12 +46,14 @@ def test_operators_give_what_the_kernel_gives_to_the_bit(name: str) -> None:
         options = (tables, 7, *as_numbers(replace(ON_TENSORS, reverse=True)))
         runner = find(name).runner
         found = FORWARD(name, theta, scalars, True, *options)
-        wanted = runner.forward(theta, scalars, steps, True)
+        plan = runner.plan_forward(theta, steps, save=True)
+        wanted = runner.forward(plan, theta, scalars, steps)
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
         upstream = [torch.randn_like(found[0])]
         gradients = BACKWARD(name, theta, scalars, found, upstream, 1, -1, *options)
         places = [None] * (len(cell.layout.upstream) - 1)
-        wanted = runner.backward(theta, scalars, found, [*upstream, *places], steps)
+        plan = runner.plan_backward(theta, steps, -1)
+        wanted = runner.backward(plan, theta, scalars, found, [*upstream, *places], steps)
         torch.testing.assert_close(gradients, wanted, rtol=0, atol=0, equal_nan=True)
 
 

@@ -21,6 +21,7 @@ from cellgen.runtime.call.arguments import (
     refuse_overflow,
     take_out,
 )
+from cellgen.runtime.call.kept import KeptPlans
 from cellgen.runtime.call.outputs import Outputs
 from cellgen.runtime.call.saved import Saved
 from cellgen.runtime.call.signature import of_steps
@@ -38,7 +39,7 @@ from cellgen.runtime.device.arrays import (
 from cellgen.runtime.device.cuda_abi import ON_UNITS
 from cellgen.runtime.device.graphs import Graphs
 from cellgen.runtime.device.launching import DeviceCall, DeviceOwner, launch, plan_launch
-from cellgen.runtime.device.plan import DevicePlan, KeptPlans
+from cellgen.runtime.device.plan import DevicePlan
 from cellgen.runtime.device.recognise import GivenCall, Recognition, SeenCall
 from cellgen.runtime.device.runs import DeviceRuns
 from cellgen.runtime.device.settings import (
@@ -70,7 +71,8 @@ class CudaFunction:
         self.result = result_class(function.name, (*self._fields, *extra))
         self._outputs = Outputs(self.__qualname__, function)
         self._runs = DeviceRuns(kernel, function, self._outputs)
-        self._recognition, self._plans = Recognition(kernel, function), KeptPlans()
+        self._recognition = Recognition(kernel, function)
+        self._plans = KeptPlans[DevicePlan]()
         self.graphs = Graphs()
 
     def __repr__(self) -> str:

@@ -90,7 +90,7 @@ class RawDeviceFunction:
         names = self._function.dims
         if not dims["B"]:  # then there are no steps either
             dims = {**dims, "T": 0}
-        lengths = tuple(dims[name] for name in names)
+        lengths = tuple([dims[name] for name in names])
         for name, number in _numbers(options):
             values[struct.starts[name]] = number
         values[struct.starts["tier"]] = tier

@@ -15,10 +15,11 @@ import pytest
 from cellgen import Cell, api
 from cellgen.cells import LSTM, AntisymmetricRNN, Elman
 from cellgen.errors import ArgumentError
+from cellgen.runtime.call import kept as kept_plans
+from cellgen.runtime.call.kept import KeptPlans
 from cellgen.runtime.device import function as device_function
-from cellgen.runtime.device import plan as device_plan
 from cellgen.runtime.device.kernel import CudaKernel
-from cellgen.runtime.device.plan import DevicePlan, KeptPlans
+from cellgen.runtime.device.plan import DevicePlan
 from tests.conftest import relative
 from tests.targets.test_cuda import (
     TOLERANCE,
@@ -284,7 +285,7 @@ def test_the_kind_that_is_unused_longest_makes_room(
     elman: tuple[CudaKernel, Arrays], checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel, given = elman
-    monkeypatch.setattr(device_plan, "KEPT_PLANS", 2)
+    monkeypatch.setattr(kept_plans, "KEPT_PLANS", 2)
     calls = [on_device(kernel, {**given, "x": given["x"][:steps]}) for steps in (1, 2, 3)]
     counts = []
     for number in (0, 1, 0, 2, 0, 1, 2):
@@ -296,7 +297,7 @@ def test_the_kind_that_is_unused_longest_makes_room(
 
 def test_plans_are_found_while_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """By threads, and by a handler that comes while its own thread looks."""
-    monkeypatch.setattr(device_plan, "KEPT_PLANS", 3)
+    monkeypatch.setattr(kept_plans, "KEPT_PLANS", 3)
     kept, faults = KeptPlans(), list[BaseException]()
 
     def plan(number: int) -> DevicePlan:
