@@ -82,6 +82,12 @@ PARTS = (
         needs_torch=True,
     ),
     Part(
+        "stay: streams",
+        "do layers that stay, on several streams and in two processes, ever hold each other up",
+        ("device_streams.py",),
+        ("device_streams.py", "--emulated"),
+    ),
+    Part(
         "quick check",
         "are other tiers right: some cells, all element types",
         ("device.py", "--only", "check", "--quick", "--cells", "lstm,gru,min_gru,gla,mlstm"),

@@ -110,6 +110,16 @@ def test_without_a_device_the_emulated_part_runs_and_the_rest_is_said(
     assert unrun == dict.fromkeys(("stay: fast", "sanitize"), "there is no device")
 
 
+@with_cxx
+def test_streams_are_tried_in_the_emulation() -> None:
+    command = [sys.executable, str(BENCHMARKS / "device_streams.py"), "--emulated"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [t["calls"] for t in trials] == [4, 8, 4, 6]
+    assert all(t["ok"] and "refused" not in t for t in trials)
+
+
 def test_a_part_that_is_not_there_is_said(day: ModuleType) -> None:
     command = [sys.executable, str(BENCHMARKS / "device_day.py"), "--only", "stay"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
