@@ -192,21 +192,17 @@ class CellFunction:
         return self.result(*outputs)
 
     def _request(
-        self,
-        stated: Sequence[tuple[str, object]],
-        sizes: Mapping[str, Any],
-        dtype: Any,
-        skips: bool,
+        self, pairs: Sequence[tuple[str, object]], sizes: Mapping[str, Any], dtype: Any, skips: bool
     ) -> Options:
         """Look at options that say what is shown and kept. Raises ArgumentError, ArrayError."""
-        if any(name == "memory_limit" and limit is not None for name, limit in stated):
+        if any(name == "memory_limit" and limit is not None for name, limit in pairs):
             for name, size in sizes.items():
                 if not isinstance(size, int):
                     raise ArrayError(
                         f"{self.layout.where}: memory_limit is given and {name} is {size}, "
                         f"expected a number; pass checkpoint= in its place"
                     )
-        options = options_of(self.layout, stated, tuple(sizes.items()), dtype.itemsize, skips)
+        options = options_of(self.layout, pairs, tuple(sizes.items()), dtype.itemsize, skips)
         if options.products == BF16 and dtype.name == "float64":
             raise ArrayError(
                 f"{self.layout.where}: products is 'bf16' and the arrays are {dtype.name}, "

@@ -25,7 +25,7 @@ LIMITS = {
     "program/transforms": 40,
     "runtime": 90,
     "runtime/build": 26,
-    "runtime/call": 200,
+    "runtime/call": 40,
     "runtime/device": 70,
     "runtime/host": 19,
     "targets/triton": 10,

@@ -79,7 +79,7 @@ class Checked:
 
 
 def check_call(
-    where: str,
+    label: str,
     function: Function,
     arguments: Mapping[str, object],
     results: Mapping[str, object],
@@ -91,17 +91,17 @@ def check_call(
     ``look`` looks at an array by its label and refuses what is none, for NumPy's where left out;
     ``elements`` are the types of elements that may pass.
     """
-    check_names(where, function, arguments)
+    check_names(label, function, arguments)
     look = look or _host_view
     inputs = [
-        Item(item, _as_floats(item, look(where, item.name, arguments[item.name])), item.name)
+        Item(item, _as_floats(item, look(label, item.name, arguments[item.name])), item.name)
         for item in _by_weight(function.arguments)
         if arguments.get(item.name) is not None
     ]
     outputs = [
         Item(
             item,
-            _as_floats(item, look(where, f"out {item.name}", results[item.name])),
+            _as_floats(item, look(label, f"out {item.name}", results[item.name])),
             f"out {item.name}",
         )
         for item in function.results
@@ -109,21 +109,21 @@ def check_call(
     ]
     if not inputs:
         known = ", ".join(item.name for item in function.arguments if not item.is_scalar)
-        raise ArgumentError(f"{where}: no array is given, expected some of {known}; pass one")
+        raise ArgumentError(f"{label}: no array is given, expected some of {known}; pass one")
     everything = (*inputs, *outputs)
-    element = check_elements(where, inputs, outputs, elements)
+    element = check_elements(label, inputs, outputs, elements)
     for item in everything:
-        check_device(where, item, inputs[0])
-        _check_rank(where, item)
-    dims, origins = infer_dims(where, inputs)
+        check_device(label, item, inputs[0])
+        _check_rank(label, item)
+    dims, origins = infer_dims(label, inputs)
     if any(name not in dims for name in function.dims):  # results may tell what sums alone do not
-        dims, origins = infer_dims(where, everything)
+        dims, origins = infer_dims(label, everything)
     divide_dims(dims, origins, (*function.arguments, *function.results))
-    _check_dims(where, function, dims, {item.argument.name for item in everything})
+    _check_dims(label, function, dims, {item.argument.name for item in everything})
     for item in everything:
-        _check_shape(where, item, dims, origins)
+        _check_shape(label, item, dims, origins)
     for item in everything:
-        check_memory(where, item)
+        check_memory(label, item)
     return Checked(
         element,
         dims,
@@ -156,25 +156,25 @@ def _by_weight(arguments: Iterable[Argument]) -> list[Argument]:
     return sorted(arguments, key=lambda item: item.optional or not item.used)
 
 
-def check_names(where: str, function: Function, arguments: Mapping[str, object]) -> None:
+def check_names(label: str, function: Function, arguments: Mapping[str, object]) -> None:
     """Check that arguments are known, and that those are given which must be."""
     known = [item.name for item in function.arguments]
     options = [*ROWS] if function.team else []
     for name in arguments:
         if name in options and name not in known:  # what was saved may have the name
             raise ArgumentError(
-                f"{where}: {name} is no option of this function; leave it out, or see its help"
+                f"{label}: {name} is no option of this function; leave it out, or see its help"
             )
         if name not in known:
             meant = difflib.get_close_matches(name, options, n=1)
             advice = f"did you mean {meant[0]!r}?" if meant else suggestion(name, known)
-            raise ArgumentError(f"{where}: unknown argument {name!r}; {advice}")
+            raise ArgumentError(f"{label}: unknown argument {name!r}; {advice}")
     for item in function.arguments:
         needed = item.used and not item.optional and not item.is_scalar
         if needed and arguments.get(item.name) is None:
-            found = "is None" if item.name in arguments else "is missing"
+            lack = "is None" if item.name in arguments else "is missing"
             raise ArgumentError(
-                f"{where}: argument {item.name} {found}, expected an array {shape_text(item)}; "
+                f"{label}: argument {item.name} {lack}, expected an array {shape_text(item)}; "
                 f"pass {item.name}=..."
             )
 
@@ -209,30 +209,30 @@ def as_base(value: Any) -> Any:
     return value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
 
 
-def as_scalar(where: str, name: str, value: object, default: float | None) -> float:
+def as_scalar(label: str, name: str, value: object, default: float | None) -> float:
     """Convert a run-time scalar; only real numbers and 0-d arrays of them pass."""
-    found = number(value)
-    if found is not None:
-        return found
+    scalar = number(value)
+    if scalar is not None:
+        return scalar
     raise ArgumentError(
-        f"{where}: scalar {name} is {shown(value)}, expected one real number; "
+        f"{label}: scalar {name} is {shown(value)}, expected one real number; "
         f"pass {name}={default} (its default) or leave it out"
     )
 
 
-def as_steps(where: str, name: str, value: object, least: str, fewest: int = 0) -> int:
+def as_steps(label: str, name: str, value: object, least: str, fewest: int = 0) -> int:
     """Convert an option that counts steps; ``least`` says what the ``fewest`` mean."""
-    return whole(where, name, value, fewest, expected=f"a number of steps, {least}")
+    return whole(label, name, value, fewest, expected=f"a number of steps, {least}")
 
 
-def _check_rank(where: str, item: Item) -> None:
+def _check_rank(label: str, item: Item) -> None:
     if len(item.view.shape) != len(item.argument.shape):
         raise ArgumentError(
-            sentence(where, Fault(RANK, item.argument, item.label, item.view.shape))
+            sentence(label, Fault(RANK, item.argument, item.label, item.view.shape))
         )
 
 
-def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
+def infer_dims(label: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
     """Solve the axis lengths for the dimensions; also tell which argument fixed each.
 
     Raises ArgumentError for a length that its axis cannot have.
@@ -244,7 +244,7 @@ def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict
         size, remainder = binding.divided(item.view.shape[axis], dims)
         if remainder or size < 0:
             fault = Fault(LENGTH, item.argument, item.label, item.view.shape, axis, dims)
-            raise ArgumentError(sentence(where, fault))
+            raise ArgumentError(sentence(label, fault))
         dims[binding.dim] = size
         origins[binding.dim] = origin_text(item.label, item.argument)
     return dims, origins
@@ -258,20 +258,20 @@ def divide_dims(dims: dict[str, int], origins: dict[str, str], items: Sequence[A
             dims[axis], origins[axis] = dims[name] // int(number), origins[name]
 
 
-def _check_dims(where: str, function: Function, dims: Mapping[str, int], given: Set[str]) -> None:
+def _check_dims(label: str, function: Function, dims: Mapping[str, int], known: Set[str]) -> None:
     """Refuse a call of which nothing tells a dimension; say what could."""
     untold = [name for name in function.dims if name not in dims]
     if not untold:
         return
     able = [item for item in function.arguments if untold[0] in dims_of(item)]
-    missing = ", ".join(item.name for item in able if item.name not in given)
+    missing = ", ".join(item.name for item in able if item.name not in known)
     ways = [f"one of {missing}"] * bool(missing) + [
         f"out={{{item.name!r}: array}} {shape_text(item)}"
         for item in function.results
-        if item.name not in given and not item.saved and any(tells(item, d) for d in untold)
+        if item.name not in known and not item.saved and any(tells(item, d) for d in untold)
     ]
-    sums = (item for item in able if item.name in given)
-    raise ArgumentError(unbound(where, untold[0], sums, ways))
+    sums = (item for item in able if item.name in known)
+    raise ArgumentError(unbound(label, untold[0], sums, ways))
 
 
 def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
@@ -283,7 +283,7 @@ def tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
 
 
 def _check_shape(
-    where: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, str]
+    label: str, item: Item, dims: Mapping[str, int], origins: Mapping[str, str]
 ) -> None:
     if any(name not in dims for name in dims_of(item.argument)):
         return  # the function does not read it, or its dimensions would be known
@@ -291,29 +291,29 @@ def _check_shape(
     if item.view.shape == expected:
         return
     fault = Fault(SHAPE, item.argument, item.label, item.view.shape, 0, dims, origins)
-    raise ArgumentError(sentence(where, fault))
+    raise ArgumentError(sentence(label, fault))
 
 
-def take_out(where: str, names: tuple[str, ...], out: object) -> dict[str, Array]:
+def take_out(label: str, names: tuple[str, ...], out: object) -> dict[str, Array]:
     """Name the arrays of ``out``; None stands for a result to allocate. Raises ArgumentError."""
     if isinstance(out, tuple):
         if len(out) != len(names):
             raise ArgumentError(
-                f"{where}: out has {len(out)} entries, expected {len(names)}: "
+                f"{label}: out has {len(out)} entries, expected {len(names)}: "
                 f"({', '.join(names)}); put None where a new array will do"
             )
         pairs = zip(names, out, strict=True)
         return {name: as_base(array) for name, array in pairs if array is not None}
     if isinstance(out, Mapping):
-        given = accept.names(where, "out", out, "results")
-        for name in given:
+        arrays = accept.names(label, "out", out, "results")
+        for name in arrays:
             if name not in names:
                 raise ArgumentError(
-                    f"{where}: out has an unknown result {name!r}; {suggestion(name, names)}"
+                    f"{label}: out has an unknown result {name!r}; {suggestion(name, names)}"
                 )
-        return {name: as_base(given[name]) for name in names if given.get(name) is not None}
+        return {name: as_base(arrays[name]) for name in names if arrays.get(name) is not None}
     raise ArgumentError(
-        f"{where}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
+        f"{label}: out is a {type_name(out)}, expected a dict or a tuple of arrays; "
         f"pass out={{{names[0]!r}: array}}"
     )
 
@@ -330,19 +330,19 @@ def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:
 
 def require_callable(cell: str, function: Function) -> None:
     """Raise BuildError where an interface asks for what ``KernelFunction`` cannot do."""
-    where = f"{cell}.{function.name}"
+    label = f"{cell}.{function.name}"
     taken = ("out", *(ROWS if function.team else ()))
     for item in function.arguments:
         if item.name in taken and not item.saved:
             raise BuildError(
-                f"{where}: an argument cannot be named {item.name!r}, which is an option of the "
+                f"{label}: an argument cannot be named {item.name!r}, which is an option of the "
                 f"call; rename it in the cell"
             )
-    given = {name for item in function.arguments for name in dims_of(item)}
+    axes = {name for item in function.arguments for name in dims_of(item)}
     for name in function.dims:
-        if name not in given:
+        if name not in axes:
             raise BuildError(
-                f"{where}: no argument has an axis with the dimension {name}, so a call cannot "
+                f"{label}: no argument has an axis with the dimension {name}, so a call cannot "
                 "tell its length; add an argument that has it"
             )
 
@@ -363,7 +363,7 @@ AMPLE = 64
 """Times the arrays of a call that its workspace and what a kernel counts on the way stay below."""
 
 
-def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], itemsize: int) -> None:
+def refuse_overflow(label: str, function: Function, dims: Mapping[str, int], itemsize: int) -> None:
     """Raise ArgumentError where bytes of a call cannot be counted in 64 bits.
 
     A length of 0 hides no other: NumPy has arrays (0, 2**62), kernels count both.
@@ -373,7 +373,7 @@ def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], ite
     largest = max(zip(sizes, items, strict=True), key=lambda pair: pair[0], default=None)
     if largest is not None and largest[0] >= LARGEST:
         raise ArgumentError(
-            f"{where}: {largest[1].name} {shape_text(largest[1])} = {lengths(largest[1], dims)} "
+            f"{label}: {largest[1].name} {shape_text(largest[1])} = {lengths(largest[1], dims)} "
             f"has more bytes than 64 bits can count; call it with smaller dimensions"
         )
     if not has_elements(function.results, dims):
@@ -383,7 +383,7 @@ def refuse_overflow(where: str, function: Function, dims: Mapping[str, int], ite
     if AMPLE * total >= LARGEST:
         shown = ", ".join(f"{name} = {size}" for name, size in dims.items())
         raise ArgumentError(
-            f"{where}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
+            f"{label}: the workspace of dimensions {shown} has more bytes than 64 bits can count; "
             f"call it with smaller dimensions"
         )
 

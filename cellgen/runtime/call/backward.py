@@ -65,8 +65,8 @@ class SequenceBackward(TimeFunction):
         bp_lim: Any = arguments.pop("bp_lim", None)
         packed: Any = arguments.pop("packed", None)
         is_cs = packed is None and bp_lim is None and self._door.make is not None
-        if is_cs and (found := _in_c(self, arguments, out, saved, threads)) is not None:
-            return found
+        if is_cs and (gradients := _in_c(self, arguments, out, saved, threads)) is not None:
+            return gradients
         results = self._by_python(arguments, out, saved, threads, bp_lim, packed)
         self._door.open()
         return results
@@ -83,8 +83,8 @@ class SequenceBackward(TimeFunction):
         """Make a call."""
         self._packing.say_products(arguments, packed)
         if narrow_element(arguments):
-            given = arguments if saved is None else {**arguments, "saved": saved}
-            narrow = narrowed(self.__qualname__, self.function, given, out, in_place=bp_lim is None)
+            whole = arguments if saved is None else {**arguments, "saved": saved}
+            narrow = narrowed(self.__qualname__, self.function, whole, out, in_place=bp_lim is None)
             how: dict[str, Any] = {"threads": threads, "bp_lim": bp_lim, "packed": packed}
             return narrow.results(self(out=narrow.out, **how, **narrow.arguments))
         if has_foreign(arguments):
@@ -108,10 +108,10 @@ class SequenceBackward(TimeFunction):
             return self._truncated(arguments, out, options, threads, bp_lim, run)
         function = self._variant(options.per_row, run)
         options, states = function._with_checkpoints(arguments, out, options, saved, save=False)
-        found, _ = function._run(
+        gradients, _ = function._run(
             arguments, out, options, threads, packed=alone, run=run, kept=states
         )
-        return self._named(found, None, options)
+        return self._named(gradients, None, options)
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many; see ``TimeFunction.bind``."""
@@ -136,12 +136,12 @@ class SequenceBackward(TimeFunction):
         if self._made:
             return self
         if self._segments is None:
-            made = {a.name for a in self._forward().function.results if a.shape[:1] == ("T",)}
+            formed = {a.name for a in self._forward().function.results if a.shape[:1] == ("T",)}
             items = self.function.arguments
-            arguments = (replace(a, optional=True) if a.name in made else a for a in items)
+            arguments = (replace(a, optional=True) if a.name in formed else a for a in items)
             function = replace(self.function, arguments=tuple(arguments))
             self._segments = SequenceBackward(self._kernel, function)
-            self._segments._mode, self._segments._made = self._mode, frozenset(made)
+            self._segments._mode, self._segments._made = self._mode, frozenset(formed)
         return self._segments
 
     def _forward(self) -> SequenceForward:
@@ -163,15 +163,15 @@ class SequenceBackward(TimeFunction):
         for name in self._made & arguments.keys():
             del arguments[name]
         forward = self._forward()
-        given = {
+        inputs = {
             a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
         }
         how = replace(_options_again(options, saved.run), packed=options.packed)
         try:
-            struct, keep = forward.again(given, how)
+            struct, keep = forward.again(inputs, how)
         except ArgumentError as error:
             raise _once_more(self.__qualname__, error) from error
-        kept = Checkpoints(_arrays_of(self.__qualname__, saved, given), struct, (keep, struct))
+        kept = Checkpoints(_arrays_of(self.__qualname__, saved, inputs), struct, (keep, struct))
         return replace(options, checkpoint=saved.run.checkpoint), kept
 
     def _save_all(
@@ -183,27 +183,27 @@ class SequenceBackward(TimeFunction):
     ) -> None:
         """Add what all steps save and show, which ``bp_lim`` reads in an order of its own."""
         forward = self._forward()
-        given: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             a.name: arguments[a.name] for a in forward.function.arguments if a.name in arguments
         }
         how = _options_again(options, run)
-        given |= {name: getattr(how, name) for name in forward._chosen}
+        inputs |= {name: getattr(how, name) for name in forward._chosen}
         try:
-            made = forward(save=True, threads=threads, **given)
+            results = forward(save=True, threads=threads, **inputs)
         except ArgumentError as error:
             raise _once_more(self.__qualname__, error) from error
-        found = {**made._asdict(), **made.saved._asdict()}  # type: ignore[attr-defined]
+        by_name = {**results._asdict(), **results.saved._asdict()}  # type: ignore[attr-defined]
         takes = {item.name for item in self.function.arguments}
-        arguments.update({name: array for name, array in found.items() if name in takes})
+        arguments.update({name: array for name, array in by_name.items() if name in takes})
 
     def _rows(self, mode: object) -> SequenceBackward:
         """This function with the shapes that its results have row by row."""
         norms = bool(number_of(self.__qualname__, ROWS["per_row"], mode) > 1)
         if norms not in self._variants:
             of_rows = signature(self.function, per_row=NORMS if norms else ROWS_APART)
-            made = SequenceBackward(self._kernel, of_rows)
-            made._mode = True
-            self._variants[norms] = made
+            variant = SequenceBackward(self._kernel, of_rows)
+            variant._mode = True
+            self._variants[norms] = variant
         return self._variants[norms]
 
     def _options(
@@ -217,10 +217,10 @@ class SequenceBackward(TimeFunction):
         return checked_options(self.__qualname__, {**steps, **rest, "packed": packed})
 
     def _named(
-        self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
+        self, gradients: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
-        shown = self._outputs.shown(found, options)
-        return tuple.__new__(self.result, [shown.get(name) for name in self._fields])
+        wanted = self._outputs.shown(gradients, options)
+        return tuple.__new__(self.result, [wanted.get(name) for name in self._fields])
 
     @named_in_memory_errors(qualname)
     def _truncated(
@@ -233,9 +233,9 @@ class SequenceBackward(TimeFunction):
         run: ForwardRun | None,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
-        where, over_time = self.__qualname__, self._calls.over_time
-        limit = as_steps(where, "bp_lim", bp_lim, ROWS["bp_lim"].least)
-        results = {} if out is None else take_out(where, self._fields, out)
+        label, over_time = self.__qualname__, self._calls.over_time
+        limit = as_steps(label, "bp_lim", bp_lim, ROWS["bp_lim"].least)
+        results = {} if out is None else take_out(label, self._fields, out)
         self._outputs.refuse(results, options)
         scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
         if options.batch_first:
@@ -243,8 +243,8 @@ class SequenceBackward(TimeFunction):
                 swap_time_and_batch(over_time, arguments),
                 swap_time_and_batch(over_time, results),
             )
-        checked = check_call(where, of_steps(self.function, options), arguments, results)
-        refuse_shared(where, checked.inputs, checked.outputs)
+        checked = check_call(label, of_steps(self.function, options), arguments, results)
+        refuse_shared(label, checked.inputs, checked.outputs)
         if run is not None:
             self._runs.check(run, checked.dims)
         steps, rows = checked.dims["T"], checked.dims["B"]
@@ -253,7 +253,7 @@ class SequenceBackward(TimeFunction):
         checked = replace(checked, inputs=spread)
         options = replace(options, every=1)
         if not rows:  # nothing reaches anything
-            flags = {n: read_flags(where, n, options, steps, rows) for n in ("mask", "reset")}
+            flags = {n: read_flags(label, n, options, steps, rows) for n in ("mask", "reset")}
             how = replace(options, **flags, batch_first=False)  # type: ignore[arg-type]
             named, _ = self._run({**arguments, **scalars}, results, how, threads)
             named = swap_time_and_batch(over_time, named) if options.batch_first else named
@@ -268,16 +268,16 @@ class SequenceBackward(TimeFunction):
                 flush_denormals=options.flush_denormals,
                 products=options.products,
             )
-            found, _ = self._run({**arrays, **scalars}, None, how, threads)
-            return {name: array for name, array in found.items() if array is not None}
+            gradients, _ = self._run({**arrays, **scalars}, None, how, threads)
+            return {name: array for name, array in gradients.items() if array is not None}
 
-        tables = tables_of(where, options, steps, rows)
-        found = truncated(self.function, step, checked, tables, limit)
+        tables = tables_of(label, options, steps, rows)
+        sums = truncated(self.function, step, checked, tables, limit)
         for name, array in checked.outputs.items():
-            array[...] = found[name]
-        found |= results
-        found = swap_time_and_batch(over_time, found) if options.batch_first else found
-        return self._named(found, None, options)
+            array[...] = sums[name]
+        sums |= results
+        sums = swap_time_and_batch(over_time, sums) if options.batch_first else sums
+        return self._named(sums, None, options)
 
 
 def _in_c(
@@ -298,20 +298,20 @@ def _in_c(
         return None
     if out is not None:
         whole = {**whole, "out": out}
-    found: Results | None = by_c(function, function._door, whole, threads, False, sizes)
-    return found
+    results: Results | None = by_c(function, function._door, whole, threads, False, sizes)
+    return results
 
 
-def _refuse_beside_limit(where: str, options: Options) -> None:
+def _refuse_beside_limit(label: str, options: Options) -> None:
     """Raise ArgumentError for what a call with ``bp_lim`` cannot have."""
     if options.per_row:
         raise ArgumentError(
-            f"{where}: per_row and bp_lim are both given, expected one of them; "
+            f"{label}: per_row and bp_lim are both given, expected one of them; "
             f"window cuts gradients of rows, too"
         )
     if options.plan is not None:
         raise ArgumentError(
-            f"{where}: bp_lim and plan are both given, expected one of them; "
+            f"{label}: bp_lim and plan are both given, expected one of them; "
             f"bp_lim runs steps of other dimensions, for which this plan is not"
         )
 
@@ -327,21 +327,21 @@ def _options_again(options: Options, run: ForwardRun) -> Options:
     return Options(**kept, flush_denormals=own.flush_denormals, products=own.products)
 
 
-def _once_more(where: str, error: ArgumentError) -> ArgumentError:
+def _once_more(label: str, error: ArgumentError) -> ArgumentError:
     return ArgumentError(
-        f"{where}: saved holds checkpoints, from which the forward pass is computed once more: "
+        f"{label}: saved holds checkpoints, from which the forward pass is computed once more: "
         f"{error.args[0]}"
     )
 
 
-def _arrays_of(where: str, saved: Saved, given: Mapping[str, object]) -> tuple[Array, ...]:
+def _arrays_of(label: str, saved: Saved, arguments: Mapping[str, object]) -> tuple[Array, ...]:
     """The arrays of checkpoints. Raises ArgumentError where arguments have another precision."""
-    name, array = next((n, a) for n, a in given.items() if isinstance(a, np.ndarray))
+    name, array = next((n, a) for n, a in arguments.items() if isinstance(a, np.ndarray))
     expected = np.dtype(np.float32) if array.dtype in NUMBERS else array.dtype
     for kept in saved:
         if kept.dtype != expected:
             raise ArgumentError(
-                f"{where}: saved is of a run with {kept.dtype} arrays, but {name} is "
+                f"{label}: saved is of a run with {kept.dtype} arrays, but {name} is "
                 f"{expected}; pass the arguments and results of that run"
             )
     return tuple(saved)

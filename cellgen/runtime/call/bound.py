@@ -38,7 +38,7 @@ class BoundCall:
 
     def __init__(  # noqa: PLR0913, PLR0917 - one argument an option
         self,
-        where: str,
+        label: str,
         plan: CallPlan,
         struct: Pointer,
         keep: object,
@@ -50,7 +50,7 @@ class BoundCall:
         arrays: Iterable[object] = (),
     ) -> None:
         self.results = results
-        self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
+        self._where, self._plan, self._struct, self._keep = label, plan, struct, keep
         self._failure, self._workspace = failure, -1 if workspace is None else workspace
         self._team, self._stop = team, stop
         self._run, self._sizes = plan.call, plan.sizes

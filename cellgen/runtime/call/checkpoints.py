@@ -57,8 +57,8 @@ class StepBytes:
     def least(self) -> int:
         """Steps of the segments that take the fewest bytes, about sqrt(T)."""
         root = math.isqrt(self.steps * self.kept // max(self.resident, 1)) + 1
-        found = range(1, max(1, min(self.steps, 4 * root + 64)) + 1)
-        return min(found, key=self.total)
+        lengths = range(1, max(1, min(self.steps, 4 * root + 64)) + 1)
+        return min(lengths, key=self.total)
 
 
 def checkpoints(steps: int, segment: int) -> int:
@@ -73,12 +73,12 @@ def kept_items(function: Function, options: Options) -> tuple[tuple[str, Argumen
     them.
     """
     finals = {a.of: a for a in function.results if a.role == "final"}
-    found = list(finals.items())
+    items = list(finals.items())
     if skips(options):
         states = function.states.values()
-        shown = [a for a in function.results if a.over_time and a.name not in states]
-        found += [(f"{a.name}_prev", replace(a, shape=a.shape[1:])) for a in shown]
-    return tuple(found)
+        stateless = [a for a in function.results if a.over_time and a.name not in states]
+        items += [(f"{a.name}_prev", replace(a, shape=a.shape[1:])) for a in stateless]
+    return tuple(items)
 
 
 def step_bytes(
@@ -99,52 +99,52 @@ def step_bytes(
     def count(items: list[Argument], size: int = itemsize) -> int:
         return sum(size * math.prod(lengths(item, one)) for item in items)
 
-    made = [a for a in function.results if a.shape[:1] == ("T",)]
-    saved = [a for a in made if a.saved or not (shown is None or a.name in shown)]
+    over_time = [a for a in function.results if a.shape[:1] == ("T",)]
+    saved = [a for a in over_time if a.saved or not (shown is None or a.name in shown)]
     kept = [a for _, a in kept_items(function, options)]
     kept_size = itemsize if stored is None else stored.itemsize
-    return StepBytes(dims["T"], count(saved, kept_size), count(made), count(kept))
+    return StepBytes(dims["T"], count(saved, kept_size), count(over_time), count(kept))
 
 
-def limit_bytes(where: str, limit: object) -> int:
+def limit_bytes(label: str, limit: object) -> int:
     """A limit as a number of bytes. Raises ArgumentError."""
     expected = "a number of bytes, or None for no limit"
-    return accept.whole(where, "memory_limit", limit, 0, expected=expected)
+    return accept.whole(label, "memory_limit", limit, 0, expected=expected)
 
 
-def segment_steps(where: str, found: StepBytes, limit: object) -> int:
+def segment_steps(label: str, needs: StepBytes, limit: object) -> int:
     """Choose the steps of a segment for a limit in bytes; 0: every step saves, which fits.
 
     About sqrt(T), and as many as a core's cache holds where the limit allows: the cost of a segment
     beside its steps is shared by more of them. Raises ArgumentError where nothing fits.
     """
-    most = limit_bytes(where, limit)
-    if found.whole <= most:
+    most = limit_bytes(label, limit)
+    if needs.whole <= most:
         return 0
-    steps = found.least
-    if found.total(steps) > most:
+    steps = needs.least
+    if needs.total(steps) > most:
         raise ArgumentError(
-            f"{where}: memory_limit is {most:,} bytes, expected {found.total(steps):,} at least, "
-            f"for checkpoints every {steps} of {found.steps:,} steps ({found.whole:,} bytes "
+            f"{label}: memory_limit is {most:,} bytes, expected {needs.total(steps):,} at least, "
+            f"for checkpoints every {steps} of {needs.steps:,} steps ({needs.whole:,} bytes "
             f"without any); allow that, or run fewer rows or steps at a time"
         )
-    near = min(found.steps, IN_CACHE // max(found.resident, 1))
-    while near > steps and found.total(near) > most:
+    near = min(needs.steps, IN_CACHE // max(needs.resident, 1))
+    while near > steps and needs.total(near) > most:
         near = (steps + near) // 2
     return max(steps, near)
 
 
-def within_limit(where: str, found: StepBytes, options: Options) -> Options:
+def within_limit(label: str, needs: StepBytes, options: Options) -> Options:
     """Return the options of a run that saves with the steps of a segment in place of a limit.
 
     Raises ArgumentError where both are given, or nothing fits.
     """
     if options.checkpoint:
         raise ArgumentError(
-            f"{where}: memory_limit and checkpoint={options.checkpoint} are both given, expected "
+            f"{label}: memory_limit and checkpoint={options.checkpoint} are both given, expected "
             f"one of them; leave out checkpoint, which memory_limit chooses"
         )
-    steps = segment_steps(where, found, options.memory_limit)
+    steps = segment_steps(label, needs, options.memory_limit)
     return replace(options, checkpoint=steps, memory_limit=None)
 
 
@@ -162,10 +162,10 @@ class Checkpoints:
     def members(self, ffi: Any) -> dict[str, object]:
         """The members of the options in C."""
         addresses = [ffi.cast("void *", a.__array_interface__["data"][0]) for a in self.arrays]
-        found: dict[str, object] = {"checkpoints": ffi.new("void *[]", addresses)}
+        members: dict[str, object] = {"checkpoints": ffi.new("void *[]", addresses)}
         if self.forward is not None:
-            found["forward"] = ffi.cast("void *", self.forward)
-        return found
+            members["forward"] = ffi.cast("void *", self.forward)
+        return members
 
 
 def empty_checkpoints(

@@ -13,14 +13,14 @@ from cellgen.runtime.options import ROWS, STEPS, SWITCH, Option, taken_by
 _ANNOTATIONS = {SWITCH: bool, STEPS: int}
 
 
-def headline(where: str, function: Function) -> str:
+def headline(label: str, function: Function) -> str:
     """The call as it is written, with every argument."""
     arguments = ", ".join(
         f"{item.name}={item.default}" if item.is_scalar else f"{item.name} {shape_text(item)}"
         for item in function.arguments
     )
     results = ", ".join(f"{item.name} {shape_text(item)}" for item in function.results)
-    return f"{where}({arguments}) -> {results}"
+    return f"{label}({arguments}) -> {results}"
 
 
 def document(function: Function) -> str:

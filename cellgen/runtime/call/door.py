@@ -95,11 +95,11 @@ class Extension:
 
     def _ask(self) -> None:
         """Heed what the environment asks for."""
-        asked = accept.word_from_environment(VARIABLE, WORDS)
+        word = accept.word_from_environment(VARIABLE, WORDS)
         self._asked = True
-        if asked == "c":
+        if word == "c":
             self._load(extension.build)
-        self._given_up = asked in WORDS
+        self._given_up = word in WORDS
 
     def _load_beside(self, make: Callable[[Path], Path | None]) -> None:
         thread = threading.Thread(target=self._load, args=(make,), name=THREAD, daemon=True)
@@ -173,20 +173,20 @@ class Door:
     def _keywords(self, packed: PackedLayout | None) -> list[Keyword]:
         """What C is told of each keyword: name, kind, number, least, may be None, what else."""
         function = self._function
-        given: list[Keyword] = [
+        keywords: list[Keyword] = [
             (a.name, MEMBER if a.used else CHECKED, 0, 0, a.optional or not a.used, None)
             for a in function.arguments
         ]
         for option in taken_by(function.name) if function.team else ():
             row = _keyword(option, function)
             if row is not None:
-                given.append(row)
+                keywords.append(row)
         if packed is not None:
-            given.append(("packed", CONSTANT, 0, 0, False, packed.weights))
-        given.append(("out", RESULTS, 0, 0, True, None))
+            keywords.append(("packed", CONSTANT, 0, 0, False, packed.weights))
+        keywords.append(("out", RESULTS, 0, 0, True, None))
         if function.name == FORWARD:
-            given += [("threads", CONSTANT, 0, 0, False, 1), ("save", BESIDE, 0, 0, False, None)]
-        return given
+            keywords += [("threads", CONSTANT, 0, 0, False, 1), ("save", BESIDE, 0, 0, False, None)]
+        return keywords
 
 
 def become_direct(function: Any) -> None:

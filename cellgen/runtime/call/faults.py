@@ -50,8 +50,8 @@ TABLE = {
 """The sentence of each kind of fault."""
 
 
-def sentence(where: str, fault: Fault) -> str:
-    """Say what is wrong, of the function ``where``, and what to do."""
+def sentence(label: str, fault: Fault) -> str:
+    """Say what is wrong, of the function ``label``, and what to do."""
     item = fault.argument
     words: dict[str, object] = {"label": fault.label, "actual": fault.actual}
     words["shape"] = shape_text(item)
@@ -61,7 +61,7 @@ def sentence(where: str, fault: Fault) -> str:
         words |= _of_sum(fault)
     else:
         words |= {"expected": fault.expected, "reasons": _reasons(fault)}
-    return f"{where}: {TABLE[fault.code].format(**words)}"
+    return f"{label}: {TABLE[fault.code].format(**words)}"
 
 
 def _advice(fault: Fault) -> str:
@@ -90,14 +90,14 @@ def _reasons(fault: Fault) -> str:
     return ", ".join(f"{name} = {sizes[name]} from {origins[name]}" for name in names)
 
 
-def unbound(where: str, dim: str, sums: Iterable[Argument], ways: Sequence[str]) -> str:
+def unbound(label: str, dim: str, sums: Iterable[Argument], ways: Sequence[str]) -> str:
     """Say that nothing tells a dimension; ``sums`` have it among others, ``ways`` would tell it."""
     alone = ", ".join(f"{item.name} {shape_text(item)}" for item in sums)
     advice = (
         f"pass {' or '.join(ways)}" if ways else "add an argument to the cell that has it alone"
     )
     return (
-        f"{where}: nothing in this call tells the dimension {dim}"
+        f"{label}: nothing in this call tells the dimension {dim}"
         f"{f', only sums with it: {alone}' if alone else ''}; {advice}"
     )
 

@@ -60,9 +60,9 @@ class SequenceForward(TimeFunction):
             door, whole = self._with_packed(arguments, packed)
         if door is not None and (save is False or save is True):
             whole = whole if out is None else {**whole, "out": out}
-            found = by_c(self, door, whole, threads, save, None)
-            if found is not None:
-                return self._with_saved(found, whole) if save else found
+            results_of_c = by_c(self, door, whole, threads, save, None)
+            if results_of_c is not None:
+                return self._with_saved(results_of_c, whole) if save else results_of_c
         results, plan = self._by_python(arguments, out, threads, packed, save=save)
         if packed is None:
             self._door.open()
@@ -73,9 +73,9 @@ class SequenceForward(TimeFunction):
 
     _way = per_thread, vars(prepared), __call__, 1
 
-    def _with_saved(self, found: Any, arguments: dict[str, object]) -> Results:
+    def _with_saved(self, parts: Any, arguments: dict[str, object]) -> Results:
         """The results of a call that C made, with what it saved."""
-        fields, arrays, dims = found
+        fields, arrays, dims = parts
         is_plain = len(arguments) == self._needed or self._keywords.isdisjoint(arguments)
         stated = () if is_plain else [n for n in self._chosen if n in arguments and n not in TABLES]
         scalars = self._runs.scalars(arguments)
@@ -129,22 +129,22 @@ class SequenceForward(TimeFunction):
         if options.checkpoint or options.memory_limit is not None:
             options, _ = self._with_checkpoints(arguments, out, options, None, save=bool(save))
         if not save or options is NONE or options.checkpoint:
-            found, made = self._run(arguments, out, options, threads, save=save, packed=alone)
-            run = self._runs.describe(made.dims, options, scalars, copied=True) if save else None
-            is_plain = made.plain and options is NONE
-            return self._named(found, run, options), made if is_plain else None
+            arrays, plan = self._run(arguments, out, options, threads, save=save, packed=alone)
+            run = self._runs.describe(plan.dims, options, scalars, copied=True) if save else None
+            is_plain = plan.plain and options is NONE
+            return self._named(arrays, run, options), plan if is_plain else None
         if out is not None:
             self._outputs.refuse(take_out(self.__qualname__, self._fields, out), options)
-        shown, out = self._shown(arguments, out, options)
+        copies, out = self._shown(arguments, out, options)
         formed = self._outputs.when_saving(options)
-        found, made = self._run(arguments, out, formed, threads, save=True)
+        arrays, plan = self._run(arguments, out, formed, threads, save=True)
         results = self._named(
-            found, self._runs.describe(made.dims, options, scalars, copied=True), options
+            arrays, self._runs.describe(plan.dims, options, scalars, copied=True), options
         )
-        for name, array in shown.items():
+        for name, array in copies.items():
             array[...] = getattr(results, name)
         named = zip(results._fields, results, strict=True)
-        every = [shown.get(name, array) for name, array in named]
+        every = [copies.get(name, array) for name, array in named]
         return tuple.__new__(self.result, every), None
 
     def _converted(
@@ -191,7 +191,7 @@ class SequenceForward(TimeFunction):
         if options.memory_limit is None:
             return options, None
         plan = self._check(dict(arguments), out, options).plan
-        found = step_bytes(
+        needs = step_bytes(
             self.function,
             self._dims(plan),
             plan.dtype.itemsize,
@@ -199,7 +199,7 @@ class SequenceForward(TimeFunction):
             self._outputs.in_full(options),
             plan.stored,
         )
-        return within_limit(self.__qualname__, found, options), None
+        return within_limit(self.__qualname__, needs, options), None
 
     def again(self, arguments: dict[str, object], options: Options) -> tuple[Pointer, object]:
         """Fill the struct of a call that a backward pass makes once more, see ``Preparation``.
@@ -219,9 +219,9 @@ class SequenceForward(TimeFunction):
             return {}, out
         checked = self._check(dict(arguments), out, options)
         refuse_shared(self.__qualname__, checked.arguments, checked.results)
-        given = take_out(self.__qualname__, self._fields, out)
-        shown = {name: a for name, a in given.items() if name in self._outputs.names}
-        return shown, {name: a for name, a in given.items() if name not in shown}
+        arrays = take_out(self.__qualname__, self._fields, out)
+        copies = {name: a for name, a in arrays.items() if name in self._outputs.names}
+        return copies, {name: a for name, a in arrays.items() if name not in copies}
 
     def pack(self, **weights: object) -> Packed:
         """Lay out weights once for many calls: every weight and bias of the cell, by name.
@@ -235,15 +235,15 @@ class SequenceForward(TimeFunction):
         return self._packing.pack(weights)
 
     def _named(
-        self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
+        self, arrays: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
         kept: Saved | None = None
         if run is not None and run.checkpoint:
             names = tuple(name for name, _ in kept_items(self.function, options))
-            kept = make_saved(names, tuple(found[n] for n in names), run)  # type: ignore[misc]
+            kept = make_saved(names, tuple(arrays[n] for n in names), run)  # type: ignore[misc]
         elif run is not None:
             whole: dict[str, Array] = {}
             if options.every != 1 or options.outputs is not None:
-                found, whole = self._outputs.show(found, options)
-            kept = make_saved(self._saves, tuple(found[n] for n in self._saves), run, whole)  # type: ignore[misc]
-        return tuple.__new__(self.result, [*map(found.get, self._fields), kept])
+                arrays, whole = self._outputs.show(arrays, options)
+            kept = make_saved(self._saves, tuple(arrays[n] for n in self._saves), run, whole)  # type: ignore[misc]
+        return tuple.__new__(self.result, [*map(arrays.get, self._fields), kept])

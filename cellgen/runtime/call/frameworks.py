@@ -59,8 +59,8 @@ class Framework:
 
     def named(self, results: Results) -> Results:
         """Results of a call as arrays of this library; what is saved stays as it is."""
-        found = [self.give(np.asarray(a)) if isinstance(a, np.ndarray) else a for a in results]
-        return tuple.__new__(type(results), found)
+        lent = [self.give(np.asarray(a)) if isinstance(a, np.ndarray) else a for a in results]
+        return tuple.__new__(type(results), lent)
 
 
 def is_foreign(value: object) -> bool:
@@ -89,7 +89,7 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
                 f"memory; move it there, or load the kernel with target='cuda'"
             )
         is_wide = element_of(value) != BFLOAT16
-        found = _borrowed(where, label, value) if is_wide else _bfloat16(where, label, value)
+        array = _borrowed(where, label, value) if is_wide else _bfloat16(where, label, value)
     except ArgumentError:
         raise
     except Exception as fault:  # of NumPy, or of the other library
@@ -98,18 +98,18 @@ def as_numpy(where: str, label: str, value: Any) -> Array:
             f"({reason(fault)}); expected float32 or float64 in the host's memory"
             f"{_WITHIN.get(library_of(value), '')}"
         ) from fault
-    return found
+    return array
 
 
 def _borrowed(where: str, label: str, value: Any) -> Array:
     """Look at memory that an array lends. Raises ArgumentError where it lends an address of 0."""
-    found = np.from_dlpack(value)
-    if found.flags.owndata and found.size:  # then NumPy has taken memory of its own
+    array = np.from_dlpack(value)
+    if array.flags.owndata and array.size:  # then NumPy has taken memory of its own
         raise ArgumentError(
-            f"{where}: {label} is a {type_name(value)} {found.shape} that lends no memory, "
+            f"{where}: {label} is a {type_name(value)} {array.shape} that lends no memory, "
             f"expected numbers in the host's memory; pass an array that has them"
         )
-    return found
+    return array
 
 
 def has_foreign(arguments: Mapping[str, object]) -> bool:
@@ -131,10 +131,10 @@ class Adopted:
     out: Any
     written: tuple[Any, ...] = ()
 
-    def results(self, found: Results) -> Results:
+    def results(self, results: Results) -> Results:
         """Results of the call as arrays of the library, which hears what the call wrote to."""
         self.framework.tell(self.written)
-        return self.framework.named(found)
+        return self.framework.named(results)
 
 
 def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Adopted:
@@ -155,7 +155,7 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
             f"arrays of one library; convert {label}"
         )
 
-    given = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
+    as_arrays = {n: adopted(n, a, is_option=n in ROWS) for n, a in arguments.items()}
     taken: Any = out
     written: list[Any] = []
     if isinstance(out, Mapping):
@@ -170,14 +170,14 @@ def adopt(where: str, arguments: Mapping[str, object], out: object = None) -> Ad
                 f"{where}: a result of out is a {type_name(array)} that stands for zeros, expected "
                 f"memory to write to; pass a clone of it"
             )
-    return Adopted(_framework_of(model), given, taken, tuple(written))
+    return Adopted(_framework_of(model), as_arrays, taken, tuple(written))
 
 
-def saved_as_numpy(where: str, saved: object) -> object:
+def saved_as_numpy(label: str, saved: object) -> object:
     """Look at what is saved, where it is a dict of another library's arrays by name, as NumPy's."""
     if not isinstance(saved, Mapping):
         return saved
-    return {n: as_numpy(where, f"saved {n}", a) if is_foreign(a) else a for n, a in saved.items()}
+    return {n: as_numpy(label, f"saved {n}", a) if is_foreign(a) else a for n, a in saved.items()}
 
 
 def _framework_of(array: Any) -> Framework:
@@ -198,8 +198,8 @@ def _bfloat16(where: str, label: str, value: Any) -> Array:
     library = sys.modules.get(library_of(value))
     if library is not None and hasattr(library, "int16") and hasattr(value, "view"):
         with suppress(TypeError):  # of others than PyTorch
-            found = _borrowed(where, label, value.view(library.int16))
-            return found.view(STORED[BFLOAT16])
+            words = _borrowed(where, label, value.view(library.int16))
+            return words.view(STORED[BFLOAT16])
     return np.asarray(value).view(STORED[BFLOAT16])
 
 

@@ -93,9 +93,9 @@ class KernelFunction(ShownInNotebooks):
             memory = per_thread.memory
             place = memory.address, memory.bytes
             whole = arguments if out is None else {**arguments, "out": out}
-            found: Results | None = make(whole, False, *place, 0, -1, None)
-            if found is not None:
-                return found
+            results: Results | None = make(whole, False, *place, 0, -1, None)
+            if results is not None:
+                return results
         if narrow_element(arguments):
             narrow = narrowed(self.__qualname__, self.function, arguments, out, in_place=False)
             return narrow.results(self(out=narrow.out, gradients=gradients, **narrow.arguments))
@@ -138,14 +138,14 @@ class KernelFunction(ShownInNotebooks):
         struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         if plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
-        where, results = self.__qualname__, tuple.__new__(self.result, ordered)
+        label, results = self.__qualname__, tuple.__new__(self.result, ordered)
         return BoundCall(
-            where,
+            label,
             plan,
             struct,
             members,
             results,
-            lambda code: defect(where, plan, code),
+            lambda code: defect(label, plan, code),
             plan.workspace,
             arrays=(*arguments.values(), *results),
         )
@@ -236,11 +236,11 @@ class KernelFunction(ShownInNotebooks):
 
     def _key(self, arguments: dict[str, object], results: dict[str, Array], every: int) -> object:
         """All that the check of a call depends on but addresses, and a subclass of arrays."""
-        given = arguments.values()
+        values = arguments.values()
         if not results:
-            return (every, *arguments, *map(type, given), *map(self.look, given))
+            return (every, *arguments, *map(type, values), *map(self.look, values))
         written = results.values()
-        types, looks = map(type, (*given, *written)), map(self.look, (*given, *written))
+        types, looks = map(type, (*values, *written)), map(self.look, (*values, *written))
         return (every, *arguments, None, *results, *types, *looks)
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:

@@ -32,35 +32,35 @@ class Item:
 
 
 def check_elements(
-    where: str, inputs: Sequence[Item], outputs: Sequence[Item], elements: tuple[str, ...]
+    label: str, inputs: Sequence[Item], outputs: Sequence[Item], elements: tuple[str, ...]
 ) -> str:
     """Find the one type of elements of a call; most inputs decide which array is the odd one."""
     for item in (*inputs, *outputs):
-        _check_element(where, item, elements)
+        _check_element(label, item, elements)
     counts = Counter(item.view.dtype for item in inputs)
     element, count = counts.most_common(1)[0]
     for item in (*inputs, *outputs):
         if item.view.dtype != element:
             others = f"{count} other arrays are" if count > 1 else f"{inputs[0].label} is"
             raise ArgumentError(
-                f"{where}: {item.label} is {item.view.dtype}, but {others} {element}; "
+                f"{label}: {item.label} is {item.view.dtype}, but {others} {element}; "
                 f"{_conversion(item, element)}"
             )
     return element
 
 
 def _check_element(where: str, item: Item, elements: tuple[str, ...]) -> None:
-    found = item.view.dtype
-    if found in elements:
+    dtype = item.view.dtype
+    if dtype in elements:
         return
-    native = _NATIVE.get(found[1:], "") if found[:1] in "<>" else ""
+    native = _NATIVE.get(dtype[1:], "") if dtype[:1] in "<>" else ""
     if native in elements:
         raise ArgumentError(
-            f"{where}: {item.label} is {native} in foreign byte order ({found}), expected "
+            f"{where}: {item.label} is {native} in foreign byte order ({dtype}), expected "
             f"native order; {_conversion(item, native)}"
         )
     raise ArgumentError(
-        f"{where}: {item.label} has dtype {found}, expected {' or '.join(elements)}; "
+        f"{where}: {item.label} has dtype {dtype}, expected {' or '.join(elements)}; "
         f"{_conversion(item, elements[0])}"
     )
 
@@ -70,11 +70,11 @@ def _conversion(item: Item, element: str) -> str:
     return advice(item.view, what, item.argument.name, element)
 
 
-def check_device(where: str, item: Item, first: Item) -> None:
+def check_device(label: str, item: Item, first: Item) -> None:
     """Raise ArgumentError where an array is not where the first one is."""
     if item.view.device != first.view.device:
         raise ArgumentError(
-            f"{where}: {item.label} is on device {item.view.device} and {first.label} on device "
+            f"{label}: {item.label} is on device {item.view.device} and {first.label} on device "
             f"{first.view.device}; move all arrays to one device"
         )
 
@@ -101,7 +101,7 @@ def check_memory(where: str, item: Item) -> None:
         )
 
 
-def _check_strides(where: str, item: Item) -> None:
+def _check_strides(label: str, item: Item) -> None:
     """Steps and rows may be any distance apart; units lie side by side, results apart."""
     shape, strides, size = item.view.shape, item.view.strides, item.view.itemsize
     if strides is None:
@@ -111,20 +111,20 @@ def _check_strides(where: str, item: Item) -> None:
     for length, stride in zip(shape[:1:-1], strides[:1:-1], strict=True):
         if length > 1 and stride != dense:
             raise ArgumentError(
-                f"{where}: {item.label} has units that are not contiguous {lies}, expected {size} "
+                f"{label}: {item.label} has units that are not contiguous {lies}, expected {size} "
                 f"bytes from one to the next; {_compaction(item)}"
             )
         dense *= length
     if any(stride % size for stride in strides[:2]):
         raise ArgumentError(
-            f"{where}: {item.label} has strides {strides}, expected multiples of its items' "
+            f"{label}: {item.label} has strides {strides}, expected multiples of its items' "
             f"{size} bytes; {_compaction(item)}"
         )
     moves = zip(strides[:2], shape[:2], strict=True)
     for stride, length in sorted((abs(stride), n) for stride, n in moves if n > 1):
         if stride < dense and item.is_result:
             raise ArgumentError(
-                f"{where}: {item.label} has rows that share memory {lies}, expected each in a "
+                f"{label}: {item.label} has rows that share memory {lies}, expected each in a "
                 f"place of its own; {_compaction(item)}"
             )
         dense = stride * length

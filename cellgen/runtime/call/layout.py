@@ -30,11 +30,11 @@ def measured_strides(
     function: Function, checked: Checked
 ) -> tuple[tuple[int, ...] | None, frozenset[str]]:
     """Measure steps and rows of every array over time, and name those that have gaps."""
-    given = {**checked.inputs, **checked.outputs}
+    arrays = {**checked.inputs, **checked.outputs}
     numbers: list[int] = []
     apart = set()
     for item in arrays_over_time(function):
-        array = given.get(item.name)
+        array = arrays.get(item.name)
         if array is None or array.flags.c_contiguous:
             numbers += _dense_strides(item, checked.dims)
         else:
@@ -49,12 +49,12 @@ def dense_strides(function: Function, dims: Mapping[str, int]) -> tuple[int, ...
 
 
 def with_fresh(
-    function: Function, strides: Sequence[int], found: Mapping[str, Array | None]
+    function: Function, strides: Sequence[int], fresh: Mapping[str, Array | None]
 ) -> tuple[int, ...]:
     """Put in the strides of results that a call has made."""
     numbers = list(strides)
     for place, item in enumerate(arrays_over_time(function)):
-        array = found.get(item.name)
+        array = fresh.get(item.name)
         if array is not None:
             numbers[2 * place : 2 * place + 2] = _strides_of(array)
     return tuple(numbers)
@@ -92,7 +92,7 @@ def address_of(ffi: Pointer, plan: CallPlan, array: object) -> Pointer:
 
 @named_in_memory_errors(str)
 def refuse_shared(
-    where: str, arguments: Mapping[str, object], results: Mapping[str, Array]
+    label: str, arguments: Mapping[str, object], results: Mapping[str, Array]
 ) -> None:
     """Raise ArgumentError where a result shares an element with another array of the call."""
     others = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
@@ -102,6 +102,6 @@ def refuse_shared(
             if np.may_share_memory(result, array) and np.shares_memory(result, array):
                 kind = "result" if other in results else "argument"
                 raise ArgumentError(
-                    f"{where}: out {name} shares memory with the {kind} {other}, expected memory "
+                    f"{label}: out {name} shares memory with the {kind} {other}, expected memory "
                     f"of its own (results are written while arguments are read); give another array"
                 )

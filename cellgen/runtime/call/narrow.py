@@ -78,30 +78,30 @@ class NarrowCall:
         for array, numbers in self.wide:
             numbers[...] = widened(array)
 
-    def write(self, found: Results) -> None:
+    def write(self, results: Results) -> None:
         """Round what a call in float32 gave into the results that are given."""
-        for name, array in zip(found._fields, found, strict=True):
+        for name, array in zip(results._fields, results, strict=True):
             if name in self.given and element_of(array) == "float32":
                 self.given[name].view(STORED[self.element])[...] = rounded(array, self.element)
 
-    def results(self, found: Results) -> Results:
+    def results(self, wide: Results) -> Results:
         """Round what a call in float32 gave; None stays None."""
-        self.write(found)
+        self.write(wide)
         if self.framework is not None:
             self.framework.tell(self.lent)
-        return self._named(found)
+        return self._named(wide)
 
-    def bound(self, found: Results) -> Results:
+    def bound(self, results: Results) -> Results:
         """Make the results of a call that is made over and over, which ``write`` writes to."""
-        for name, array in zip(found._fields, found, strict=True):
+        for name, array in zip(results._fields, results, strict=True):
             if name not in self.given and element_of(array) == "float32":
                 self.given[name] = self._result(array)
-        return self._named(found)
+        return self._named(results)
 
-    def _named(self, found: Results) -> Results:
-        named = zip(found._fields, found, strict=True)
-        made = [self.given[n] if n in self.given else self._result(array) for n, array in named]
-        narrow = tuple.__new__(type(found), made)
+    def _named(self, results: Results) -> Results:
+        named = zip(results._fields, results, strict=True)
+        values = [self.given[n] if n in self.given else self._result(array) for n, array in named]
+        narrow = tuple.__new__(type(results), values)
         return narrow if self.framework is None else self.framework.named(narrow)
 
     def _result(self, array: object) -> Any:
@@ -109,12 +109,12 @@ class NarrowCall:
             return _saved_in(array, in_numpy)
         if not isinstance(array, np.ndarray):
             return array
-        found = rounded(array, self.element) if array.dtype == np.float32 else array
-        return found if self.framework is not None else in_numpy(found)
+        stored = rounded(array, self.element) if array.dtype == np.float32 else array
+        return stored if self.framework is not None else in_numpy(stored)
 
 
 def narrowed(
-    where: str, function: Function, call: Mapping[str, object], out: object, *, in_place: bool
+    label: str, function: Function, call: Mapping[str, object], out: object, *, in_place: bool
 ) -> NarrowCall:
     """Put a call in float32 in the place of one whose arrays have 16 bits.
 
@@ -125,7 +125,7 @@ def narrowed(
     first = next(n for n, a in call.items() if element_of(a) == element)
     saved = arguments.pop("saved", None)
     if has_foreign(arguments):
-        adopted = adopt(where, arguments, out)
+        adopted = adopt(label, arguments, out)
         arguments, out, framework = adopted.arguments, adopted.out, adopted.framework
         lent = adopted.written
     items = {item.name: item for item in function.arguments}
@@ -135,19 +135,19 @@ def narrowed(
     if in_place and element == BFLOAT16 and arguments.get("products") == BF16:
         stays |= {n for n, item in items.items() if item.operand and _is_dense(arguments.get(n))}
     wide: list[tuple[Array, Array]] = []
-    written, given = _written(where, function, out, element, first, in_place=in_place)
-    refuse_shared(where, arguments, given)
+    written, outputs = _written(label, function, out, element, first, in_place=in_place)
+    refuse_shared(label, arguments, outputs)
     for name, array in arguments.items():
         if name in ROWS or not isinstance(array, np.ndarray):
             continue
-        require_element(where, name, call[name], element, first)
+        require_element(label, name, call[name], element, first)
         numbers = as_stored(array) if name in stays else widened(array)
         arguments[name] = numbers
         if name not in stays:
             wide.append((array, numbers))
     if saved is not None:
-        arguments["saved"] = _saved_as(where, saved, in_place=in_place)
-    return NarrowCall(element, arguments, written, framework, tuple(wide), given, lent)
+        arguments["saved"] = _saved_as(label, saved, in_place=in_place)
+    return NarrowCall(element, arguments, written, framework, tuple(wide), outputs, lent)
 
 
 def _is_dense(array: object) -> bool:
@@ -155,29 +155,29 @@ def _is_dense(array: object) -> bool:
 
 
 def _written(
-    where: str, function: Function, out: object, element: str, first: str, *, in_place: bool
+    label: str, function: Function, out: object, element: str, first: str, *, in_place: bool
 ) -> tuple[dict[str, Array] | None, dict[str, Array]]:
     """What a call in float32 writes to in the place of ``out``, and the arrays of ``out``."""
     if out is None:
         return None, {}
     items: dict[str, Argument] = {item.name: item for item in function.results}
-    given = take_out(
-        where, tuple(n for n, a in items.items() if not a.saved or not function.team), out
+    arrays = take_out(
+        label, tuple(n for n, a in items.items() if not a.saved or not function.team), out
     )
-    for name, array in given.items():
-        require_element(where, f"out {name}", array, element, first)
+    for name, array in arrays.items():
+        require_element(label, f"out {name}", array, element, first)
         if not array.flags.writeable:
             raise ArgumentError(
-                f"{where}: out {name} is read-only, expected an array to write into; allocate it "
+                f"{label}: out {name} is read-only, expected an array to write into; allocate it "
                 f"anew"
             )
     written = {
         name: as_stored(array)
         if in_place and has_steps(items[name])
         else np.empty(array.shape, np.float32)
-        for name, array in given.items()
+        for name, array in arrays.items()
     }
-    return written, given
+    return written, arrays
 
 
 def require_element(where: str, label: str, array: Any, element: str, first: str) -> None:
@@ -189,7 +189,7 @@ def require_element(where: str, label: str, array: Any, element: str, first: str
         )
 
 
-def _saved_as(where: str, saved: object, *, in_place: bool) -> object:
+def _saved_as(label: str, saved: object, *, in_place: bool) -> object:
     """What is saved as a call in float32 takes it: in 16 bits, or widened."""
 
     def seen(array: Any) -> Any:
@@ -200,10 +200,10 @@ def _saved_as(where: str, saved: object, *, in_place: bool) -> object:
     if isinstance(saved, Saved):
         return _saved_in(saved, seen)
     if isinstance(saved, Mapping):
-        found: dict[str, Any] = dict(saved)
-        if has_foreign(found):
-            found = adopt(where, found).arguments
-        return {name: seen(array) for name, array in found.items()}
+        arrays: dict[str, Any] = dict(saved)
+        if has_foreign(arrays):
+            arrays = adopt(label, arrays).arguments
+        return {name: seen(array) for name, array in arrays.items()}
     return saved
 
 

@@ -30,13 +30,13 @@ class Outputs:
     ``results`` are all results over time, ``upstream`` the gradients of outputs that it takes.
     """
 
-    def __init__(self, where: str, function: Function) -> None:
-        self._where = where
+    def __init__(self, label: str, function: Function) -> None:
+        self._where = label
         self.results = frozenset(item.name for item in function.results if item.over_time)
         self.names = self.results if function.name == FORWARD else frozenset[str]()
         self.stateless = self.names - {*function.states.values()}
         self.upstream = frozenset(a.name for a in function.arguments if a.optional and a.over_time)
-        self._wanted = Wanted(where, function)
+        self._wanted = Wanted(label, function)
 
     def when_saving(self, options: Options) -> Options:
         """A run that saves forms all outputs: a backward pass reads them."""
@@ -58,11 +58,11 @@ class Outputs:
         """The outputs over time that a call wants. Raises ArgumentError for other names."""
         if options.outputs is None:
             return self.names
-        given = options.outputs
-        names = given if isinstance(given, tuple | list | set | frozenset) else None
+        stated = options.outputs
+        names = stated if isinstance(stated, tuple | list | set | frozenset) else None
         if names is None or not all(isinstance(n, str) and n in self.names for n in names):
             raise ArgumentError(
-                f"{self._where}: outputs is {shown(given)}, expected a tuple of some of "
+                f"{self._where}: outputs is {shown(stated)}, expected a tuple of some of "
                 f"{', '.join(sorted(self.names))}; name the outputs over time that are wanted"
             )
         return frozenset(names)
@@ -73,10 +73,12 @@ class Outputs:
             return name not in self._wanted.unformed(options.gradients)
         return name not in self.names or (not options.last_only and name in self._named(options))
 
-    def shown(self, found: Mapping[str, Array | None], options: Options) -> dict[str, Array | None]:
+    def shown(
+        self, results: Mapping[str, Array | None], options: Options
+    ) -> dict[str, Array | None]:
         """The results without those that the caller does not want."""
         left = self._wanted.left_out(options.gradients)
-        return {name: array for name, array in found.items() if name not in left}
+        return {name: array for name, array in results.items() if name not in left}
 
     def is_of_last_step(self, name: str, options: Options) -> bool:
         """Whether a call gives a result (B, ...), as each row's last step shows it."""
@@ -92,11 +94,11 @@ class Outputs:
                 f"or every for those of the last one"
             )
 
-    def refuse(self, given: Collection[str], options: Options) -> None:
+    def refuse(self, names: Collection[str], options: Options) -> None:
         """Raise ArgumentError where ``out`` has a result that a call does not form."""
-        self._wanted.refuse(given, options.gradients)
-        unformed = self.names & set(given) if options.last_only else ()
-        unwanted = self.names & set(given) - self._named(options)
+        self._wanted.refuse(names, options.gradients)
+        unformed = self.names & set(names) if options.last_only else ()
+        unwanted = self.names & set(names) - self._named(options)
         if unwanted and not unformed:
             raise ArgumentError(
                 f"{self._where}: out has {', '.join(sorted(unwanted))}, expected outputs that are "
@@ -108,9 +110,9 @@ class Outputs:
                 f"alone, since last_only forms no outputs over time; leave it out"
             )
 
-    def refuse_copies(self, given: Collection[str], options: Options) -> None:
+    def refuse_copies(self, names: Collection[str], options: Options) -> None:
         """Raise ArgumentError where a bound call that saves would have to copy what it shows."""
-        copied = self.names & set(given)
+        copied = self.names & set(names)
         if copied:
             raise ArgumentError(
                 f"{self._where}.bind: out has {', '.join(sorted(copied))}, expected none of them "
@@ -119,16 +121,16 @@ class Outputs:
             )
 
     def show(
-        self, found: Mapping[str, Array | None], options: Options
+        self, results: Mapping[str, Array | None], options: Options
     ) -> tuple[dict[str, Array | None], dict[str, Array]]:
         """Look at outputs of all steps as a call shows them; return results, and these outputs."""
-        whole = {name: a for name, a in found.items() if name in self.names and a is not None}
+        whole = {name: a for name, a in results.items() if name in self.names and a is not None}
         steps, wanted = shown_steps(options), self._named(options)
-        shown: dict[str, Array | None] = {
+        selected: dict[str, Array | None] = {
             n: None if n not in wanted else a[:, steps] if options.batch_first else a[steps]
             for n, a in whole.items()
         }
-        return {**found, **shown}, whole
+        return {**results, **selected}, whole
 
     def spread(
         self, arguments: Mapping[str, Array], options: Options, steps: int
@@ -136,7 +138,7 @@ class Outputs:
         """Give upstream gradients of some steps, time-major, as those of all: zeros elsewhere."""
         spread = dict(arguments)
         for name in self.upstream & arguments.keys() if options.every != 1 else ():
-            given = arguments[name]
-            spread[name] = np.zeros((steps, *given.shape[1:]), given.dtype)
-            spread[name][shown_steps(options)] = given
+            upstream = arguments[name]
+            spread[name] = np.zeros((steps, *upstream.shape[1:]), upstream.dtype)
+            spread[name][shown_steps(options)] = upstream
         return spread

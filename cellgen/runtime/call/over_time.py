@@ -73,9 +73,9 @@ class TimeFunction(KernelFunction):
         if self._keywords.isdisjoint(arguments):
             return {}
         named = [name for name in self._chosen if name in arguments]
-        found = {name: arguments.pop(name) for name in named}
+        stated = {name: arguments.pop(name) for name in named}
         defaults = {n: ROWS[n].default_in(self.__name__) for n in named}
-        return {n: v for n, v in found.items() if v is not defaults[n]}
+        return {n: v for n, v in stated.items() if v is not defaults[n]}
 
     def _run(
         self,
@@ -102,10 +102,10 @@ class TimeFunction(KernelFunction):
             return self._run_plain(call, threads, save=save, packed=packed), plan
         if packed is not None:
             options = Options(packed=packed)
-        made = self._calls.prepare(call, options, threads, save=save, kept=kept)
-        struct, stop = made.struct, made.stop
+        ready = self._calls.prepare(call, options, threads, save=save, kept=kept)
+        struct, stop = ready.struct, ready.stop
         if stop is not None:
-            with lending(made.memory):
+            with lending(ready.memory):
                 code = heeding_signals(
                     lambda: plan.call(plan.sizes, struct), stop, self.__qualname__
                 )
@@ -113,7 +113,7 @@ class TimeFunction(KernelFunction):
             code = plan.call(plan.sizes, struct)
         if code:
             raise failure_of(self.__qualname__, plan, code, options)
-        return made.found, plan
+        return ready.found, plan
 
     def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
         """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
@@ -122,15 +122,15 @@ class TimeFunction(KernelFunction):
         given, as they are by then (but lengths as they were), writes to the same results and
         returns those. Raises ArgumentError, BuildError, MemoryError.
         """
-        where, arguments = self.__qualname__, call
+        label, arguments = self.__qualname__, call
         self._packing.say_products(arguments, call.get("packed"))
         if narrow_element(arguments):
-            narrow = narrowed(where, self.function, arguments, out, in_place=True)
+            narrow = narrowed(label, self.function, arguments, out, in_place=True)
             return self.bind(out=narrow.out, **narrow.arguments).around(narrow)
         if has_foreign(arguments):
-            adopted = adopt(where, arguments, out)
+            adopted = adopt(label, arguments, out)
             return self.bind(out=adopted.out, **adopted.arguments).given_to(adopted)
-        save = accept.flag(f"{where}.bind", "save", self._popped(call, "save"))
+        save = accept.flag(f"{label}.bind", "save", self._popped(call, "save"))
         packed, threads = self._popped(call, "packed"), self._popped(call, "threads")
         saved, limit = self._popped(call, "saved"), self._popped(call, "bp_lim")
         chosen = self._take_options(arguments)
@@ -139,9 +139,9 @@ class TimeFunction(KernelFunction):
             chosen["packed"] = packed
         run = self._runs.take(arguments, saved) if self._is_backward else None
         chosen |= self._runs.steps(run, stated_of(chosen))
-        refuse_bound(where, arguments, limit)
+        refuse_bound(label, arguments, limit)
         usual = all(value is getattr(NONE, name) for name, value in chosen.items())
-        options = NONE if usual else checked_options(where, chosen)
+        options = NONE if usual else checked_options(label, chosen)
         self._outputs.refuse_both(options)
         options, kept = self._with_checkpoints(arguments, out, options, saved, save=save)
         whole = save and not options.checkpoint
@@ -149,27 +149,27 @@ class TimeFunction(KernelFunction):
             self._runs.add_whole(arguments, saved, options)
         scalars = self._runs.scalars(arguments) if save else ()
         if whole and options.every != 1 and out is not None:
-            self._outputs.refuse_copies(take_out(where, self._fields, out), options)
+            self._outputs.refuse_copies(take_out(label, self._fields, out), options)
         formed = self._outputs.when_saving(options) if whole else options
         checked = self._check(arguments, out, formed)
         plan = checked.plan
-        made = self._calls.prepare(checked, formed, threads, save=save, kept=kept)
+        ready = self._calls.prepare(checked, formed, threads, save=save, kept=kept)
         if run is not None:
             self._runs.check(run, self._dims(plan))
         ran = self._runs.describe(plan.dims, options, scalars, copied=False) if save else None
         library, interface = self._kernel.library(), self._kernel.interface
-        count = team_size(threads, where)
+        count = team_size(threads, label)
         return BoundCall(
-            where,
+            label,
             plan,
-            made.struct,
-            (made.keep, checked),
-            self._named(made.found, ran, options),
+            ready.struct,
+            (ready.keep, checked),
+            self._named(ready.found, ran, options),
             lambda code: failure_of(self.__qualname__, plan, code, options),
-            made.workspace,
+            ready.workspace,
             None if count == 1 else lambda: threads_team(library, interface, count),
-            made.stop,
-            (*checked.arguments.values(), *made.found.values(), options.mask, options.reset),
+            ready.stop,
+            (*checked.arguments.values(), *ready.found.values(), options.mask, options.reset),
         )
 
     def _with_checkpoints(
@@ -203,7 +203,7 @@ class TimeFunction(KernelFunction):
         return CheckedCall(plan, arguments, results, scalars)
 
     def _named(
-        self, found: Mapping[str, Array | None], run: ForwardRun | None, options: Options
+        self, arrays: Mapping[str, Array | None], run: ForwardRun | None, options: Options
     ) -> Results:
         """Make the named tuple of a call's results; with what a ``run`` saved, if it did."""
         raise NotImplementedError
@@ -219,18 +219,18 @@ class TimeFunction(KernelFunction):
         library = self._kernel.library()
         view, pointer, dtype, null = plan.view, plan.pointer, plan.dtype, library.ffi.NULL
         saves = () if save else self._saves
-        found: dict[str, Array | None] = {}
+        results: dict[str, Array | None] = {}
         for name, shape, make in plan.made:
             if name not in saves:
                 try:
-                    found[name] = make(shape, dtype)
+                    results[name] = make(shape, dtype)
                 except MemoryError:
-                    found[name] = self._calls.empty(name, shape, dtype, NONE)
+                    results[name] = self._calls.empty(name, shape, dtype, NONE)
         members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
         if plan.nulls or scalars:
             for place, value in sorted((*plan.nulls, *scalars)):
                 members.insert(place, value)
-        members += [null if n in saves else view(pointer, found[n]) for n in self._ordered]
+        members += [null if n in saves else view(pointer, results[n]) for n in self._ordered]
         memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
         count = team_size(threads, self.__qualname__)
         team = null if count == 1 else threads_team(library, self._kernel.interface, count)
@@ -243,7 +243,7 @@ class TimeFunction(KernelFunction):
         code = plan.call(plan.sizes, plan.new(plan.struct, members))
         if code:
             raise defect(self.__qualname__, plan, code)
-        return found
+        return results
 
     def _plan(
         self, arguments: dict[str, object], results: dict[str, Array], every: int
@@ -361,12 +361,12 @@ def _key(kernel: Owner, call: str) -> list[tuple[str, str]]:
     ]
 
 
-def failure_of(where: str, plan: CallPlan, code: int, options: Options) -> CellgenError:
+def failure_of(label: str, plan: CallPlan, code: int, options: Options) -> CellgenError:
     """What a return value other than 0 means: the caller's plan, or a defect."""
     if code != UNFIT_PLAN:
-        return defect(where, plan, code)
+        return defect(label, plan, code)
     return ArgumentError(
-        f"{where}: plan is {options.plan}, which is {ERROR_CODES[code]} "
-        f"(dimensions {plan.dims}); change what {where}.plan(...) returns for "
+        f"{label}: plan is {options.plan}, which is {ERROR_CODES[code]} "
+        f"(dimensions {plan.dims}); change what {label}.plan(...) returns for "
         f"these dimensions less, or leave plan out"
     )

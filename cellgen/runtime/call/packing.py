@@ -55,17 +55,17 @@ class Packing:
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        kernel, where = self._kernel, f"{self._kernel.name}.pack"
+        kernel, label = self._kernel, f"{self._kernel.name}.pack"
         if not self._weights.arguments:
-            raise ArgumentError(f"{where}: this cell has no weights; call it without packed")
+            raise ArgumentError(f"{label}: this cell has no weights; call it without packed")
         usual = PRODUCTS.get(_element(weights), FULL)
-        products = checked_options(where, {"products": weights.pop("products", usual)}).products
+        products = checked_options(label, {"products": weights.pop("products", usual)}).products
         weights = self._read(weights, products)
         scalars = {
-            name: as_scalar(where, name, weights.pop(name, default), default)
+            name: as_scalar(label, name, weights.pop(name, default), default)
             for _, name, default in self._scalars
         }
-        checked = self._check(where, weights)
+        checked = self._check(label, weights)
         arguments: dict[str, Any] = {name: weights[name] for name in checked.inputs} | scalars
         dims = tuple((name, checked.dims[name]) for name in self.dims)
         of = PackedWeights(
@@ -76,9 +76,9 @@ class Packing:
             tuple(arguments.items()),
             products,
         )
-        require_float32(where, products, checked.dtype)
+        require_float32(label, products, checked.dtype)
         if products == INT8:
-            self._require_finite(where, checked)
+            self._require_finite(label, checked)
         packed = Packed(of)
         self._lay_out(packed)
         return packed
@@ -88,27 +88,27 @@ class Packing:
 
         Raises ArgumentError for weights of more than one type.
         """
-        element, where = _element(weights), f"{self._kernel.name}.pack"
+        element, label = _element(weights), f"{self._kernel.name}.pack"
         if element not in PRODUCTS:
             return weights
         operands = {item.name for item in self._weights.arguments if item.operand}
-        found = dict(weights)
+        by_name = dict(weights)
         for name, array in weights.items():
             if not isinstance(array, np.ndarray):
                 continue
-            require_element(where, name, array, element, next(iter(weights)))
+            require_element(label, name, array, element, next(iter(weights)))
             stays = name in operands and element == BFLOAT16 and products == BF16
-            found[name] = as_stored(np.ascontiguousarray(array)) if stays else widened(array)
-        return found
+            by_name[name] = as_stored(np.ascontiguousarray(array)) if stays else widened(array)
+        return by_name
 
-    def _require_finite(self, where: str, checked: Checked) -> None:
+    def _require_finite(self, label: str, checked: Checked) -> None:
         """Refuse what int8 cannot hold, of what products alone read. Raises ArgumentError."""
         for item in self._weights.arguments:
             array = checked.inputs[item.name]
             if item.operand and not np.isfinite(array).all():
                 place = [int(index) for index in np.argwhere(~np.isfinite(array))[0]]
                 raise ArgumentError(
-                    f"{where}: {item.name}{place} is {array[tuple(place)]}, expected finite "
+                    f"{label}: {item.name}{place} is {array[tuple(place)]}, expected finite "
                     f"numbers for products={INT8!r}; int8 has nothing else"
                 )
 
@@ -141,19 +141,19 @@ class Packing:
     def take(self, arguments: dict[str, object], packed: object) -> None:
         """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
         if not isinstance(packed, Packed) or packed.weights.digest != self._kernel.digest():
-            found = repr(packed) if isinstance(packed, Packed) else type_name(packed)
+            stated = repr(packed) if isinstance(packed, Packed) else type_name(packed)
             if isinstance(packed, Packed) and packed.cell == self._kernel.name:
-                found += ", of another version of this cell"
+                stated += ", of another version of this cell"
             raise ArgumentError(
-                f"{self._where}: packed is {found}, expected what {self._kernel.name}.pack returns"
+                f"{self._where}: packed is {stated}, expected what {self._kernel.name}.pack returns"
             )
         for name, array in packed.weights.arguments:
-            given, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
-            if given is not array and (is_array or accept.number(given) != array):
+            value, is_array = arguments.get(name, array), isinstance(array, np.ndarray)
+            if value is not array and (is_array or accept.number(value) != array):
                 other = (
                     "another array than the one"
                     if is_array
-                    else f"{accept.shown(given)}, not the {array}"
+                    else f"{accept.shown(value)}, not the {array}"
                 )
                 raise ArgumentError(
                     f"{self._where}: {name} is {other} that was packed, expected that one or none; "
@@ -161,19 +161,19 @@ class Packing:
                 )
             arguments[name] = array
 
-    def _check(self, where: str, weights: Mapping[str, object]) -> Checked:
-        return check_call(where, self._weights, weights, {})
+    def _check(self, label: str, weights: Mapping[str, object]) -> Checked:
+        return check_call(label, self._weights, weights, {})
 
     def _lay_out(self, packed: Packed) -> PackedLayout:
         """Lay out packed weights for this function. Raises ArgumentError, MemoryError."""
-        where, of = f"{self._kernel.name}.pack", packed.weights
-        given = dict(of.arguments)
-        scalars = {name: given.pop(name) for _, name, _ in self._scalars if name in given}
-        checked = self._check(where, given)
+        label, of = f"{self._kernel.name}.pack", packed.weights
+        arguments = dict(of.arguments)
+        scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
+        checked = self._check(label, arguments)
         dims = tuple((name, checked.dims[name]) for name in self.dims)
         if (of.dtype, of.dims) != (str(checked.dtype), dims):
             raise self._changed(packed)
-        refuse_overflow(where, self._weights, checked.dims, checked.dtype.itemsize)
+        refuse_overflow(label, self._weights, checked.dims, checked.dtype.itemsize)
         library = self._kernel.library()
         ffi = library.ffi
         suffix, c_type = DTYPES[checked.dtype]
@@ -189,20 +189,20 @@ class Packing:
             c_member(name): scalars[name] for place, name, _ in self._scalars if place >= 0
         }
         chosen = Options(products=of.products)
-        stored = kinds_of(given, [item.name for item in self._function.struct_members])
+        stored = kinds_of(arguments, [item.name for item in self._function.struct_members])
         # any() of NumPy's ends in a SystemError where there is no memory
         is_narrow = any(stored.tolist())
         kinds = {"stored": ffi.cast("unsigned char *", stored.ctypes.data)} if is_narrow else {}
         settings = ffi.new("cellgen_options *", {**c_numbers(chosen), **kinds})
-        memory = new_memory(where, entry.packed_size(sizes, settings), tuple(lengths))
+        memory = new_memory(label, entry.packed_size(sizes, settings), tuple(lengths))
         pointers["options"] = settings
         struct = ffi.make(entry.struct, pointers)
         code = entry.pack(sizes, struct, memory.pointer, memory.bytes)
         del settings, stored  # read until here
         if code:
-            raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
+            raise CellgenError(f"{label}: the compiled function returned {code}", code="kernel")
         layout = PackedLayout(
-            of, (suffix, *(size for _, size in dims)), memory, hold(given.values())
+            of, (suffix, *(size for _, size in dims)), memory, hold(arguments.values())
         )
         packed.layouts[self._function.name, self._build_name()] = layout
         return layout

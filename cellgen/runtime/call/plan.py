@@ -91,8 +91,8 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
     Where no result has an element the plan runs nothing: there may be as many steps, or as wide
     weights without rows, as 64 bits can count.
     """
-    where = f"{kernel.name}.{function.name}"
-    refuse_overflow(where, function, checked.dims, checked.dtype.itemsize)
+    label = f"{kernel.name}.{function.name}"
+    refuse_overflow(label, function, checked.dims, checked.dtype.itemsize)
     runs = has_elements(function.results, checked.dims)
     library = kernel.library()
     ffi = library.ffi
@@ -104,7 +104,7 @@ def make_plan(kernel: Owner, function: Function, checked: Checked) -> CallPlan:
     if function.workspace:
         workspace = entry.size(sizes, ffi.NULL) if runs else 0
     if workspace is not None and workspace < 0:
-        raise defect_of_size(where, checked.dims)
+        raise defect_of_size(label, checked.dims)
     layout, spans = _layout(function, checked)
     return CallPlan(
         call=entry.call if runs else run_nothing,
@@ -143,20 +143,20 @@ def run_nothing(*_: object) -> int:
 def _layout(function: Function, checked: Checked) -> tuple[Struct, dict[int, _Span]]:
     """Describe the C struct to Python's ``struct``, to read the addresses in it at once."""
     codes, spans, stored = [], {}, checked.stored
-    given = {**checked.inputs, **checked.outputs}
+    arrays = {**checked.inputs, **checked.outputs}
     for place, item in enumerate((*function.struct_members, *function.results)):
         codes.append("d" if item.is_scalar else "P")
         is_result = place >= len(function.struct_members)
         if not item.is_scalar and (is_result or item.name in checked.inputs):
             dtype = stored if stored is not None and has_steps(item) else checked.dtype
-            dtype = given[item.name].dtype if item.name in given else dtype
+            dtype = arrays[item.name].dtype if item.name in arrays else dtype
             size = dtype.itemsize * math.prod(lengths(item, checked.dims))
             if size:
                 spans[place] = _Span(item.name, size, is_result)
     return Struct("@" + "".join(codes)), spans
 
 
-def refuse_overlap(where: str, plan: CallPlan, struct: Pointer) -> None:
+def refuse_overlap(label: str, plan: CallPlan, struct: Pointer) -> None:
     """Raise ArgumentError where a result shares memory with another array of the call."""
     addresses = plan.layout.unpack_from(plan.buffer(struct))
     spans = {place: span for place, span in plan.spans.items() if addresses[place]}
@@ -173,31 +173,31 @@ def refuse_overlap(where: str, plan: CallPlan, struct: Pointer) -> None:
             other_start = addresses[other_place]
             apart = end <= other_start or other_start + other.bytes <= start
             if span.is_result and place != other_place and not apart:
-                raise _overlap(where, span, other)
+                raise _overlap(label, span, other)
 
 
-def _overlap(where: str, result: _Span, other: _Span) -> ArgumentError:
+def _overlap(label: str, result: _Span, other: _Span) -> ArgumentError:
     kind = "result" if other.is_result else "argument"
     return ArgumentError(
-        f"{where}: out {result.name} shares memory with the {kind} {other.name}, expected memory "
+        f"{label}: out {result.name} shares memory with the {kind} {other.name}, expected memory "
         f"of its own (results are written while arguments are read); give another array"
     )
 
 
-def defect(where: str, plan: CallPlan, code: int) -> CellgenError:
+def defect(label: str, plan: CallPlan, code: int) -> CellgenError:
     """The error for a code that a function returned."""
     meaning = ERROR_CODES.get(code, "an unknown error code")
     return CellgenError(
-        f"{where}: the compiled function returned {code}: {meaning} (dimensions {plan.dims}, "
+        f"{label}: the compiled function returned {code}: {meaning} (dimensions {plan.dims}, "
         f"{plan.dtype}); the arguments passed every check, so the sources do not fit the "
         "interface: write them again with `cellgen build`, and report it if that does not help",
         code="kernel",
     )
 
 
-def defect_of_size(where: str, dims: Mapping[str, int]) -> ArgumentError:
+def defect_of_size(label: str, dims: Mapping[str, int]) -> ArgumentError:
     """The error for more bytes than can be counted."""
     return ArgumentError(
-        f"{where}: the workspace for {dims} has no size that 64 bits can hold; "
+        f"{label}: the workspace for {dims} has no size that 64 bits can hold; "
         "call it with smaller dimensions"
     )

@@ -150,10 +150,10 @@ class Preparation:
         keeps checkpoints makes them.
         """
         plan, arguments, results, _ = call
-        library, where = self._kernel.library(), self._where
+        library, label = self._kernel.library(), self._where
         dims = dict(zip(self._function.dims, plan.dims, strict=True))
-        found, shown = self.make_results(plan, options, save=save)
-        found |= results
+        results_formed, of_last_step = self.make_results(plan, options, save=save)
+        results_formed |= results
         states = {}
         if save and options.checkpoint:
             states = empty_checkpoints(self._function, dims, plan.dtype, options)
@@ -162,38 +162,38 @@ class Preparation:
         if options.batch_first:
             strides = strides or dense_strides(self._function, dims)
             strides, apart = (
-                with_fresh(self._function, strides, found),
+                with_fresh(self._function, strides, results_formed),
                 apart | self.outputs.results,
             )
-        members = self._members(call, {**found, **shown}, apart)
+        members = self._members(call, {**results_formed, **of_last_step}, apart)
         settings: Pointer = library.ffi.NULL
         keep: tuple[object, ...] = ()
         size = plan.workspace or 0
         stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
         if options is not NONE or strides is not None or plan.long or plan.stored is not None:
-            require_float32(where, options.products, plan.dtype)
+            require_float32(label, options.products, plan.dtype)
             if save or self._function.name == BACKWARD:
-                require_forward(where, options.products, save=save)
+                require_forward(label, options.products, save=save)
             layout = self.packing.layout_of(options.packed, plan.fits, options.products)
-            stored = self._stored(call, {**found, **shown})
+            stored = self._stored(call, {**results_formed, **of_last_step})
             beside = Beside(strides, layout, stop, kept, stored)
-            made = make_settings(where, library.ffi, self._function, dims, options, beside)
-            settings, keep = made.struct, made.keep
+            c_options = make_settings(label, library.ffi, self._function, dims, options, beside)
+            settings, keep = c_options.struct, c_options.keep
             size = plan.size(plan.sizes, settings)
-        memory = take_workspace(where, size, plan.dims)
-        team = threads_team(library, self._kernel.interface, team_size(threads, where))
+        memory = take_workspace(label, size, plan.dims)
+        team = threads_team(library, self._kernel.interface, team_size(threads, label))
         members += (memory.pointer, memory.bytes, team, settings)
         struct = plan.new(plan.struct, members)
         if plan.given and apart:
-            refuse_shared(where, arguments, results)
+            refuse_shared(label, arguments, results)
         elif plan.given:
-            refuse_overlap(where, plan, struct)
+            refuse_overlap(label, plan, struct)
         if options.batch_first:
-            found = swap_time_and_batch(self.over_time, found)
-        held = hold((*arguments.values(), *found.values())) if plan.long else ()
+            results_formed = swap_time_and_batch(self.over_time, results_formed)
+        held = hold((*arguments.values(), *results_formed.values())) if plan.long else ()
         flag = stop if plan.long else None
-        alive = (keep, members, held, found)
-        formed = self.outputs.shown({**found, **shown, **states}, options)
+        alive = (keep, members, held, results_formed)
+        formed = self.outputs.shown({**results_formed, **of_last_step, **states}, options)
         return PreparedCall(struct, alive, formed, memory, size, flag)
 
     def again(self, call: CheckedCall, options: Options) -> tuple[Pointer, object]:
@@ -211,24 +211,24 @@ class Preparation:
         fits = packed is not None and packed.weights.products == products
         layout = self.packing.layout(packed, plan.fits, products) if packed and fits else None
         beside = Beside(strides, layout, ffi.NULL, stored=self._stored(call, {}))
-        made = make_settings(self._where, ffi, self._function, dims, options, beside)
+        c_options = make_settings(self._where, ffi, self._function, dims, options, beside)
         members = self._members(call, {}, plan.apart)
-        members += (ffi.NULL, 0, ffi.NULL, made.struct)
-        return plan.new(plan.struct, members), (made, members, arguments)
+        members += (ffi.NULL, 0, ffi.NULL, c_options.struct)
+        return plan.new(plan.struct, members), (c_options, members, arguments)
 
     def make_results(
         self, plan: TimeCallPlan, options: Options, *, save: bool
     ) -> tuple[dict[str, Array | None], dict[str, Array | None]]:
         """Allocate the results that a call forms: those of all steps, those of the last one."""
-        found: dict[str, Array | None] = {}
-        shown: dict[str, Array | None] = {}
+        results: dict[str, Array | None] = {}
+        of_last_step: dict[str, Array | None] = {}
         saves = save and not options.checkpoint
         for name, shape in plan.fresh:
             if self.outputs.is_of_last_step(name, options):
-                shown[name] = np.zeros(shape[1:], plan.dtype)
+                of_last_step[name] = np.zeros(shape[1:], plan.dtype)
             elif self.outputs.is_formed(name, options) and (saves or name not in self.saves):
-                found[name] = self.empty(name, shape, self._dtype(plan, name), options)
-        return found, shown
+                results[name] = self.empty(name, shape, self._dtype(plan, name), options)
+        return results, of_last_step
 
     def _dtype(self, plan: TimeCallPlan, name: str) -> np.dtype[Any]:
         if plan.stored is None:
@@ -236,17 +236,17 @@ class Preparation:
         element = kept_element(self._results[name], element_of_type(plan.stored))
         return STORED.get(element, plan.dtype)
 
-    def _stored(self, call: CheckedCall, found: Mapping[str, Array | None]) -> Array | None:
+    def _stored(self, call: CheckedCall, results: Mapping[str, Array | None]) -> Array | None:
         """What each member of a call's struct holds, as C numbers it; None: floats, all of them."""
         if call.plan.stored is None and not any(
             getattr(call.arguments.get(name), "dtype", None) in NUMBERS for name in self._operands
         ):
             return None
         members = (*(a.name for a in self._function.struct_members), *self.ordered)
-        return kinds_of({**call.arguments, **found}, members)
+        return kinds_of({**call.arguments, **results}, members)
 
     def _members(
-        self, call: CheckedCall, found: Mapping[str, Array | None], apart: frozenset[str]
+        self, call: CheckedCall, results: Mapping[str, Array | None], apart: frozenset[str]
     ) -> list[object]:
         """The members of a call's struct up to its workspace; NULL for what is not formed."""
         plan, arguments, _, scalars = call
@@ -258,7 +258,7 @@ class Preparation:
         for place, value in sorted((*plan.nulls, *scalars)):
             members.insert(place, value)
         for name in self.ordered:
-            result = found.get(name)
+            result = results.get(name)
             if result is None:
                 members.append(ffi.NULL)
             elif name in apart:

@@ -45,13 +45,13 @@ class RawFunction:
     """
 
     def __init__(self, kernel: Owner, name: str, dtype: object = np.float32) -> None:
-        found = {item.name: item for item in kernel.interface.functions}
-        if name not in found:
+        by_name = {item.name: item for item in kernel.interface.functions}
+        if name not in by_name:
             raise ArgumentError(
                 f"{kernel.name}: no function is named {accept.shown(name)}, expected one of "
-                f"{', '.join(found)}; correct the name"
+                f"{', '.join(by_name)}; correct the name"
             )
-        self.function = function = found[name]
+        self.function = function = by_name[name]
         self.where = f"{kernel.name}.{name}"
         self.dtype = accept.float_dtype(self.where, dtype)
         self.members: tuple[Argument, ...] = (*function.struct_members, *function.results)
@@ -108,9 +108,9 @@ class RawFunction:
         """Put dimensions into C, and ask for the workspace of calls without options."""
         if len(self._known) >= KEPT_SIZES:
             self._known.clear()
-        found = self._ffi.make(DIMS, dims), self.workspace_bytes(dims)
-        self._known[dims] = found
-        return found
+        size = self._ffi.make(DIMS, dims), self.workspace_bytes(dims)
+        self._known[dims] = size
+        return size
 
     def _tail(self, memory: AlignedBytes, options: Pointer, threads: int | None) -> tuple[int, ...]:
         """Return what follows the members: workspace, its bytes, team, options."""
@@ -167,12 +167,12 @@ class RawFunction:
                 f"{'some of ' + ', '.join(OPTIONS) if self.function.team else 'no call of it'}; "
                 f"leave out {', '.join(unknown) or 'options'}"
             )
-        ffi, made = self._ffi, self._ffi.new("cellgen_options *")
+        ffi, options = self._ffi, self._ffi.new("cellgen_options *")
         types = {name: field.type for name, field in ffi.typeof("cellgen_options").fields}
         for name, word in {"hold": 1, **words}.items():
             is_pointer = types[name].kind == "pointer"
-            setattr(made, name, ffi.cast(types[name], word) if is_pointer else word)
-        return made
+            setattr(options, name, ffi.cast(types[name], word) if is_pointer else word)
+        return options
 
     def _miscounted(self, dims: tuple[int, ...], words: Sequence[int | float]) -> ArgumentError:
         return ArgumentError(

@@ -156,13 +156,13 @@ class Runs:
             if name not in self._scalars:
                 continue
             default = self._scalars[name]
-            given = as_scalar(self.where, name, arguments.get(name, kept), default)
-            if not same_number(given, kept):
+            value = as_scalar(self.where, name, arguments.get(name, kept), default)
+            if not same_number(value, kept):
                 raise ArgumentError(
-                    f"{self.where}: {name} is {given!r}, but the run that saved had {kept!r}; "
+                    f"{self.where}: {name} is {value!r}, but the run that saved had {kept!r}; "
                     f"leave {name} out, or run sequence_forward with it too"
                 )
-            arguments[name] = given
+            arguments[name] = value
         return run
 
     def add_whole(self, arguments: dict[str, object], saved: object, options: Options) -> None:
@@ -176,11 +176,11 @@ class Runs:
         for name, kept in saved._whole.items():
             if name not in self._reads:
                 continue
-            shown = (kept[:, steps] if first else kept[steps]).shape
-            given, transposed = arguments.get(name), is_on(options.batch_first) != first
+            shape = (kept[:, steps] if first else kept[steps]).shape
+            array, transposed = arguments.get(name), is_on(options.batch_first) != first
             whole = kept.swapaxes(0, 1) if transposed else kept
-            shown = (shown[1], shown[0], *shown[2:]) if transposed else shown
-            if given is None or (isinstance(given, np.ndarray) and given.shape == shown):
+            shape = (shape[1], shape[0], *shape[2:]) if transposed else shape
+            if array is None or (isinstance(array, np.ndarray) and array.shape == shape):
                 arguments[name] = whole
 
     def steps(self, run: ForwardRun | None, stated: Mapping[str, Any]) -> dict[str, object]:
@@ -194,26 +194,31 @@ class Runs:
         of_run = dict(zip(run.dims, run.sizes, strict=True))
         other = [name for name, size in dims.items() if of_run.get(name, size) != size]
         if other:
-            found, expected = (
+            own_sizes, expected = (
                 ", ".join(f"{name} = {sizes[name]}" for name in other) for sizes in (dims, of_run)
             )
             raise ArgumentError(
-                f"{self.where}: arguments have {found}, but saved is of a run with "
+                f"{self.where}: arguments have {own_sizes}, but saved is of a run with "
                 f"{expected}; pass the arguments and results of that run"
             )
 
     @named_in_memory_errors(_where)
     def _same(
-        self, run: ForwardRun, stated: Mapping[str, Any], name: str, given: object, own: object
+        self,
+        run: ForwardRun,
+        stated: Mapping[str, Any],
+        name: str,
+        stated_value: object,
+        own: object,
     ) -> bool:
         """Whether lengths, mask or reset of a call are those that a run had."""
         sizes = dict(zip(run.dims, run.sizes, strict=True))
         steps, rows = sizes["T"], sizes["B"]
         if name == "lengths":
-            found = read_lengths(self.where, given, steps, rows)
-            return np.array_equal(found, own)  # type: ignore[arg-type]
+            table = read_lengths(self.where, stated_value, steps, rows)
+            return np.array_equal(table, own)  # type: ignore[arg-type]
         first = stated.get("batch_first", run.options.batch_first)
-        options = Options(**{name: given}, batch_first=is_on(first))  # type: ignore[arg-type]
+        options = Options(**{name: stated_value}, batch_first=is_on(first))  # type: ignore[arg-type]
         flags = read_flags(self.where, name, options, steps, rows)
         if flags is None or own is None:
             return flags is own
@@ -222,6 +227,6 @@ class Runs:
 
 def _with_tables(options: Options, lengths: object, mask: object, reset: object) -> Options:
     """The same options with other tables of steps; a tenth of the time of ``replace``."""
-    found = object.__new__(Options)
-    found.__dict__.update(options.__dict__, lengths=lengths, mask=mask, reset=reset)
-    return found
+    copy = object.__new__(Options)
+    copy.__dict__.update(options.__dict__, lengths=lengths, mask=mask, reset=reset)
+    return copy

@@ -94,7 +94,7 @@ def make_saved(
 
 
 def read_saved(
-    where: str, names: tuple[str, ...], saved: object, digest: str
+    label: str, names: tuple[str, ...], saved: object, digest: str
 ) -> tuple[dict[str, Array], ForwardRun | None]:
     """Name what was kept, and tell by which run; None for arrays by name, which no run vouches for.
 
@@ -106,9 +106,9 @@ def read_saved(
     if isinstance(saved, Saved) and saved.run is not None:
         run = saved.run
         if run.digest != digest:
-            kind = "another version of" if run.cell == where.partition(".")[0] else "the cell"
+            kind = "another version of" if run.cell == label.partition(".")[0] else "the cell"
             raise ArgumentError(
-                f"{where}: saved is of {kind} {run.cell}, expected {expected} of this cell; run "
+                f"{label}: saved is of {kind} {run.cell}, expected {expected} of this cell; run "
                 f"this kernel's sequence_forward with save=True"
             )
         return ({} if run.checkpoint else dict(zip(names, saved, strict=True))), run
@@ -116,18 +116,18 @@ def read_saved(
     if isinstance(saved, Saved):
         found = "a copy with other arrays"
     elif isinstance(saved, Mapping):
-        given = accept.names(where, "saved", saved, "arrays")
-        if sorted(given) == sorted(names):
-            return {name: cast(Array, given[name]) for name in names}, None
-        found += f" of {', '.join(given) or 'nothing'}"
+        arrays = accept.names(label, "saved", saved, "arrays")
+        if sorted(arrays) == sorted(names):
+            return {name: cast(Array, arrays[name]) for name in names}, None
+        found += f" of {', '.join(arrays) or 'nothing'}"
     raise ArgumentError(
-        f"{where}: saved is {found}, expected {expected}; pass that, or a dict of arrays by these "
+        f"{label}: saved is {found}, expected {expected}; pass that, or a dict of arrays by these "
         f"names, for which options must be given again"
     )
 
 
 def steps_of(
-    where: str, run: ForwardRun, stated: Mapping[str, Any], same: Same
+    label: str, run: ForwardRun, stated: Mapping[str, Any], same: Same
 ) -> dict[str, object]:
     """Return what a run says of its steps, which a call may repeat but not contradict.
 
@@ -137,27 +137,27 @@ def steps_of(
 
     Raises ArgumentError.
     """
-    for name, given in stated.items():
+    for name, value in stated.items():
         own = getattr(run.options, name)
         if ROWS[name].of_call:
             continue
         if name in TABLES:
-            agrees = own is not None and same(name, given, own)
+            agrees = own is not None and same(name, value, own)
         elif name == "zero_output_for_mask" and run.options.mask is None:
             continue
         else:  # what is no switch is refused where all options are
-            agrees = not isinstance(given, bool | np.bool_) or bool(given) is own
+            agrees = not isinstance(value, bool | np.bool_) or bool(value) is own
         if not agrees:
-            raise _contradiction(where, name, given, own)
+            raise _contradiction(label, name, value, own)
     steps = {name: stated.get(name, getattr(run.options, name)) for name in OF_RUN}
     for name in ("mask", "reset"):
         steps[name] = _flags_of(stated.get(name), getattr(run.options, name), steps["batch_first"])
     return steps
 
 
-def _flags_of(given: object, own: object, batch_first: object) -> object:
-    if given is not None or not isinstance(own, np.ndarray) or not is_on(batch_first):
-        return own if given is None else given
+def _flags_of(flags: object, own: object, batch_first: object) -> object:
+    if flags is not None or not isinstance(own, np.ndarray) or not is_on(batch_first):
+        return own if flags is None else flags
     return own.swapaxes(0, 1)
 
 
@@ -166,15 +166,15 @@ def is_on(value: object) -> bool:
     return isinstance(value, bool | np.bool_) and bool(value)
 
 
-def _contradiction(where: str, name: str, given: object, own: object) -> ArgumentError:
+def _contradiction(label: str, name: str, value: object, own: object) -> ArgumentError:
     if name in TABLES:
-        found = f"{name} is given" if own is None else f"{name} has other contents"
+        contents = f"{name} is given" if own is None else f"{name} has other contents"
         had = "had none" if own is None else "had its own"
         expected = f"but the run that saved {had}"
     else:
-        found, expected = f"{name} is {given!r}", f"but the run that saved had {own!r}"
+        contents, expected = f"{name} is {value!r}", f"but the run that saved had {own!r}"
     return ArgumentError(
-        f"{where}: {found}, {expected}; leave {name} out, or run sequence_forward with it too"
+        f"{label}: {contents}, {expected}; leave {name} out, or run sequence_forward with it too"
     )
 
 

@@ -70,7 +70,7 @@ class Segmentation:
 
 
 def segments_of(
-    where: str, arguments: dict[str, Any], options: Mapping[str, object], jumps: str
+    label: str, arguments: dict[str, Any], options: Mapping[str, object], jumps: str
 ) -> Segmentation | None:
     """Take what a call says of segments out of its arguments; None: it is step by step.
 
@@ -81,36 +81,36 @@ def segments_of(
         return None
     stated = {name: arguments.pop(name) for name in KEYWORDS if name in arguments}
     cut = Segmentation(
-        accept.whole(where, "segments", stated.get("segments", Segmentation.segments)),
+        accept.whole(label, "segments", stated.get("segments", Segmentation.segments)),
         accept.real(
-            where,
+            label,
             "tolerance",
             stated.get("tolerance", Segmentation.tolerance),
             0.0,
             float(np.finfo(np.float32).max),
             expected="a finite number, 0 or more",
         ),
-        accept.whole(where, "sweeps", stated.get("sweeps", Segmentation.sweeps)),
+        accept.whole(label, "sweeps", stated.get("sweeps", Segmentation.sweeps)),
     )
     if stated.get("parallel") is None:
         for name in ("segments", "tolerance", "sweeps"):
             if getattr(cut, name) != ROWS[name].default:
                 raise ArgumentError(
-                    f"{where}: {name} is {accept.shown(stated[name])} and parallel is None, "
+                    f"{label}: {name} is {accept.shown(stated[name])} and parallel is None, "
                     f"expected {name} with parallel={SEGMENTS!r} alone; pass that too, or leave "
                     f"{name} out"
                 )
         return None
-    accept.choice(where, "parallel", stated["parallel"], (SEGMENTS,))
+    accept.choice(label, "parallel", stated["parallel"], (SEGMENTS,))
     for name in REFUSED:
         if name in options and not _is_usual(options[name], getattr(NONE, name)):
             raise ArgumentError(
-                f"{where}: parallel is {SEGMENTS!r} and {name} is given, expected none of "
+                f"{label}: parallel is {SEGMENTS!r} and {name} is given, expected none of "
                 f"{', '.join(REFUSED)}; leave {name} out, or parallel"
             )
     if jumps:
         raise ArgumentError(
-            f"{where}: parallel is {SEGMENTS!r}, expected a cell whose states follow each other "
+            f"{label}: parallel is {SEGMENTS!r}, expected a cell whose states follow each other "
             f"without steps: `{jumps}` jumps, so that a segment forgets no difference of its first "
             f"state, and would be run step by step; leave parallel out"
         )
@@ -123,17 +123,17 @@ def _is_usual(value: object, usual: object) -> bool:
     return value is usual or (is_number and bool(value == usual))
 
 
-def refuse_bound(where: str, arguments: dict[str, Any], limit: object) -> None:
+def refuse_bound(label: str, arguments: dict[str, Any], limit: object) -> None:
     """Refuse what takes several calls of other dimensions in a bound call. Raises ArgumentError.
 
     What a call says of segments is taken out of its arguments.
     """
-    cut = segments_of(f"{where}.bind", arguments, {}, "")
+    cut = segments_of(f"{label}.bind", arguments, {}, "")
     if limit is not None or cut is not None:
         several = "parallel" if limit is None else "bp_lim"
         raise ArgumentError(
-            f"{where}.bind: {several} is given, expected none: it takes several calls of other "
-            f"dimensions; call {where} itself"
+            f"{label}.bind: {several} is given, expected none: it takes several calls of other "
+            f"dimensions; call {label} itself"
         )
 
 

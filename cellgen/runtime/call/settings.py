@@ -61,7 +61,7 @@ class Beside:
     stored: Array | None = None
 
 
-def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
+def checked_options(label: str, chosen: Mapping[str, Any]) -> Options:
     """Make the options of a call from those that it states: switches and steps as plain numbers.
 
     Raises ArgumentError for a switch that is none, and for steps that cannot be counted. What is
@@ -71,57 +71,57 @@ def checked_options(where: str, chosen: Mapping[str, Any]) -> Options:
     for name, value in chosen.items():
         option = ROWS[name]
         if option.kind == SWITCH:
-            plain[name] = accept.flag(where, name, value)
+            plain[name] = accept.flag(label, name, value)
         elif option.kind == STEPS:
-            plain[name] = as_steps(where, name, value, option.least, option.fewest)
+            plain[name] = as_steps(label, name, value, option.least, option.fewest)
         elif option.kind == CHOICE:
-            plain[name] = option.choices[number_of(where, option, value)]
+            plain[name] = option.choices[number_of(label, option, value)]
     return Options(**plain)
 
 
-def require_float32(where: str, products: str, dtype: np.dtype[np.floating]) -> None:
+def require_float32(label: str, products: str, dtype: np.dtype[np.floating]) -> None:
     """Refuse rounded products of other arrays than float32. Raises ArgumentError."""
     if products != FULL and dtype != np.float32:
         raise ArgumentError(
-            f"{where}: products is {products!r} and the arrays are {dtype}, expected float32 "
+            f"{label}: products is {products!r} and the arrays are {dtype}, expected float32 "
             f"arrays; pass those, or leave products out"
         )
 
 
-def require_forward(where: str, products: str, *, save: bool) -> None:
+def require_forward(label: str, products: str, *, save: bool) -> None:
     """Refuse weights in int8 where there are gradients, of any weights. Raises ArgumentError."""
     if products == INT8:
-        found = "save is True" if save else "this is a backward pass"
+        reason = "save is True" if save else "this is a backward pass"
         raise ArgumentError(
-            f"{where}: products is {INT8!r} and {found}, expected a forward pass alone, which does "
-            f"not save: weights rounded to int8 have no gradients; leave products out, or train "
-            f"with products={BF16!r}"
+            f"{label}: products is {INT8!r} and {reason}, expected a forward pass alone, "
+            f"which does not save: weights rounded to int8 have no gradients; leave products out, "
+            f"or train with products={BF16!r}"
         )
 
 
-def number_of(where: str, option: Option, value: object) -> int:
+def number_of(label: str, option: Option, value: object) -> int:
     """The number of what is chosen. Raises ArgumentError."""
     plain = str.__str__(value) if isinstance(value, str) else accept.plain(value)
     for number, choice in enumerate(option.choices):
         if type(plain) is type(choice) and plain == choice:
             return number
     known = ", ".join(map(repr, option.choices))
-    raise ArgumentError(f"{where}: {option.name} is {accept.shown(value)}, expected one of {known}")
+    raise ArgumentError(f"{label}: {option.name} is {accept.shown(value)}, expected one of {known}")
 
 
-def check_plan(where: str, plan: object) -> SequencePlan:
+def check_plan(label: str, plan: object) -> SequencePlan:
     """Return a plan whose numbers C can hold. Raises ArgumentError."""
     if isinstance(plan, SequencePlan):
-        return plan.checked(where)
+        return plan.checked(label)
     raise ArgumentError(
-        f"{where}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
-        f"{where}.plan(...) returns, or leave it out"
+        f"{label}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
+        f"{label}.plan(...) returns, or leave it out"
     )
 
 
 @named_in_memory_errors(str)
 def make_settings(
-    where: str,
+    label: str,
     ffi: Any,
     function: Function,
     dims: Mapping[str, int],
@@ -130,8 +130,8 @@ def make_settings(
 ) -> Settings:
     """Make the C options of a call, and of what stands beside them."""
     steps, rows, strides = dims["T"], dims["B"], beside.strides
-    counts = read_lengths(where, options.lengths, steps, rows)
-    mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
+    counts = read_lengths(label, options.lengths, steps, rows)
+    mask, reset = (read_flags(label, name, options, steps, rows) for name in ("mask", "reset"))
     if any(flags is not None and not flags.flags.c_contiguous for flags in (mask, reset)):
         strides = strides or dense_strides(function, dims)
     lies = None
@@ -140,7 +140,7 @@ def make_settings(
         lies = np.array([*strides, *tables], np.int64)
     arrays = {"lengths": counts, "mask": mask, "reset": reset, "strides": lies}
     arrays["stored"] = beside.stored
-    given: dict[str, object] = {
+    members: dict[str, object] = {
         name: ffi.cast(
             "unsigned char *" if name in ("mask", "reset", "stored") else "int64_t *",
             array.__array_interface__["data"][0],
@@ -148,58 +148,58 @@ def make_settings(
         for name, array in arrays.items()
         if array is not None
     }
-    how = None if options.plan is None else check_plan(where, options.plan).as_c(ffi)
+    how = None if options.plan is None else check_plan(label, options.plan).as_c(ffi)
     if how is not None:
-        given["plan"] = how
+        members["plan"] = how
     if beside.layout is not None:
-        given |= beside.layout.members
+        members |= beside.layout.members
     if beside.kept is not None:
-        given |= beside.kept.members(ffi)
-    given |= c_numbers(options)
-    struct = ffi.new("cellgen_options *", {**given, "stop": beside.stop})
-    return Settings(struct, (*arrays.values(), beside, how, given))
+        members |= beside.kept.members(ffi)
+    members |= c_numbers(options)
+    struct = ffi.new("cellgen_options *", {**members, "stop": beside.stop})
+    return Settings(struct, (*arrays.values(), beside, how, members))
 
 
 # --- arrays that say which steps are valid ------------------------------------------------------
 
 
-def read_lengths(where: str, given: object, steps: int, rows: int) -> Array | None:
+def read_lengths(label: str, lengths: object, steps: int, rows: int) -> Array | None:
     """Return the steps of each row, (B) of int64, a copy. Raises ArgumentError."""
-    if given is None:
+    if lengths is None:
         return None
-    array = dense(accept.array(where, "lengths", given))
+    array = dense(accept.array(label, "lengths", lengths))
     if not array.size:  # of an empty list NumPy makes floats
         array = array.astype(np.int64)
     if array.shape != (rows,) or array.dtype.kind not in "iu":
         raise ArgumentError(
-            f"{where}: lengths has shape {array.shape} and dtype {array.dtype}, "
+            f"{label}: lengths has shape {array.shape} and dtype {array.dtype}, "
             f"expected (B,) = ({rows},) integers; pass one length for each row"
         )
     bad = np.flatnonzero((array < 0) | (array > steps))
     if bad.size:
         row = int(bad[0])
         raise ArgumentError(
-            f"{where}: lengths[{row}] is {array[row]}, expected 0 to T = {steps}; "
+            f"{label}: lengths[{row}] is {array[row]}, expected 0 to T = {steps}; "
             f"shorten it or pass longer arrays"
         )
     return np.array(array, np.int64, order="C")  # checked: what the caller changes is not
 
 
-def read_flags(where: str, name: str, options: Options, steps: int, rows: int) -> Array | None:
+def read_flags(label: str, name: str, options: Options, steps: int, rows: int) -> Array | None:
     """Return mask or reset as (T, B), whatever the layout of the call. Raises ArgumentError."""
-    given = as_base(getattr(options, name))
-    if given is None:
+    flags = as_base(getattr(options, name))
+    if flags is None:
         return None
-    accept.refuse_masked(where, name, given)
+    accept.refuse_masked(label, name, flags)
     axes = ("B", "T") if options.batch_first else ("T", "B")
     shape = (rows, steps) if options.batch_first else (steps, rows)
-    if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:
-        found, advice = type_name(given), f"np.asarray({name}, dtype=bool)"
-        if isinstance(given, np.ndarray):
-            found = f"of shape {given.shape} and dtype {given.dtype}"
+    if not isinstance(flags, np.ndarray) or flags.dtype != np.bool_ or flags.shape != shape:
+        kind, advice = type_name(flags), f"np.asarray({name}, dtype=bool)"
+        if isinstance(flags, np.ndarray):
+            kind = f"of shape {flags.shape} and dtype {flags.dtype}"
             advice = f"{name}.astype(bool)"
         raise ArgumentError(
-            f"{where}: {name} is {found}, expected a numpy.ndarray of bool "
+            f"{label}: {name} is {kind}, expected a numpy.ndarray of bool "
             f"({', '.join(axes)}) = {shape}; pass {advice} in that shape"
         )
-    return given.swapaxes(0, 1) if options.batch_first else given
+    return flags.swapaxes(0, 1) if options.batch_first else flags

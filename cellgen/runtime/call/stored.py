@@ -72,18 +72,18 @@ def in_numpy(array: Array) -> Array:
         return array
     if element == FLOAT16:
         return array.view(np.float16)
-    found = _bfloat16()
-    return array if found is None else array.view(found)
+    known = _bfloat16()
+    return array if known is None else array.view(known)
 
 
 @functools.cache
 def _bfloat16() -> np.dtype[Any] | None:
     """The type of ``ml_dtypes``, which converts in one pass; None where that is not installed."""
     try:
-        found: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        dtype: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         return None
-    return found
+    return dtype
 
 
 def widened(array: Array) -> Array:

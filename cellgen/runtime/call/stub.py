@@ -100,10 +100,10 @@ def _function(
     interface: Interface, function: Function, prefix: str, *, brief: bool
 ) -> Iterator[str]:
     base = "TimeFunction" if function.team else "KernelFunction"
-    where, name = f"{interface.name}.{function.name}", _name(prefix, function)
+    label, name = f"{interface.name}.{function.name}", _name(prefix, function)
     yield f"class {name}Function({base}):"
     if brief:
-        yield from _docstring(textwrap.wrap(headline(where, function), WIDTH))
+        yield from _docstring(textwrap.wrap(headline(label, function), WIDTH))
     else:
         yield from _docstring(document(function).splitlines())
     ways = ways_of(function)

@@ -62,12 +62,12 @@ class Tables:
     def before(self) -> Array:
         """The step whose state each starts from; -1: the initial state."""
         steps, rows = self.valid.shape
-        found = np.empty((steps, rows), np.intp)
+        before = np.empty((steps, rows), np.intp)
         last = np.full(rows, -1)
         for step in range(steps):
-            found[step] = last
+            before[step] = last
             last = np.where(self.valid[step], step, last)
-        return found
+        return before
 
     @property
     def starts(self) -> tuple[Array, Array]:
@@ -88,10 +88,10 @@ class Tables:
 
 
 @named_in_memory_errors(str)
-def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
+def tables_of(label: str, options: Options, steps: int, rows: int) -> Tables:
     """Tell which steps are valid, in the order of computation. Raises ArgumentError."""
-    lengths = read_lengths(where, options.lengths, steps, rows)
-    mask, reset = (read_flags(where, name, options, steps, rows) for name in ("mask", "reset"))
+    lengths = read_lengths(label, options.lengths, steps, rows)
+    mask, reset = (read_flags(label, name, options, steps, rows) for name in ("mask", "reset"))
     everywhere = np.ones((steps, rows), bool)
     inside = everywhere if lengths is None else steps_within(lengths, steps)
     valid = inside if mask is None else inside & dense(mask)
@@ -100,7 +100,7 @@ def tables_of(where: str, options: Options, steps: int, rows: int) -> Tables:
     inside, valid, resets = (dense(table[order]) for table in (inside, valid, resets))
     started = np.logical_or.accumulate(valid, axis=0)
     holds = inside & ~valid & started & (not options.zero_output_for_mask)
-    window = as_steps(where, "window", options.window, ROWS["window"].least)
+    window = as_steps(label, "window", options.window, ROWS["window"].least)
     return Tables(inside, valid, resets, holds, options.reverse, window)
 
 
@@ -132,16 +132,16 @@ def truncated(
             reached[name][:-1][np.diff(tables.chunks) != 0] = 0
             reached[name][~tables.inside] = 0
             total[name] = total[name] + reached[name]
-    found = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
+    totals = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
     for item in function.results:
-        array = found[item.name]
+        array = totals[item.name]
         if item.over_time:
-            found[item.name] = tables.ordered(array.reshape(steps, rows, *array.shape[2:]))
+            totals[item.name] = tables.ordered(array.reshape(steps, rows, *array.shape[2:]))
         elif item.of in function.states:
-            found[item.name] = initial[function.states[item.of]]
+            totals[item.name] = initial[function.states[item.of]]
         elif item.shape[:1] == ("B",):  # constant over time
-            found[item.name] = array.reshape(steps, rows, *array.shape[1:]).sum(axis=0)
-    return found
+            totals[item.name] = array.reshape(steps, rows, *array.shape[1:]).sum(axis=0)
+    return totals
 
 
 def _flatten(
@@ -204,7 +204,7 @@ def _upstream(
     steps, rows = tables.valid.shape
     through = {name: np.tile(zero, (steps, *(1,) * zero.ndim)) for name, zero in zeros.items()}
     initial = {name: zero.copy() for name, zero in zeros.items()}
-    given = {}
+    upstream = {}
     for item in function.arguments:
         array = arguments.get(item.name)
         if not item.optional or array is None:
@@ -225,8 +225,10 @@ def _upstream(
             at = np.nonzero(tables.holds & is_near)
             ordered = ordered.copy()
             np.add.at(ordered, (tables.before[at], at[1]), ordered[at])
-        given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
-    return given, through, initial
+        upstream[item.name] = np.ascontiguousarray(
+            ordered.reshape(1, steps * rows, *array.shape[2:])
+        )
+    return upstream, through, initial
 
 
 def _of_rows(rows: Array, array: Array) -> Array:

@@ -139,7 +139,7 @@ def view_of(array: np.ndarray) -> ArrayView:
     )
 
 
-def view_of_interface(where: str, name: str, array: object, known: tuple[str, ...]) -> ArrayView:
+def view_of_interface(label: str, name: str, array: object, known: tuple[str, ...]) -> ArrayView:
     """Look at an array by its ``__cuda_array_interface__``; ``known`` are the types that may pass.
 
     Raises ArgumentError.
@@ -148,7 +148,7 @@ def view_of_interface(where: str, name: str, array: object, known: tuple[str, ..
     shape, typestr = tuple(int(length) for length in interface["shape"]), str(interface["typestr"])
     if typestr not in TYPESTRS:
         raise ArgumentError(
-            f"{where}: {name} has element type {typestr}, expected one of {', '.join(known)}"
+            f"{label}: {name} has element type {typestr}, expected one of {', '.join(known)}"
         )
     dtype = TYPESTRS[typestr]
     size, (pointer, read_only), found = BYTES[dtype], interface["data"], interface.get("strides")

@@ -15,8 +15,8 @@ from cellgen.runtime.abi import Function
 class Wanted:
     """The results of one function, and which of them need not be formed where nobody wants them."""
 
-    def __init__(self, where: str, function: Function) -> None:
-        self._where = where
+    def __init__(self, label: str, function: Function) -> None:
+        self._where = label
         self._names = tuple(item.name for item in function.results)
         self.on_request = frozenset(item.name for item in function.results if item.optional)
 
@@ -39,9 +39,9 @@ class Wanted:
         """Those among the results left out from which nothing else follows."""
         return self.left_out(gradients) & self.on_request
 
-    def refuse(self, given: Collection[str], gradients: object) -> None:
+    def refuse(self, names: Collection[str], gradients: object) -> None:
         """Raise ArgumentError where ``out`` has a result that is left out."""
-        unwanted = sorted(self.left_out(gradients) & set(given))
+        unwanted = sorted(self.left_out(gradients) & set(names))
         if unwanted:
             them = "it" if len(unwanted) == 1 else "them"
             raise ArgumentError(

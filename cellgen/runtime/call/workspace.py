@@ -45,12 +45,12 @@ per_thread = _PerThread()
 _ffi = _cffi_backend.FFI()
 
 
-def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
+def take_workspace(label: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
     """Return workspace for a call: this thread's, grown if need be. Raises MemoryError."""
     memory = per_thread.memory
     if memory.bytes >= size:
         return memory
-    memory = new_memory(where, size, dims)
+    memory = new_memory(label, size, dims)
     if size <= KEPT_WORKSPACE:
         per_thread.memory = memory
     return memory
@@ -70,13 +70,13 @@ def lending(memory: AlignedBytes | None) -> Iterator[None]:
             per_thread.memory = memory
 
 
-def new_memory(where: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
+def new_memory(label: str, size: int, dims: tuple[int, ...]) -> AlignedBytes:
     """Return aligned bytes. Raises MemoryError."""
     try:
         owner = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:
         raise MemoryError(
-            f"{where}: no memory for a workspace of {size:,} bytes "
+            f"{label}: no memory for a workspace of {size:,} bytes "
             f"(dimensions {dims}); call it with fewer rows or steps at a time"
         ) from error
     address = owner.ctypes.data
