@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from cellgen.runtime.kernel import Kernel
     from cellgen.targets import Source
 
+STALE = "build.digest"
+"""The code of the error for a text that is not the one whose digest is listed."""
+
 
 @overload
 def load(name: str, target: Literal["c"] = "c", *, emulated: Literal[False] = False) -> Kernel: ...
@@ -69,10 +72,10 @@ def _listed_text(name: str, target: str, listed: TextDigest) -> str:
     text = _generated(cell, target).of(target)[listed.file]
     if TextDigest.of(listed.file, text) != listed:
         raise BuildError(
-            f"{name}: what is generated for {target} is not what the list of digests in "
-            f"{generated_folder()} says; write the cell again with `cellgen build {name}`, or "
-            f"install cellgen-compiler again",
-            code=f"build.{target}",
+            f"{name}: what is generated for {target} is not what the list of digests "
+            f"{generated_folder() / f'{target}.sha256'} says; write the cell again with `cellgen "
+            f"build {name}`, or install cellgen-compiler again",
+            code=STALE,
         )
     listed.remember(text)
     return text

@@ -173,12 +173,17 @@ def _say_once() -> None:
 
 @functools.cache
 def module_of(known: Known) -> ModuleType | None:
-    """The generated module of a cell; None where there is none, or no Triton."""
+    """The generated module of a cell; None where there is none, or no Triton.
+
+    Raises BuildError for kernels that are not those of their list of digests.
+    """
     try:
         ships = known.text == known.kernel.name
         made = api.load(known.text, "triton") if ships else api.compile(known.cell, target="triton")
         module = made.module if isinstance(made, TritonKernel) else None
-    except BuildError:
+    except BuildError as error:
+        if error.code == api.STALE:
+            raise
         return None
     return module if module is not None and "forward" in module.PLAN else None
 

@@ -1110,13 +1110,16 @@ def s_prepare(
     V: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, KNOWN: tl.constexpr,
     GAPS: tl.constexpr, RESETS: tl.constexpr, PRECISION: tl.constexpr,
 ):
-    """What erased reads are made of, chunks in parallel.
+    """What updates that erase add, chunks in parallel.
 
-    Of a chunk that starts from a state S let u be what it holds for each erased read. Then
-        (I + M) u = a exp(G_before) S + sum_j X(a, k_j) v_j,  M = sum_j X(a, k_j) c_j
-    where X(a, k)[t, i] is what the key of step i still is to the read of step t. Handed on are, of
-    each update that erases, v_j - c_j u and c_j u as they are for S = 0 and by S; or, where the
-    states are known, what each step adds, and (I + M)^-1.
+    Of a chunk that starts from a state S an erased read holds a exp(G_before) S + sum_i X(a, k_i)
+    added_i, where X(a, k)[t, i] is what the key of step i still is to the read of step t. With
+    what is added in place of what is held,
+        (I + M) added = v - c (a exp(G_before) S + sum X(a, k_i) v_i),  M[j, i] = c_j X(a, k_i)
+    where the last sum is of updates that erase nothing. Nothing in it outgrows values and states,
+    as sums of many values would that differences are taken of. Handed on are what is added as it
+    is for S = 0, and what S takes from it; or, where the states are known, what each step adds,
+    and (I + M)^-1.
     """
     chunks = tl.cdiv(T, BT)
     c = (tl.program_id(0) % chunks) * BT
@@ -1162,30 +1165,28 @@ def s_prepare(
     s_key = _rows(s_key_p, first, step, ck, K, valid)
     s_erase = _numbers(s_erase_p, first, step, valid, ACC)
     X_0_0 = _dot(s_erase_key, tl.trans(s_key), ACC, PRECISION) * decay_before
-    M_0_0 = X_0_0 * s_erase[None, :]
+    M_0_0 = s_erase[:, None] * X_0_0
     I_0_0 = _inverse(M_0_0, BT, ACC, PRECISION)
-    seen_0 = (s_erase_key * far_before[:, None]).to(DT)
+    seen_0 = s_erase_key * far_before[:, None]
     if KNOWN:
         columns = tl.arange(0, BT)
         _put_rows(s_inverse_0_0_p, first, step, columns, BT, inside, I_0_0)
     else:
-        held_0 = _dot(I_0_0.to(DT), seen_0, ACC, PRECISION)
-        held = s_erase[:, None] * held_0
+        taken_0 = s_erase[:, None] * seen_0
+        held = _dot(I_0_0.to(DT), taken_0.to(DT), ACC, PRECISION)
         _put_rows(s_held_0_p, first, step, ck, K, inside, held)
     for v in range(0, V, BV):
         cv = v + tl.arange(0, BV)
         s_added_0 = _rows(s_value_p, first, step, cv, V, valid)
         s_added_0 = (s_added_0 * _numbers(s_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         y_0 = tl.zeros([BT, BV], ACC)
-        y_0 += _dot(X_0_0.to(DT), s_added_0, ACC, PRECISION)
         if KNOWN:
             S = _tile(s_states_p, tl.cast(c // BT, tl.int64) * step + r, ck, cv, K, V).to(DT)
             if RESETS:
                 S = _cleared(S, ACC)
-            y_0 += _dot(seen_0, S, ACC, PRECISION)
-        u_0 = _dot(I_0_0.to(DT), y_0.to(DT), ACC, PRECISION)
-        added = s_added_0.to(ACC)
-        added -= s_erase[:, None] * u_0
+            y_0 += _dot(seen_0.to(DT), S, ACC, PRECISION)
+        new_0 = s_added_0.to(ACC) - s_erase[:, None] * y_0
+        added = _dot(I_0_0.to(DT), new_0.to(DT), ACC, PRECISION)
         _put_rows(s_added_0_p, first, step, cv, V, inside, added)
 
 
@@ -1353,8 +1354,8 @@ def s_back(
     """What reaches the state and what each step adds, from the last chunk to the first.
 
     With P = X(q, k), A = X(a, k) and D = P^T d_read + k exp(G_last - G) d_S, an erased read is a
-    query which lambda = -(I + M)^-T c D reaches:
-        d_added = D + A^T lambda
+    query which lambda = -c d_added reaches:
+        d_added = (I + M)^-T D of updates that erase, D + A^T lambda of others
         d_S'    = exp(G_last) d_S + (q exp(G))^T d_read + (a exp(G_before))^T lambda
     """
     blocks = tl.cdiv(V, BV)
@@ -1416,12 +1417,11 @@ def s_back(
         d_s_added_0 += _dot(tl.trans(P).to(DT), d_s_read, ACC, PRECISION)
         columns = tl.arange(0, BT)
         s_erase = _numbers(s_erase_p, first, step, valid, ACC)
-        D_0 = s_erase[:, None] * d_s_added_0
-        lambda_0 = tl.zeros([BT, BV], ACC)
+        D_0 = d_s_added_0.to(DT)
+        d_s_added_0 = tl.zeros([BT, BV], ACC)
         I = _rows(s_inverse_0_0_p, first, step, columns, BT, valid)
-        lambda_0 -= _dot(tl.trans(I).to(DT), D_0.to(DT), ACC, PRECISION)
-        A = _dot(s_erase_key, tl.trans(s_key), ACC, PRECISION) * decay_before
-        d_s_added_0 += _dot(tl.trans(A).to(DT), lambda_0.to(DT), ACC, PRECISION)
+        d_s_added_0 += _dot(tl.trans(I).to(DT), D_0, ACC, PRECISION)
+        lambda_0 = -(s_erase[:, None] * d_s_added_0)
         _put_rows(d_s_added_0_p, first, step, cv, V, inside, d_s_added_0)
         s_value = _rows(s_value_p, first, step, cv, V, valid)
         s_scale = _numbers(s_scale_p, first, step, valid, ACC)

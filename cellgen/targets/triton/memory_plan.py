@@ -124,9 +124,8 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
     for u in m.erasing:
         buffers |= {u.added: scratch, f"d_{u.added}": scratch}
         buffers[u.held] = replace(scratch, shape=KEYS)
-    for e, _ in m.each_eraser:
-        for f, _ in m.each_eraser:
-            buffers[m.inverse(e, f)] = replace(scratch, shape=(*NUMBERS, "BT"))
+    for _, _, inverse in m.inverses:
+        buffers[inverse] = replace(scratch, shape=(*NUMBERS, "BT"))
     if m.is_marked:
         buffers["marks"] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
     buffers[STEP_BEFORE] = BufferPlan(BufferRole.BEFORE, ("T", "B"), "int32")
@@ -153,7 +152,7 @@ def _given_values(m: MemoryText, erased: bool = False) -> list[str]:
 
 
 def _inverses(m: MemoryText) -> list[str]:
-    return [m.inverse(e, f) for e, _ in m.each_eraser for f, _ in m.each_eraser]
+    return [inverse for _, _, inverse in m.inverses]
 
 
 def _queries(m: MemoryText) -> list[str]:

@@ -139,21 +139,24 @@ class MemoryText:
         """The updates that erase."""
         return tuple(update for update in self.updates if update.erased)
 
-    def inverse(self, row: int, column: int) -> str:
-        """The buffer of one block of (I + M)^-1."""
-        return f"{self.name}_inverse_{row}_{column}"
+    @property
+    def plain(self) -> tuple[UpdateText, ...]:
+        """The updates that erase nothing: what they add is known before the state is."""
+        return tuple(update for update in self.updates if not update.erased)
+
+    @property
+    def inverses(self) -> tuple[tuple[int, int, str], ...]:
+        """The blocks of (I + M)^-1 by the updates that erase, each with its buffer."""
+        numbers = [update.n for update in self.erasing]
+        return tuple((r, c, f"{self.name}_inverse_{r}_{c}") for r in numbers for c in numbers)
 
     # --- sums over updates ---
 
-    def erasing_sum(self, row: int, column: int) -> str:
-        """M: what each step erases, as a later erased read sees it."""
-        terms = [
-            f"X_{row}_{update.n} * {coefficient}[None, :]"
-            for update in self.updates
-            for read, coefficient in update.erased
-            if read == column
-        ]
-        return " + ".join(terms) or "tl.zeros([BT, BT], ACC)"
+    def erasing_sum(self, row: UpdateText, column: int) -> str:
+        """M: what an update erases of what another one added at earlier steps."""
+        return " + ".join(
+            f"{coefficient}[:, None] * X_{read}_{column}" for read, coefficient in row.erased
+        )
 
     def erased_sum(self, read: int) -> str:
         """What reaches an erased read by way of what the same step adds, but for its sign."""
