@@ -50,6 +50,10 @@ typedef struct {
     PyTypeObject *door;
 } State;
 
+typedef struct {
+    char *first, *end;
+} Span;
+
 /* A call that is under way. */
 typedef struct {
     cg_call call;
@@ -61,7 +65,8 @@ typedef struct {
     int64_t few_lengths[64];
     PyArrayObject *table[3];
     PyObject *held[CG_MOST_MEMBERS + 64]; /* what keywords are: whose dict it is may change it meanwhile */
-    Py_ssize_t helds;
+    Py_ssize_t helds, spans;
+    Span span[2 * CG_MOST_MEMBERS + 64]; /* of arrays that are read, and of those of `out` */
 } Making;
 
 enum { SMALL = 1 << 16 }; /* bytes below which malloc serves well; host/memory.py has it */
@@ -368,7 +373,7 @@ static PyObject *make(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     cg_begin(&making.call, door->cell, door->function);
     making.call.saves = args[1] == Py_True;
     making.call.allocate = allocate, making.call.door = &making;
-    making.door = door, making.type = -1, making.lengths = NULL, making.helds = 0, making.out = NULL;
+    making.door = door, making.type = -1, making.lengths = NULL, making.helds = making.spans = 0, making.out = NULL;
     making.table[0] = making.table[1] = making.table[2] = NULL;
     for (int64_t m = door->function->arguments; m < door->function->members; m++)
         making.result[m] = NULL, making.own[m] = NULL;

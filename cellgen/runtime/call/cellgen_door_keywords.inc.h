@@ -151,36 +151,30 @@ static int take_keywords(Making *making, PyObject *arguments) {
 
 /* --- arrays that results are written to ---------------------------------------------------------- */
 
-/* Where the first byte of an array lies, and the end of its last one; the same of none. */
-static void find_span(PyArrayObject *array, char **first, char **end) {
-    *first = *end = PyArray_DATA(array);
-    if (!PyArray_SIZE(array)) return;
-    for (int axis = 0; axis < PyArray_NDIM(array); axis++) {
+/* Note where an array's first byte lies and its last one ends; whether it shares memory with none noted before. */
+static int note_span(Making *making, PyArrayObject *array) {
+    Span own = {PyArray_DATA(array), PyArray_DATA(array)};
+    const int is_empty = !PyArray_SIZE(array);
+    for (int axis = 0; !is_empty && axis < PyArray_NDIM(array); axis++) {
         const npy_intp last = (PyArray_DIM(array, axis) - 1) * PyArray_STRIDE(array, axis);
-        *(last < 0 ? first : end) += last;
+        *(last < 0 ? &own.first : &own.end) += last;
     }
-    *end += PyArray_ITEMSIZE(array);
-}
-
-static int may_share(PyArrayObject *one, PyArrayObject *other) {
-    char *first[2], *end[2];
-    find_span(one, &first[0], &end[0]), find_span(other, &first[1], &end[1]);
-    return first[0] < end[1] && first[1] < end[0];
+    if (!is_empty) own.end += PyArray_ITEMSIZE(array);
+    int is_apart = 1;
+    for (Py_ssize_t i = 0; i < making->spans; i++)
+        is_apart &= own.first >= making->span[i].end || making->span[i].first >= own.end;
+    making->span[making->spans++] = own;
+    return is_apart;
 }
 
 /* Whether a kernel may write a result to an array: dense, of the call's type, in no other array's memory. */
 static int take_own(Making *making, int64_t member, PyObject *value) {
     enum { AS_WRITTEN = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_WRITEABLE };
-    const cellgen_signature *function = making->door->function;
     if (value == Py_None) return 1;
     PyArrayObject *array = plain_array(value);
     if (!array || PyArray_TYPE(array) != making->type || !PyArray_CHKFLAGS(array, AS_WRITTEN)) return 0;
-    for (Py_ssize_t i = 0; i < making->helds; i++)
-        if (PyArray_Check(making->held[i]) && may_share(array, (PyArrayObject *)making->held[i])) return 0;
-    for (int64_t m = function->arguments; m < function->members; m++)
-        if (making->own[m] && may_share(array, making->own[m])) return 0;
     making->own[member] = array;
-    return 1;
+    return note_span(making, array);
 }
 
 /* Take `out`: a dict by the names of results, or a tuple in their order; with the last step alone Python looks at it. */
@@ -191,6 +185,8 @@ static int take_out(Making *making) {
     if (!out) return 1;
     while (fields && door->field[fields - 1] < 0) fields--; /* what is saved is no field of `out` */
     if (making->call.say.last_only) return 0;
+    for (Py_ssize_t i = 0; i < making->helds; i++)
+        if (PyArray_Check(making->held[i])) note_span(making, (PyArrayObject *)making->held[i]);
     if (PyTuple_Check(out)) {
         int goes_on = PyTuple_GET_SIZE(out) == fields;
         for (Py_ssize_t i = 0; goes_on && i < fields; i++)
