@@ -915,12 +915,12 @@ class CombaForward(Results):
 
 class CombaForwardFunction(KernelFunction):
     """comba.forward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
-    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1)) -> h (B, N,
+    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), b_bar (N, 1), d (N, 1)) -> h (B, N,
     D), s (B, N, D, K)
     """
     def __call__(  # type: ignore[override]
         self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
-        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, b_bar: AnyArray, d: AnyArray,
         out: Out = ...,
     ) -> CombaForward: ...
 
@@ -938,7 +938,7 @@ class CombaBackward(Results):
 
 class CombaBackwardFunction(KernelFunction):
     """comba.backward(x (B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v (I, N, D),
-    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1), d_h (B, N,
+    w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), b_bar (N, 1), d (N, 1), d_h (B, N,
     D), d_s (B, N, D, K), s (B, N, D, K), h (B, N, D)) -> d_x (B, I), d_s_prev (B, N, D, K),
     d_d_q_k (B, N, K), d_x_w_q (B, N, K), d_x_w_k (B, N, K), d_x_w_v (B, N, D), d_x_w_b (B, N,
     1), d_softplus_pre (B, N, 1), d_alpha_pre (B, N, 1), d_v_beta_b_reshaped_sum_s_prev_reshaped
@@ -946,7 +946,7 @@ class CombaBackwardFunction(KernelFunction):
     """
     def __call__(  # type: ignore[override]
         self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
-        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, b_bar: AnyArray, d: AnyArray,
         d_h: AnyArray | None = ..., d_s: AnyArray | None = ..., s: AnyArray,
         h: AnyArray | None = ..., out: Out = ..., gradients: object = ...,
     ) -> CombaBackward: ...
@@ -959,21 +959,21 @@ class CombaWeightGradients(Results):
     d_w_a: Array
     d_a_log: Array
     d_b_a: Array
-    d_rate: Array
+    d_b_bar: Array
     d_d: Array
 
 class CombaWeightGradientsFunction(KernelFunction):
     """comba.weight_gradients(x (B, I), s_prev (B, N, D, K), w_k (I, N, K), w_b (I, N, 1), w_a (I,
-    N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d_d_q_k (B, N, K),
+    N, 1), a_log (N, 1), b_a (N, 1), b_bar (N, 1), d_d_q_k (B, N, K),
     d_v_beta_b_reshaped_sum_s_prev_reshaped (B, N, D), d_alpha_pre (B, N, 1), d_softplus_pre (B,
     N, 1), d_x_w_b (B, N, 1), d_x_w_v (B, N, D), d_x_w_k (B, N, K), d_x_w_q (B, N, K), w_q (I,
     N, K), w_v (I, N, D), d (N, 1), h (B, N, D), s (B, N, D, K), d_h (B, N, D), d_s (B, N, D,
     K), d_x (B, I), d_s_prev (B, N, D, K)) -> d_w_q (I, N, K), d_w_k (I, N, K), d_w_v (I, N, D),
-    d_w_b (I, N, 1), d_w_a (I, N, 1), d_a_log (N, 1), d_b_a (N, 1), d_rate (N, 1), d_d (N, 1)
+    d_w_b (I, N, 1), d_w_a (I, N, 1), d_a_log (N, 1), d_b_a (N, 1), d_b_bar (N, 1), d_d (N, 1)
     """
     def __call__(  # type: ignore[override]
         self, /, *, x: AnyArray, s_prev: AnyArray, w_k: AnyArray, w_b: AnyArray, w_a: AnyArray,
-        a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d_d_q_k: AnyArray,
+        a_log: AnyArray, b_a: AnyArray, b_bar: AnyArray, d_d_q_k: AnyArray,
         d_v_beta_b_reshaped_sum_s_prev_reshaped: AnyArray, d_alpha_pre: AnyArray,
         d_softplus_pre: AnyArray, d_x_w_b: AnyArray, d_x_w_v: AnyArray, d_x_w_k: AnyArray,
         d_x_w_q: AnyArray, w_q: AnyArray | None = ..., w_v: AnyArray | None = ...,
@@ -990,15 +990,15 @@ class CombaSequenceForward(Results):
 
 class CombaSequenceForwardFunction(TimeFunction):
     """comba.sequence_forward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v
-    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1)) ->
-    h (T, B, N, D), s (T, B, N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre
+    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), b_bar (N, 1), d (N, 1))
+    -> h (T, B, N, D), s (T, B, N, D, K), s_last (B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre
     (T, B, N, 1), x_w_k (T, B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T,
     B, N, 1), softplus_pre (T, B, N, 1), sum_s_prev_reshaped_k (T, B, N, D, 1)
     """
     @overload  # type: ignore[override]
     def __call__(
         self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
-        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, rate: AnyArray, d: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray, b_bar: AnyArray, d: AnyArray,
         packed: Packed | Array | None = ..., **options: Unpack[SequenceForwardOptions],
     ) -> CombaSequenceForward: ...
     @overload
@@ -1017,23 +1017,23 @@ class CombaSequenceBackward(Results):
     d_w_a: Array
     d_a_log: Array
     d_b_a: Array
-    d_rate: Array
+    d_b_bar: Array
     d_d: Array
 
 class CombaSequenceBackwardFunction(TimeFunction):
     """comba.sequence_backward(x (T, B, I), s_prev (B, N, D, K), w_q (I, N, K), w_k (I, N, K), w_v
-    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), rate (N, 1), d (N, 1), h
+    (I, N, D), w_b (I, N, 1), w_a (I, N, 1), a_log (N, 1), b_a (N, 1), b_bar (N, 1), d (N, 1), h
     (T, B, N, D), s (T, B, N, D, K), x_w_q (T, B, N, K), sqrt_sqrt_pre (T, B, N, 1), x_w_k (T,
     B, N, K), sqrt_sqrt_pre_2 (T, B, N, 1), x_w_v (T, B, N, D), beta (T, B, N, 1), softplus_pre
     (T, B, N, 1), sum_s_prev_reshaped_k (T, B, N, D, 1), d_h (T, B, N, D), d_s (T, B, N, D, K),
     d_s_last (B, N, D, K)) -> d_x (T, B, I), d_s_prev (B, N, D, K), d_w_q (I, N, K), d_w_k (I,
     N, K), d_w_v (I, N, D), d_w_b (I, N, 1), d_w_a (I, N, 1), d_a_log (N, 1), d_b_a (N, 1),
-    d_rate (N, 1), d_d (N, 1)
+    d_b_bar (N, 1), d_d (N, 1)
     """
     @overload  # type: ignore[override]
     def __call__(
         self, /, *, x: AnyArray, s_prev: AnyArray, w_q: AnyArray, w_k: AnyArray, w_v: AnyArray,
-        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray | None = ..., rate: AnyArray,
+        w_b: AnyArray, w_a: AnyArray, a_log: AnyArray, b_a: AnyArray | None = ..., b_bar: AnyArray,
         d: AnyArray, h: AnyArray | None = ..., s: AnyArray, d_h: AnyArray | None = ...,
         d_s: AnyArray | None = ..., d_s_last: AnyArray | None = ...,
         packed: Packed | Array | None = ..., **options: Unpack[SequenceBackwardOptions],

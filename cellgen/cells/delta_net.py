@@ -124,10 +124,10 @@ class Comba(Cell):
     x, s_prev = Input(I), State(N, D, K)
     w_q, w_k = Weight(I, N, K), Weight(I, N, K)
     w_v, w_b, w_a = Weight(I, N, D), Weight(I, N, 1), Weight(I, N, 1)
-    a_log, b_a, rate, d = Weight(N, 1), Bias(N, 1), Weight(N, 1), Weight(N, 1)
+    a_log, b_a, b_bar, d = Weight(N, 1), Bias(N, 1), Weight(N, 1), Weight(N, 1)
 
     q, k = _feature(x @ w_q), _feature(x @ w_k)
-    v, beta, b = silu(x @ w_v), sigmoid(x @ w_b), sigmoid(rate)
+    v, beta, b = silu(x @ w_v), sigmoid(x @ w_b), sigmoid(b_bar)
     alpha = exp(-exp(a_log) * softplus(x @ w_a + b_a))
     s = expand_dims(alpha, -1) * s_prev + outer(beta * (v - b * (s_prev @ k)), k)
     h = s @ (q - d * k)

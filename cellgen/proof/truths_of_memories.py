@@ -112,12 +112,12 @@ def delta_product(a: Arrays) -> dict[str, Array]:
 
 
 def comba(a: Arrays) -> dict[str, Array]:
-    """S = S' (alpha - b beta k k^T) + beta v k^T, b = sigmoid(rate); h = S (q - d k)."""
+    """S = S' (alpha - b beta k k^T) + beta v k^T, b = sigmoid(b_bar); h = S (q - d k)."""
     x, old = a["x"], a["s_prev"]
     q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
     v_bar, beta = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"]))
     alpha = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_a"]) + a["b_a"]))
-    erased = np.einsum("bnij,bnjl->bnil", old, _outer(sigmoid(a["rate"]) * beta * k, k))
+    erased = np.einsum("bnij,bnjl->bnil", old, _outer(sigmoid(a["b_bar"]) * beta * k, k))
     s = alpha[..., None] * old - erased + _outer(beta * v_bar * sigmoid(v_bar), k)
     return {"h": _read(s, q) - a["d"] * _read(s, k), "s": s}
 

@@ -45,6 +45,7 @@ WRITTEN = (
     torch.full_like,
     torch.Tensor.new_zeros,
     torch.Tensor.new_ones,
+    torch.Tensor.clone,
     torch.Tensor.new_full,
 )
 POISON: dict[torch.dtype, float] = {

@@ -50,6 +50,15 @@ def check_given(layer: CellLayers, stated: Mapping[str, object]) -> None:
         raise KindError(f"{layer.where}: unknown argument {name!r}; {advice}")
 
 
+def check_free(layer: CellLayers, name: str) -> None:
+    """Look at a parameter's name. Raises KindError where it is an attribute of layers already."""
+    if hasattr(layer, name):
+        raise KindError(
+            f"{layer.where}: the weight {name!r} would hide an attribute of the layer, expected "
+            f"another name; rename it in the cell, for example to {name}_weight"
+        )
+
+
 def check_tensors(label: str, items: Sequence[Argument], tensors: Mapping[str, object]) -> None:
     """Look at the kinds of inputs and statics. Raises KindError."""
     for name, shape in ((item.name, shape_text(item)) for item in items):

@@ -13,7 +13,13 @@ from torch.nn.utils.rnn import PackedSequence
 from cellgen import accept
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
 from cellgen.runtime.abi import axis_length
-from cellgen.torch.checks import check_given, check_shapes, check_states, check_tensors
+from cellgen.torch.checks import (
+    check_free,
+    check_given,
+    check_shapes,
+    check_states,
+    check_tensors,
+)
 from cellgen.torch.derivatives import Call
 from cellgen.torch.devices import known_dtype
 from cellgen.torch.draws import Rates, check_rates, draw
@@ -68,6 +74,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
             for item in self.roles.parameters:
                 shape = tuple(axis_length(axis, own) for axis in item.shape)
                 learns = item.name not in self.roles.fixed
+                check_free(self, item.name + suffix)
                 value = torch.empty(shape, device=device, dtype=dtype)
                 self.register_parameter(item.name + suffix, torch.nn.Parameter(value, learns))
         self.reset_parameters()

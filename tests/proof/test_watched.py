@@ -104,6 +104,7 @@ def test_what_pytorch_writes_inside_is_written() -> None:
         y[16:32] = 1
         shifted[(2,)](x, torch.empty(32), BT=16, STEP=16)
         shifted[(2,)](y, torch.empty(32), BT=16, STEP=16)
+        shifted[(2,)](one.view(-1).clone(), torch.ones(32).clone(), BT=16, STEP=16)
     with fault(r"reads x_p\[32\], which nobody has written"), watched("toy"):
         y = torch.empty(64)
         y[:32].zero_()

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence  # noqa: E402
 
 import cellgen.torch  # noqa: E402
-from cellgen import cells, regularise  # noqa: E402
+from cellgen import Cell, H, Input, State, Weight, cells, regularise  # noqa: E402
 from cellgen.language.value import Dim  # noqa: E402
 from cellgen.torch.roles import roles_of  # noqa: E402
 from tests.torch.drawn import SHIPPED, STATED, function  # noqa: E402
@@ -78,6 +78,22 @@ def test_every_cell_is_a_layer_that_learns_and_travels(name: str) -> None:
     fresh = layers(name, 1 + both, bidirectional=both)
     fresh.load_state_dict(torch.load(kept))
     assert torch.equal(fresh(x, lengths=LENGTHS, **given)[0], y)
+
+
+class Hiding(Cell):
+    """A cell with a weight that is called as what layers have themselves."""
+
+    x, h_prev = Input(H), State(H)
+    rate = Weight(H)
+
+    h = x + rate * h_prev
+
+
+def test_a_weight_that_would_hide_an_attribute_of_the_layer_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"module\(hiding\): the weight 'rate' would hide .* rename"
+    ):
+        cellgen.torch.module(Hiding, 4, 4)
 
 
 def test_parameters_have_the_names_of_the_declaration() -> None:

@@ -102,11 +102,15 @@ def test_every_access_of_memories_is_legal_and_counted(definition) -> None:
     """A chunk and a remainder, keys and values that fill no block; each read is written once."""
     watched_run(definition.name, 20, 1, 2, gaps=True)
     watch = watched_run(definition.name, 20, 1, 2)
-    (scan,) = {kernel for kernel, _ in watch.traffic if kernel.endswith("_scan")}
-    assert watch.products[scan] > 0
+    scans = {kernel for kernel, _ in watch.traffic if kernel.endswith("_scan")}
+    assert scans
+    assert all(watch.products[scan] > 0 for scan in scans)
     plan, sizes = cellgen.load(definition.name, "triton").module.PLAN, {**SIZES, "T": 20}
     buffers = [one for memory in plan["memories"] for one in memory["buffers"].items()]
     for name in (name for name, buffer in buffers if buffer["role"] == "read"):
         numbers = prod(size_of(axis, sizes) for axis in plan["arrays"][name]["shape"])
-        again = watch.traffic[scan, f"{name}_p"].written // (4 * numbers)
+        (traffic,) = (
+            watch.traffic[s, f"{name}_p"] for s in scans if (s, f"{name}_p") in watch.traffic
+        )
+        again = traffic.written // (4 * numbers)
         assert again == (2 if definition.name == "rwkv6" else 1)  # its gates are strong: marked

@@ -106,7 +106,7 @@ def comba(a: Row) -> Row:
     """S_t = S (alpha - b beta k k^T) + beta v k^T, o = S_t (q - d k)"""
     x = a["x"]
     q, k, v = feature(x @ a["w_q"]), feature(x @ a["w_k"]), silu(x @ a["w_v"])
-    beta, b = sigmoid(x @ a["w_b"]), sigmoid(a["rate"])
+    beta, b = sigmoid(x @ a["w_b"]), sigmoid(a["b_bar"])
     alpha = jnp.exp(-jnp.exp(a["a_log"]) * softplus(x @ a["w_a"] + a["b_a"]))
     turn = alpha * jnp.eye(k.size) - b * beta * jnp.outer(k, k)
     s = a["s_prev"] @ turn + beta * jnp.outer(v, k)
@@ -532,7 +532,7 @@ CELLS: Mapping[str, tuple[Callable[[Row], Row], str, str, Mapping[str, str]]] = 
         "s:N D K",
         HEAD
         | {"w_b": "I N 1", "w_a": "I N 1"}
-        | dict.fromkeys(("a_log", "b_a", "rate", "d"), "N 1"),
+        | dict.fromkeys(("a_log", "b_a", "b_bar", "d"), "N 1"),
     ),
     "mamba3": (
         by_head(mamba3, "x", "w_phi", *SHARED),
