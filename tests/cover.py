@@ -86,6 +86,11 @@ def of_source(cell: type[Cell]) -> Traits:
     return frozenset(("name", word) for word in words) | of_interface(cell)
 
 
+def of_all(cell: type[Cell]) -> Traits:
+    """Of a cell's C and of its equations."""
+    return of_source(cell) | operators_of(cell)
+
+
 def each_of(
     traits: Callable[[type[Cell]], Traits], cells: Sequence[type[Cell]] = SHIPPED
 ) -> list[ParameterSet]:

@@ -40,6 +40,10 @@ of all registers, of doubles a half, and a backward pass has three of them in so
 in float32 one address is stored, in one kernel, where four memories live (gated delta rule)."""
 
 
+INSTANCE = re.compile(r"^#define CELLGEN_STORE (\w+)$", re.MULTILINE)
+"""In a cell's text: what is compiled for one element type."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """What ptxas says of a kernel."""
@@ -58,6 +62,15 @@ class Entry:
     def budget(self) -> int:
         """Registers of a thread that the cost model and the launch shapes count on."""
         return next(most for part, most in BUDGETS.items() if re.search(part, self.name))
+
+
+def only(source: str, elements: Sequence[str]) -> str:
+    """A cell's text, compiled for some element types."""
+    left_out = [suffix for suffix in INSTANCE.findall(source) if suffix not in elements]
+    assert len(left_out) + len(elements) == 4
+    for suffix in left_out:
+        source = re.sub(rf"#define CELLGEN_STORE {suffix}\n.*\n#undef CELLGEN_STORE\n", "", source)
+    return source
 
 
 def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) -> list[Entry]:
@@ -86,10 +99,11 @@ def compiled(place: Path, sources: Mapping[str, str], *, whole: bool = False) ->
 
 def require_budgets(entries: Sequence[Entry], source: str) -> None:
     """Spills and registers within budget, all kernels there, for both architectures."""
+    elements = INSTANCE.findall(source)
     assert {e.architecture for e in entries} == {"sm_80", "sm_90a"}
     assert not [e for e in entries if e.spilled > e.spills]
     assert not [e for e in entries if e.registers > e.budget]
-    for suffix in ("bf16", "f16"):
+    for suffix in {"bf16", "f16"}.intersection(elements):
         by_units = re.compile(rf"_block_{suffix}( |I19cellgen_)by_fragment")
         with_units = [e for e in entries if by_units.search(e.name)]
         assert len(with_units) == 2 * source.count("template <typename way>")

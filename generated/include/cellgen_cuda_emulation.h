@@ -53,24 +53,29 @@ enum cudaError_t {
     cudaErrorStreamCaptureUnsupported = 900
 };
 
-/* A kernel with its arguments: what one thread does. Virtual, so that little is compiled for each. */
+/* A kernel with its arguments: what one thread does. Arguments are bytes, so that little is compiled for
+ * each kernel. */
 struct cellgen_thread_work {
-    virtual ~cellgen_thread_work() {}
-    virtual void run() const = 0;
+    void run() const { with_(arguments_.data()); }
+    void (*with_)(const unsigned char *arguments);
+    std::vector<unsigned char> arguments_;
 };
 
-template <typename Body> struct cellgen_thread_work_of final : cellgen_thread_work {
-    explicit cellgen_thread_work_of(const Body &body) : body_(body) {}
-    void run() const override { body_(); }
-    Body body_;
-};
+template <typename Body> inline void cellgen_run_body(const unsigned char *body) { (*(const Body *)body)(); }
+template <typename Body> inline cellgen_thread_work cellgen_work_of(const Body &body)
+{
+    static_assert(std::is_trivially_copy_constructible<Body>::value, "arguments are bytes");
+    static_assert(alignof(Body) <= alignof(max_align_t), "as allocators align");
+    const unsigned char *const bytes = (const unsigned char *)&body;
+    return {cellgen_run_body<Body>, {bytes, bytes + sizeof body}};
+}
 
 /* What a stream was told while it was captured, and the memory that it was told to free. */
 struct cellgen_emulated_launch {
     bool barrier;
     dim3 grid, block;
     size_t bytes;
-    std::shared_ptr<cellgen_thread_work> work;
+    cellgen_thread_work work;
     unsigned together = 1; /* blocks, one behind the other, that are there at once */
 };
 struct cellgen_emulated_graph {
@@ -99,20 +104,17 @@ class cellgen_emulator {
 
     /* Launches, or puts into the graph that captures the stream; arguments are copied as on a device. */
     template <typename... P, typename... A>
-    void launch(void *stream, bool barrier, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
-                A... arguments)
-    {
-        launch_together(stream, barrier, grid_, block_, bytes, 1, kernel, arguments...);
-    }
-
-    template <typename... P, typename... A>
-    void launch_together(void *stream, bool barrier, dim3 grid_, dim3 block_, size_t bytes,
-                         unsigned together, void (*kernel)(P...), A... arguments)
+    void launch(void *stream, bool barrier, const dim3 &grid_, const dim3 &block_, size_t bytes,
+                unsigned together, void (*kernel)(P...), A... arguments)
     {
         const auto body = [=]() { kernel(arguments...); };
-        typedef cellgen_thread_work_of<decltype(body)> work;
-        std::shared_ptr<cellgen_thread_work> own(new work(body));
-        take(stream, {barrier, grid_, block_, bytes, own, together});
+        start(stream, barrier, grid_, block_, bytes, together, cellgen_work_of(body));
+    }
+
+    void start(void *stream, bool barrier, const dim3 &grid_, const dim3 &block_, size_t bytes,
+               unsigned together, const cellgen_thread_work &work)
+    {
+        take(stream, {barrier, grid_, block_, bytes, work, together});
     }
 
     void take(void *stream, const cellgen_emulated_launch &node)
@@ -133,7 +135,7 @@ class cellgen_emulator {
         granted_ = (node.bytes + 256) / 256 * 256;
         dynamic_.assign(granted_ * together_ + 256, 0xff);
         threads_ = count(block);
-        work_ = node.work.get();
+        work_ = &node.work;
         if (count(grid) % together_ || (together_ > 1 && threads_ % 32))
             fail("blocks that are there together do not fill the grid with whole warps", 0);
         for (const unsigned at : shuffled(count(grid) / together_)) {

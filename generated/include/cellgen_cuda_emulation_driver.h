@@ -13,7 +13,7 @@
 
 /* A kernel with the arguments that lie behind addresses, as the driver is given them. */
 struct cellgen_emulated_kernel {
-    std::shared_ptr<cellgen_thread_work> (*with)(void **);
+    cellgen_thread_work (*with)(void **);
     bool barrier;
     int granted; /* bytes of shared memory */
 };
@@ -25,17 +25,17 @@ inline std::map<std::string, cellgen_emulated_kernel> &cellgen_emulated_kernels(
 }
 
 template <typename... P, size_t... at>
-inline std::shared_ptr<cellgen_thread_work> cellgen_emulated_work(
+inline cellgen_thread_work cellgen_emulated_work(
     void (*kernel)(P...), void **places, std::index_sequence<at...>)
 {
     const std::tuple<P...> arguments(*(P *)places[at]...);
     const auto body = [=]() { std::apply(kernel, arguments); };
-    return std::shared_ptr<cellgen_thread_work>(new cellgen_thread_work_of<decltype(body)>(body));
+    return cellgen_work_of(body);
 }
 
 template <bool barrier, auto kernel> struct cellgen_exported;
 template <bool barrier, typename... P, void (*kernel)(P...)> struct cellgen_exported<barrier, kernel> {
-    static std::shared_ptr<cellgen_thread_work> with(void **places)
+    static cellgen_thread_work with(void **places)
     {
         return cellgen_emulated_work(kernel, places, std::index_sequence_for<P...>());
     }

@@ -25,8 +25,8 @@
     do {                                                                                           \
         CELLGEN_EXPORT_KERNEL(barrier, kernel);                                                    \
         if (!(run)->error) {                                                                       \
-            cellgen_emulator::one().launch((run)->stream, barrier, grid, block, bytes, (kernel),     \
-                                           __VA_ARGS__);                                           \
+            cellgen_emulator::one().launch((run)->stream, barrier, grid, block, bytes, 1, (kernel),  \
+                                            __VA_ARGS__);                                           \
             (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
         }                                                                                          \
     } while (0)

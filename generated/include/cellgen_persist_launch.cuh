@@ -132,7 +132,7 @@ inline void cellgen_launch_together(cellgen_run *, K, const cellgen_together &, 
         if (!(run)->error && cellgen_emulator::one().fails("together")) {                          \
             cellgen_end_launch((run), cudaGetLastError());                                         \
         } else if (!(run)->error) {                                                                \
-            cellgen_emulator::one().launch_together(                                               \
+            cellgen_emulator::one().launch(                                                        \
                 (run)->stream, true,                                                               \
                 dim3((unsigned)(how).blocks, (unsigned)(how).heads, (unsigned)(how).sets),         \
                 dim3((unsigned)(how).threads), (size_t)(how).shared,                               \

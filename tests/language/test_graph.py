@@ -66,7 +66,7 @@ def test_statements_text_and_c_of_a_loop_grow_as_its_rounds(name: str) -> None:
         programs = programs_of(cell).functions
         statements.append(sum(len(program.statements) for program in programs))
         characters.append(sum(len(str(equation)) for equation in cell.definition.equations))
-        c.append(len(generate(cell).text(".c")))
+        c.append(len(generate(cell, ("c",)).text(".c")))
     assert is_linear(statements), statements
     assert is_linear(characters), characters
     assert is_linear(c), c

@@ -46,6 +46,7 @@ from cellgen.runtime import system
 from cellgen.targets.c_expressions import c_expression
 from tests.awkward_cells import AWKWARD
 from tests.conftest import SIZES, shipped_cell
+from tests.cover import each_of, of_all
 
 
 def row(report: Report, start: str) -> Row:
@@ -55,7 +56,7 @@ def row(report: Report, start: str) -> Row:
 # --- green ---------------------------------------------------------------------------------------
 
 
-@shipped_cell
+@pytest.mark.parametrize("cell", each_of(of_all))
 def test_every_shipped_cell_is_proved_without_a_gap(cell: type[Cell]) -> None:
     report = check.check(cell, seed=1)
     assert report.ok, f"\n{report}"

@@ -1,4 +1,4 @@
-"""Print the errors of a memory's kernels in Triton's interpreter: ``cell`` and cases, as JSON.
+"""Print the errors of memories' kernels in Triton's interpreter: cells and their cases, as JSON.
 
 A process of its own: Triton decides when it is imported whether it interprets.
 """
@@ -21,17 +21,18 @@ from tests.program.test_chunk_programs import OWN
 from tests.targets.triton_memories import Case, Sizes, errors
 
 
-def main(name: str, cases: str) -> None:
-    """Run the cases of one cell."""
+def main(cases_of: str) -> None:
+    """Run the cases of each cell, a line for each."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)  # new tensors are NaN: nothing unwritten is read
     warnings.simplefilter("ignore")  # products of marked rows overflow, and are done again
-    cells = [*SHIPPED, *OWN]
-    cell = next(one for one in cells if one.definition.name == name)
+    cells = {one.definition.name: one for one in (*SHIPPED, *OWN)}
     with tempfile.TemporaryDirectory() as folder:
-        for case in json.loads(cases):
-            sizes = Sizes(**case.pop("sizes", {}))
-            print(json.dumps(errors(cell, Case(sizes, **case), Path(folder))), flush=True)
+        for name, cases in json.loads(cases_of).items():
+            for case in cases:
+                sizes = Sizes(**case.pop("sizes", {}))
+                found = errors(cells[name], Case(sizes, **case), Path(folder))
+                print(json.dumps(found), flush=True)
 
 
 main(*sys.argv[1:])

@@ -1452,8 +1452,10 @@ def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_c
 @with_nvcc
 @pytest.mark.parametrize("cell", names((LSTM, *VARIANTS), (LSTM,)))
 def test_host_code_compiles_without_a_warning(cell: type[Cell], tmp_path: Path) -> None:
-    """And kernels with the registers counted on: each time of a cell for all."""
+    """And kernels with the registers counted on: each time of a cell for all, in the element type
+    of products by threads and in one of those by matrix units."""
     source = generate(cell).text(".cu")
+    source = cuda_budgets.only(source, ("f32", "bf16")) if cell is LSTM else source
     entries = cuda_budgets.compiled(tmp_path, {cell.definition.name: source}, whole=True)
     cuda_budgets.require_budgets(entries, source)
 

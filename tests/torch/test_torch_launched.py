@@ -131,7 +131,7 @@ def test_a_row_without_valid_steps_may_hold_anything() -> None:
     assert torch.allclose(w, true, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("segments", [2, 5])
+@pytest.mark.parametrize("segments", [pytest.param(2, marks=pytest.mark.slow), 5])
 def test_segments_beside_each_other_leave_steps_out_and_begin_anew(segments: int) -> None:
     """A segment may be left out as a whole, begin anew at its first step or at its last."""
     cell = cellgen.torch.function("s5", form="scan")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Protocol, TypeAlias
 
 from sympy import Expr, expand
@@ -65,7 +66,7 @@ class MemoryAccess:
     adds: bool = False
     products: int | None = None
 
-    @property
+    @cached_property
     def end(self) -> Expr | None:
         """The column behind the last one; None where there is no width."""
         return None if self.width is None else self.start + self.width
@@ -101,6 +102,7 @@ def meet(one: Columns, two: Columns) -> bool:
     return not (at_least(one.start, two.end) or at_least(two.start, one.end))
 
 
+@lru_cache(maxsize=1 << 16)
 def at_least(length: Expr, other: Expr) -> bool:
     """Whether a length is never less than another, whatever the dimensions are."""
     gap = expand(length - other)
