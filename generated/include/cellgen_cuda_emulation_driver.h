@@ -188,17 +188,31 @@ CELLGEN_DRIVER_API cuLibraryLoadData(
 }
 CELLGEN_DRIVER_API cuLibraryUnload(void *library) { return delete (std::string *)library, 0; }
 
-/* A cell's own kernels are those of the image's element type, and of no other. */
+/* A function's name out of what compilers make of it: `_Z`, its length, itself, then its parameters. */
+static std::string cellgen_function_of(const std::string &name)
+{
+    char *begins = nullptr;
+    if (name.compare(0, 2, "_Z")) return name;
+    const unsigned long length = strtoul(name.c_str() + 2, &begins, 10);
+    return std::string(begins).substr(0, length);
+}
+static bool cellgen_ends_with(const std::string &text, const std::string &end)
+{
+    return text.size() >= end.size() && !text.compare(text.size() - end.size(), end.size(), end);
+}
+
+/* A cell's own kernels are those of the image's element type, which ends their names, and of no other. */
 CELLGEN_DRIVER_API cuLibraryGetKernel(void **kernel, void *library, const char *name)
 {
-    const std::string wanted = name, image = *(const std::string *)library, staying = " staying";
+    const std::string image = *(const std::string *)library, staying = " staying";
+    const std::string function = cellgen_function_of(name);
     const bool is_staying = image.find(staying) != std::string::npos;
     const std::string suffix = image.substr(0, image.find(' '));
-    const auto found = cellgen_emulated_kernels().find(wanted);
+    const auto found = cellgen_emulated_kernels().find(name);
     bool is_here = found != cellgen_emulated_kernels().end()
-        && is_staying == (wanted.find("_persistent") != std::string::npos);
+        && is_staying == cellgen_ends_with(function.substr(0, function.rfind('_')), "_persistent");
     for (const std::string other : {"_f32", "_f64", "_bf16", "_f16"})
-        is_here &= other == "_" + suffix || wanted.find(other) == std::string::npos;
+        is_here &= other == "_" + suffix || !cellgen_ends_with(function, other);
     return is_here ? (*kernel = &found->second, 0) : 500; /* CUDA_ERROR_NOT_FOUND */
 }
 CELLGEN_DRIVER_API cuKernelGetAttribute(int *value, int, void *, int)

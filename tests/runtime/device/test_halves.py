@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cellgen import Cell, api
+from cellgen import Cell, H, Input, State, api, tanh
 from cellgen.cells import SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.errors import BuildError, DeviceError
 from cellgen.runtime.abi import Argument, axis_length
@@ -119,6 +119,25 @@ def test_kernels_of_another_element_type_are_not_taken() -> None:
     kernel._usable.add((0, "bfloat16", False))  # as if it had been loaded
     with pytest.raises(DeviceError, match=r"CUDA error 500.* cellgen cache clear"):
         kernel.sequence_forward(**given)
+
+
+class TanhF64Persistent(Cell):
+    """A cell whose name has words of names of kernels in it."""
+
+    x, h_prev = Input(H), State(H)
+    h = tanh(x + h_prev)
+
+
+@with_cxx
+def test_a_cell_may_be_called_as_an_element_type_is() -> None:
+    kernel = halved(TanhF64Persistent)
+    x = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
+    zero = np.zeros((2, 4), np.float32)
+    found = kernel.sequence_forward(x=kernel.array(x), h_prev=kernel.array(zero), tier="steps")
+    first = np.tanh(x[0])
+    wanted = np.stack([first, np.tanh(x[1] + first)])
+    # a rounding of float32 at the size of what is added
+    np.testing.assert_allclose(found.h.numpy()[:2], wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_the_compiler_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
