@@ -16,7 +16,10 @@ from tests.house.test_notebooks import run_code
 ROOT = Path(__file__).parent.parent.parent
 
 
-@pytest.mark.parametrize("model", ["layer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("own", "penalty"))])
+@pytest.mark.parametrize(
+    "model",
+    ["layer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("own", "penalty"))],
+)
 def test_the_losses_of_the_example_are_those_of_torch(model: str) -> None:
     done = subprocess.run(
         [sys.executable, "examples/torch_text.py", "--model", model, "--updates", "3"],
