@@ -978,7 +978,7 @@ static void kernel(int value)
     room[threadIdx.x] = value;
     __syncthreads();
 }
-extern "C" void run() { cellgen_emulator::one().launch(nullptr, true, 2, 2, 0, kernel, 1); }
+extern "C" void run() { cellgen_emulator::one().launch(nullptr, true, 2, 2, 0, 1, kernel, 1); }
 """
 CLOSED = """
 import ctypes, _ctypes
