@@ -5,6 +5,8 @@ What a node starts at is never taken for absent: it is an argument, or it is car
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +17,7 @@ import cellgen
 import cellgen.onnx
 from cellgen.cli.commands import app
 from cellgen.errors import UsageError
+from tests.documents import DOCUMENTS
 from tests.onnx.models import arguments, of_body, of_operator
 from tests.onnx.sessions import difference, run
 
@@ -190,3 +193,10 @@ def test_a_state_of_a_scan_that_stands_in_the_model_is_carried():
     (layer,) = cellgen.onnx.read(model)
     assert_equal(layer.run(None, x, interpreted=True), run(model, {"x_all": x}).values())
     np.testing.assert_array_equal(layer.directions[0].starts["s_prev"], start)
+
+
+def test_the_page_names_attributes_that_there_are():
+    text = (DOCUMENTS / "how-to/onnx.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`imported\.(\w+)", text))
+    assert {"starts", "lengths", "from_inputs"} <= named
+    assert named <= {*dir(cellgen.onnx.Imported), *cellgen.onnx.Imported.__dataclass_fields__}

@@ -194,10 +194,11 @@ static int take_out(Making *making) {
         return goes_on;
     }
     while (PyDict_CheckExact(out) && PyDict_Next(out, &place, &name, &value)) {
-        const char *text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : NULL;
-        Py_ssize_t i = 0;
-        while (text && i < fields && strcmp(door->function->member[door->field[i]].name, text)) i++;
-        if (!text || i == fields || !take_own(making, door->field[i], value)) return 0;
+        Py_ssize_t i = 0, length = 0;
+        const char *text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
+        if (!text || strlen(text) != (size_t)length) return 0; /* "h\0" is not "h" */
+        while (i < fields && strcmp(door->function->member[door->field[i]].name, text)) i++;
+        if (i == fields || !take_own(making, door->field[i], value)) return 0;
     }
     return PyDict_CheckExact(out);
 }

@@ -153,6 +153,8 @@ REFUSED: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "an unknown name": lambda call, results: {"h": results["h"], "y": results["h_last"]},
     "a name that is none": lambda call, results: {1: results["h"]},
     "a name that no text has": lambda call, results: {"\ud800": results["h"]},
+    "a name that goes on": lambda call, results: {"h\0": results["h"]},
+    "names that go on": lambda call, results: {f"h\0{k}": results["h"].copy() for k in range(999)},
     "what is saved": lambda call, results: {"z": results["h"]},
     "too many": lambda call, results: (*results.values(), None),
     "too few": lambda call, results: (results["h"],),
