@@ -4,7 +4,7 @@
 |---|---|
 | weights of inputs | Glorot & Bengio (2010), uniform, each gate by itself |
 | weights of states (S, k S) | orthogonal (Saxe, McClelland & Ganguli 2014), each gate by itself |
-| other matrices | Glorot & Bengio, uniform |
+| other matrices | Glorot & Bengio, uniform, each head by itself |
 | weights of one axis | uniform within 1 / sqrt(length) |
 | biases | 0, those of forget gates 1 (Jozefowicz, Zaremba & Sutskever 2015) |
 | what does not learn (``gradient=False``) | nothing: its numbers, or a rule, are in ``initial`` |
@@ -105,13 +105,17 @@ class OneGate:
 
 @dataclass(frozen=True)
 class Glorot:
-    """Uniform numbers by which a gate keeps the variance of what it reads."""
+    """Uniform numbers by which a gate keeps the variance of what it reads.
+
+    ``first``: a product reads along the first axis, as that of (I, heads, units) does.
+    """
 
     gates: int = 1
+    first: bool = False
 
     def of(self, shape: Shape) -> Draw:
-        """What to draw for a shape (..., rows, k columns)."""
-        rows, columns = shape[-2:]
+        """What to draw for a shape (..., rows, k columns), or (rows, ..., k columns)."""
+        rows, columns = shape[0 if self.first else -2], shape[-1]
         bound = math.sqrt(6 / max(rows + columns / self.gates, 1))
         return Uniform(-bound, bound)
 
@@ -134,6 +138,28 @@ class Retention:
         return Numbers(np.broadcast_to(1 - 2.0 ** (-5 - heads), shape))
 
 
+class Identity:
+    """A unit matrix of each head."""
+
+    def of(self, shape: Shape) -> Draw:
+        """What stands in a shape (..., S, S)."""
+        return Numbers(np.broadcast_to(np.eye(shape[-1]), shape))
+
+
+class Counted:
+    """The logarithms of 1, 2, 3 ... along the last axis (S4D-Real; Gu et al. 2022)."""
+
+    def of(self, shape: Shape) -> Draw:
+        """What stands in a shape (..., K)."""
+        return Numbers(np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape))
+
+
+ONES = Constant(1.0)
+RATES = Uniform(1.0, 16.0, log=True)
+STEPS = Uniform(math.log(math.expm1(0.001)), math.log(math.expm1(0.1)))
+"""Biases whose softplus lies between 0.001 and 0.1, of every order of magnitude alike (Mamba)."""
+DECAY = {"a_log": RATES, "b_a": STEPS}
+
 CELLS: Mapping[str, Mapping[str, Rule]] = {
     "lstm_projection": {"b": OneGate(1, 4, 1.0)},
     "multiplicative_lstm": {"b_f": Constant(1.0)},
@@ -153,6 +179,18 @@ CELLS: Mapping[str, Mapping[str, Rule]] = {
         "gamma_log": Constant(math.log(0.3)),
     },
     "retnet": {"gamma": Retention()},
+    "mamba": {"a_log": Counted(), "b_t": STEPS, "d": ONES},
+    "mamba2": {"a_log": RATES, "b_t": STEPS, "d": ONES},
+    "mamba3": {
+        **{f"{kind}_{of}_{part}": ONES for kind in "go" for of in "bc" for part in ("re", "im")},
+        "b_t": STEPS,
+        "d": ONES,
+    },
+    "gated_delta_net": DECAY,
+    "gated_delta_net_2": DECAY,
+    "kda": DECAY,
+    "comba": {**DECAY, "b_bar": ONES, "d": ONES},
+    "m2rnn": {"a_log": RATES, "b_f": STEPS, "u": Identity(), "d": ONES},
 }
 """What differs, by cell and the first letters of a parameter's name."""
 
@@ -165,9 +203,9 @@ def fixed_of(functions: tuple[Function, ...]) -> frozenset[str]:
 
 
 def input_axes(arguments: Iterable[Argument]) -> frozenset[str]:
-    """The axes of a cell's inputs behind those of steps and rows."""
+    """The last axes of a cell's inputs, which products read along."""
     items = [item for item in arguments if item.role == "input"]
-    return frozenset(axis for item in items for axis in item.shape if axis not in {"T", "B"})
+    return frozenset(axis for item in items for axis in item.shape[-1:] if axis not in {"T", "B"})
 
 
 def rule_of(
@@ -175,7 +213,7 @@ def rule_of(
 ) -> Rule | None:
     """The rule by which a parameter starts; None for one that does not learn and has none.
 
-    ``inputs`` are the axes of the cell's inputs, by which their weights are known.
+    ``inputs`` are the last axes of the cell's inputs, by which their weights are known.
     """
     own = [rule for start, rule in CELLS.get(cell, {}).items() if _means(start, item.name)]
     if own:
@@ -188,8 +226,15 @@ def rule_of(
         return Constant(item.default or 0.0)
     if len(item.shape) == 1:
         return WithinRoot()
+    return _of_matrix(item, inputs)
+
+
+def _of_matrix(item: Argument, inputs: frozenset[str]) -> Rule:
     rows, columns = (axis_terms(axis) for axis in item.shape[-2:])
     gates = columns[0][0] if len(columns) == 1 and columns[0][1] else 1
+    first = item.shape[0]
+    if len(item.shape) > 2 and inputs & {first, *(dim for _, dim in axis_terms(first))}:
+        return Glorot(gates, first=True)
     squares = len(columns) == 1 and rows == ((1, columns[0][1]),)
     return Orthogonal(gates) if squares and item.shape[-2] not in inputs else Glorot(gates)
 
@@ -211,7 +256,7 @@ def _means(start: str, name: str) -> bool:
 def drawn(draw: Draw, shape: Shape, rng: np.random.Generator) -> Array:
     """Draw in float64 with a generator of NumPy's."""
     if isinstance(draw, Numbers):
-        return np.array(np.broadcast_to(draw.values, shape), np.float64)
+        return np.array(np.broadcast_to(draw.values, shape), np.float64, order="C")
     if isinstance(draw, Uniform):
         numbers: Array = rng.uniform(draw.low, draw.high, shape)
         return np.log(numbers) if draw.log else numbers

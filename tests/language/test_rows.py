@@ -200,6 +200,9 @@ def test_shapes_of_products_of_rows(a: tuple, b: tuple, shape: tuple) -> None:
         ((B, D), (B, K, D), r"what would fit is a vector of \(B, ..., K\)"),
         ((B, K, D), (K, E), r"matrices of K x D fit a weight of \(D, E\)"),
         ((B, N, K, D), (K, D, E), r"matrices of K x D fit a weight of \(N, D, E\)"),
+        ((B, N, K, D), (D, E), r"matrices of K x D fit a weight of \(N, D, E\)"),
+        ((B, K, D), (D,), r"matrices of K x D fit a weight of \(D, D\)"),
+        ((B, K, D), (), r"matrices of K x D fit a weight of \(D, D\)"),
         ((B, D), (B, D), r"must be a weight, .* a matrix and a vector fit, .* write sum\(a \* b\)"),
     ],
 )

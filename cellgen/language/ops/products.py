@@ -41,7 +41,7 @@ def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
         return _product_of_rows_shape(*shapes)
     if all(len(shape) == 3 for shape in shapes):
         return _matmul_heads_shape(shapes, attributes)
-    if shapes[0][:1] == (B,) and len(shapes[0]) == len(shapes[1]) + 1 > 2:
+    if shapes[0][:1] == (B,) and len(shapes[0]) > 2:
         return _matrices_by_weight_shape(*shapes)
     (rows, inner), (inner_w, columns) = matrix(shapes[0], "@"), _into(shapes[1], "@")
     if inner_w.has(B) or any(axis.has(B) for axis in columns):
@@ -80,9 +80,9 @@ def _product_of_rows_shape(a: Shape, b: Shape) -> Shape:
 
 def _matrices_by_weight_shape(a: Shape, w: Shape) -> Shape:
     """The shape of (B, K, D) by (D, E), and of (B, N, K, D) by (N, D, E), head by head."""
-    if w[-2] != a[-1] or w[:-2] != a[1:-2]:
+    if len(w) != len(a) - 1 or w[-2] != a[-1] or w[:-2] != a[1:-2]:
         *heads, rows, inner = a[1:]
-        fits = format_shape((*heads, inner, w[-1]))
+        fits = format_shape((*heads, inner, *(w[-1:] or (inner,))))
         raise mismatch(
             f"{format_shape(a)} @ {format_shape(w)}: matrices of {format_axis(rows)} x "
             f"{format_axis(inner)} fit a weight of {fits}"

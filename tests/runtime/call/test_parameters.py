@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import cellgen
-from cellgen import regularise
+from cellgen import Cell, Dim, I, Input, State, Weight, expand_dims, regularise
 from cellgen.cells import Elman
 from cellgen.errors import ArgumentError
 from cellgen.runtime.initial import Orthogonal, drawn
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.paths import generated_folder
 from tests.conftest import SIZES
+
+D, K, N = Dim("D"), Dim("K"), Dim("N")
 
 FIXED = {
     "gru_d": {"x_mean": lambda rng, shape: np.zeros(shape)},
@@ -110,6 +112,43 @@ def test_heads_are_orthogonal_each() -> None:
         for matrix in heads:
             for block in np.split(matrix, matrix.shape[1] // 4, axis=1):
                 assert np.allclose(block @ block.T, np.eye(4))
+
+
+@pytest.mark.parametrize("name", ["gla", "rwkv7", "gated_delta_net", "m2rnn", "mamba3"])
+def test_weights_into_heads_keep_the_variance_of_an_input(name: str) -> None:
+    kernel = cellgen.load(name)
+    wide = dict.fromkeys(kernel.interface.dims, 5) | {"N": 4}
+    wide |= {axis: 400 for axis in ("I", "H") if axis in wide}
+    shapes, arrays = kernel.shapes(**wide), kernel.init(rng(), **wide)
+    into = [item for item, shape in shapes.items() if len(shape) == 3 and shape[0] == 400]
+    assert into
+    for item in into:
+        assert 0.5 < abs(arrays[item]).max() / np.sqrt(6 / 400) <= 1
+
+
+class OfMatrices(Cell):
+    """A matrix of each row by weights: head by head, and from an input's units into heads."""
+
+    x, p, s_prev = Input(N, I), Input(2 * K), State(N, I, D)
+    u, w = Weight(N, I, D), Weight(2 * K, N, D)
+    s = s_prev + expand_dims(x @ u + p @ w, -2)
+
+
+def test_a_weight_of_each_head_starts_by_what_a_head_reads() -> None:
+    wide = {"N": 2, "I": 300, "K": 100, "D": 10}
+    arrays = cellgen.compile(OfMatrices).init(rng(), dtype=np.float64, **wide)
+    for name, rows in (("u", 300), ("w", 200)):
+        assert 0.9 < abs(arrays[name]).max() / np.sqrt(6 / (rows + 10)) <= 1
+
+
+@pytest.mark.parametrize("name", ["gated_delta_net", "kda", "comba", "mamba2", "m2rnn"])
+def test_memories_that_decay_start_with_long_ones(name: str) -> None:
+    kernel = cellgen.load(name)
+    arrays = kernel.init(rng(), dtype=np.float64, **dict.fromkeys(kernel.interface.dims, 64))
+    bias = next(arrays[item] for item in ("b_a", "b_t", "b_f") if item in arrays)
+    kept = np.exp(-np.exp(arrays["a_log"]) * np.log1p(np.exp(bias)))
+    assert 0.2 < kept.min() < 0.7
+    assert 0.99 < kept.max() < 1
 
 
 def test_a_regularised_cell_is_given_its_masks_of_weights() -> None:
