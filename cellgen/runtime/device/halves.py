@@ -158,7 +158,7 @@ class Halves:
             there = (
                 known
                 for known in compiler.runnable(capability)
-                if cache.has(self._image_entry(compiler, dtype, known, staying).name)
+                if cache.find(self._image_entry(compiler, dtype, known, staying).name)
             )
             arch = next(there, None) or compiler.architecture(capability)
         return self._image(compiler, dtype, arch, staying).read_bytes()
@@ -186,6 +186,9 @@ class Halves:
 
         def make(place: Path) -> str:
             name, text, headers = self.sources.name, entry.text, entry.headers
+            if compiler.library is None:
+                which = " whose blocks stay on a device" if staying else ""
+                raise compiler.lacking(f"kernels of {name} in {dtype}{which}", arch)
             image = compiler.compiled(name, text, headers, arch, _flags(staying))
             (place / produced).write_bytes(image)
             return produced

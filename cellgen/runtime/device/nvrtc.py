@@ -143,11 +143,12 @@ class Nvrtc:
         architecture: str,
         flags: Sequence[str],
     ) -> bytes:
-        """The image of a text, which includes of ``headers`` alone.
+        """The image of a text, which includes of ``headers`` alone; the library is there.
 
         Raises BuildError with what NVRTC says.
         """
-        lib, program = self._loaded(name, architecture), ctypes.c_void_p()
+        lib, program = self.library, ctypes.c_void_p()
+        assert lib is not None
         self._ask(
             lib.nvrtcCreateProgram(
                 ctypes.byref(program),
@@ -169,15 +170,14 @@ class Nvrtc:
         finally:
             lib.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _loaded(self, name: str, architecture: str) -> ctypes.CDLL:
-        if self.library is None:
-            raise BuildError(
-                f"compiling kernels of {name} for {architecture}: they are not in the kernel cache "
-                f"{cache.folder()}, and NVRTC {self} is not here to compile them; {FIX}. C kernels "
-                f"of the cell still work",
-                code="build.nvrtc",
-            )
-        return self.library
+    def lacking(self, kernels: str, architecture: str) -> BuildError:
+        """What to say where kernels are not in the cache, and the library is one remembered."""
+        return BuildError(
+            f"compiling {kernels} for {architecture}: they are not in the kernel cache "
+            f"{cache.folder()}, and NVRTC {self} is not here to compile them; {FIX}. C kernels "
+            f"of the cell still work",
+            code="build.nvrtc",
+        )
 
     def _refusal(self, name: str, architecture: str, code: int, said: str) -> str:
         lines = [line for line in said.strip("\0").splitlines() if line.strip()]
