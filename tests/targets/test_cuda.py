@@ -1500,7 +1500,10 @@ def test_a_text_in_the_cache_that_is_not_the_listed_one_is_generated_again(
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_no_compiler_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_said_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path))  # from which no kernel is loaded
     monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
     with pytest.raises(
         BuildError, match=r"no CUDA compiler.*pip install 'cellgen-compiler\[cuda\]'"
