@@ -194,7 +194,7 @@ class PlanRun:
         rows = 1 if launch["is_flat"] else self.sizes["B"]
         self.sizes |= {"segments": cut.grid[2], "shares": cut.grid[2] * rows}
         for name in launch["arrays"].values():
-            if name.endswith("_shares"):
+            if name.endswith(".shares"):
                 self.arrays.pop(name, None)
         if launch["whole"]:
             self.arrays.pop(launch["whole_arrays"]["ends_ptr"], None)
@@ -243,12 +243,12 @@ class PlanRun:
         self,
         kernel: str,
         arrays: Mapping[str, str],
-        dims: tuple[str, ...],
+        dims: Mapping[str, str],
         flags: tuple[str, ...],
         cut: Cut,
     ) -> None:
         choices: dict[str, object] = {"SPLIT": cut.grid[2] > 1, "SAVE": self.trains}
-        constants: dict[str, object] = {dim: self.sizes[dim] for dim in dims}
+        constants: dict[str, object] = {name: self.sizes[dim] for name, dim in dims.items()}
         constants |= {flag: choices[flag] for flag in flags}
         constants |= {"AHEAD": cut.ahead, "UNITS": cut.lanes}
         constants |= {"DOUBLE": self.sums == torch.float64, "GAPS": self.before is not None}

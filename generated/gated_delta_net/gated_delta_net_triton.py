@@ -1122,8 +1122,8 @@ def s_prepare(
     and (I + M)^-1.
     """
     chunks = tl.cdiv(T, BT)
-    c = (tl.program_id(0) % chunks) * BT
-    r = tl.program_id(0) // chunks
+    start = (tl.program_id(0) % chunks) * BT
+    rh = tl.program_id(0) // chunks
     step = B * N
     DT: tl.constexpr = s_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1131,12 +1131,12 @@ def s_prepare(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    inside = c + ct < T
+    inside = start + ct < T
     valid = inside
-    first = tl.cast(c, tl.int64) * step + r
+    first = tl.cast(start, tl.int64) * step + rh
     after, before = upto, below
     if GAPS:
-        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
         valid = inside & (codes != LEFT_OUT)
         restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
@@ -1175,18 +1175,18 @@ def s_prepare(
         taken_0 = s_erase[:, None] * seen_0
         held = _dot(I_0_0.to(DT), taken_0.to(DT), ACC, PRECISION)
         _put_rows(s_held_0_p, first, step, ck, K, inside, held)
-    for v in range(0, V, BV):
-        cv = v + tl.arange(0, BV)
+    for begin in range(0, V, BV):
+        cv = begin + tl.arange(0, BV)
         s_added_0 = _rows(s_value_p, first, step, cv, V, valid)
         s_added_0 = (s_added_0 * _numbers(s_scale_p, first, step, valid, ACC)[:, None]).to(DT)
-        y_0 = tl.zeros([BT, BV], ACC)
+        Y_0 = tl.zeros([BT, BV], ACC)
         if KNOWN:
-            S = _tile(s_states_p, tl.cast(c // BT, tl.int64) * step + r, ck, cv, K, V).to(DT)
+            S = _tile(s_states_p, tl.cast(start // BT, tl.int64) * step + rh, ck, cv, K, V).to(DT)
             if RESETS:
                 S = _cleared(S, ACC)
-            y_0 += _dot(seen_0.to(DT), S, ACC, PRECISION)
-        new_0 = s_added_0.to(ACC) - s_erase[:, None] * y_0
-        added = _dot(I_0_0.to(DT), new_0.to(DT), ACC, PRECISION)
+            Y_0 += _dot(seen_0.to(DT), S, ACC, PRECISION)
+        fresh_0 = s_added_0.to(ACC) - s_erase[:, None] * Y_0
+        added = _dot(I_0_0.to(DT), fresh_0.to(DT), ACC, PRECISION)
         _put_rows(s_added_0_p, first, step, cv, V, inside, added)
 
 
@@ -1203,7 +1203,7 @@ def s_scan(
     """
     blocks = tl.cdiv(V, BV)
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    r = tl.program_id(0) // blocks
+    rh = tl.program_id(0) // blocks
     step = B * N
     DT: tl.constexpr = s_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1212,15 +1212,15 @@ def s_scan(
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
     in_state = (ck < K)[:, None] & (cv < V)[None, :]
-    in_states = tl.cast(r, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
+    in_states = tl.cast(rh, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
     S = tl.load(s_prev_first_p + in_states, mask=in_state, other=0.0).to(ACC)
-    for c in range(0, T, BT):
-        inside = c + ct < T
+    for start in range(0, T, BT):
+        inside = start + ct < T
         valid = inside
-        first = tl.cast(c, tl.int64) * step + r
+        first = tl.cast(start, tl.int64) * step + rh
         after, before = upto, below
         if GAPS:
-            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
             valid = inside & (codes != LEFT_OUT)
             restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
@@ -1246,7 +1246,7 @@ def s_scan(
             far_after *= untouched
             far_before *= untouched
         if SAVES:
-            slot = tl.cast(c // BT, tl.int64) * step + r
+            slot = tl.cast(start // BT, tl.int64) * step + rh
             _put_tile(s_states_p, slot, ck, cv, K, V, S)
         s_key = _rows(s_key_p, first, step, ck, K, valid)
         S_in = S.to(DT)
@@ -1286,8 +1286,8 @@ def s_outputs(
     blocks, chunks = tl.cdiv(V, BV), tl.cdiv(T, BT)
     is_first = tl.program_id(0) % blocks == 0
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    c = (tl.program_id(0) // blocks % chunks) * BT
-    r = tl.program_id(0) // blocks // chunks
+    start = (tl.program_id(0) // blocks % chunks) * BT
+    rh = tl.program_id(0) // blocks // chunks
     step = B * N
     DT: tl.constexpr = s_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1295,12 +1295,12 @@ def s_outputs(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    inside = c + ct < T
+    inside = start + ct < T
     valid = inside
-    first = tl.cast(c, tl.int64) * step + r
+    first = tl.cast(start, tl.int64) * step + rh
     after, before = upto, below
     if GAPS:
-        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
         valid = inside & (codes != LEFT_OUT)
         restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
@@ -1326,7 +1326,7 @@ def s_outputs(
         far_after *= untouched
         far_before *= untouched
     s_key = _rows(s_key_p, first, step, ck, K, valid)
-    slot = tl.cast(c // BT, tl.int64) * step + r
+    slot = tl.cast(start // BT, tl.int64) * step + rh
     S = _tile(s_states_p, slot, ck, cv, K, V)
     S_in = S.to(DT)
     if RESETS:
@@ -1362,7 +1362,7 @@ def s_back(
     is_first = tl.program_id(0) % blocks == 0
     block = tl.cast(tl.program_id(0) % blocks, tl.int64)
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    r = tl.program_id(0) // blocks
+    rh = tl.program_id(0) // blocks
     step = B * N
     DT: tl.constexpr = s_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1371,16 +1371,16 @@ def s_back(
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
     in_state = (ck < K)[:, None] & (cv < V)[None, :]
-    in_states = tl.cast(r, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
+    in_states = tl.cast(rh, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
     d_S = tl.load(d_s_last_p + in_states, mask=in_state, other=0.0).to(ACC)
     for later in range(0, tl.cdiv(T, BT)):
-        c = (tl.cdiv(T, BT) - 1 - later) * BT
-        inside = c + ct < T
+        start = (tl.cdiv(T, BT) - 1 - later) * BT
+        inside = start + ct < T
         valid = inside
-        first = tl.cast(c, tl.int64) * step + r
+        first = tl.cast(start, tl.int64) * step + rh
         after, before = upto, below
         if GAPS:
-            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
             valid = inside & (codes != LEFT_OUT)
             restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
@@ -1405,7 +1405,7 @@ def s_back(
             whole *= through
             far_after *= untouched
             far_before *= untouched
-        slot = tl.cast(c // BT, tl.int64) * step + r
+        slot = tl.cast(start // BT, tl.int64) * step + rh
         _put_tile(d_s_states_p, slot, ck, cv, K, V, d_S)
         s_query = _rows(s_query_p, first, step, ck, K, valid)
         s_erase_key = _rows(s_erase_key_p, first, step, ck, K, valid)
@@ -1456,20 +1456,20 @@ def s_gradients(
     blocks, chunks = tl.cdiv(K, BK), tl.cdiv(T, BT)
     block = tl.program_id(0) % blocks
     ck = block * BK + tl.arange(0, BK)
-    c = (tl.program_id(0) // blocks % chunks) * BT
-    r = tl.program_id(0) // blocks // chunks
+    start = (tl.program_id(0) // blocks % chunks) * BT
+    rh = tl.program_id(0) // blocks // chunks
     step = B * N
     DT: tl.constexpr = s_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
     ct = tl.arange(0, BT)
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
-    inside = c + ct < T
+    inside = start + ct < T
     valid = inside
-    first = tl.cast(c, tl.int64) * step + r
+    first = tl.cast(start, tl.int64) * step + rh
     after, before = upto, below
     if GAPS:
-        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
         valid = inside & (codes != LEFT_OUT)
         restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
@@ -1494,15 +1494,15 @@ def s_gradients(
         whole *= through
         far_after *= untouched
         far_before *= untouched
-    slot = tl.cast(c // BT, tl.int64) * step + r
+    slot = tl.cast(start // BT, tl.int64) * step + rh
     q_0_S = tl.zeros([BT, BK], ACC)
     d_P_0_0 = tl.zeros([BT, BT], ACC)
     k_0_S = tl.zeros([BT, BK], ACC)
-    z_0_S = tl.zeros([BT, BK], ACC)
+    Z_0_S = tl.zeros([BT, BK], ACC)
     d_A_0_0 = tl.zeros([BT, BT], ACC)
     S_d_S = tl.zeros([BK], ACC)
-    for v in range(0, V, BV):
-        cv = v + tl.arange(0, BV)
+    for begin in range(0, V, BV):
+        cv = begin + tl.arange(0, BV)
         S = _tile(s_states_p, slot, ck, cv, K, V).to(DT)
         if RESETS:
             S = _cleared(S, ACC)
@@ -1511,7 +1511,7 @@ def s_gradients(
         d_s_read = _rows(d_s_read_p, first, step, cv, V, valid)
         q_0_S += _dot(d_s_read, tl.trans(S), ACC, PRECISION)
         d_s_added_0 = _rows(d_s_added_0_p, first, step, cv, V, valid)
-        z_0_S += _dot(d_s_added_0, tl.trans(S), ACC, PRECISION)
+        Z_0_S += _dot(d_s_added_0, tl.trans(S), ACC, PRECISION)
         s_added_0 = _rows(s_added_0_p, first, step, cv, V, valid)
         k_0_S += _dot(s_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_s_read, tl.trans(s_added_0), ACC, PRECISION)
@@ -1522,37 +1522,37 @@ def s_gradients(
     own = tl.zeros([BT, BK], ACC)
     earlier = tl.zeros([BT, BK], ACC)
     to_end_of = tl.zeros([BT, BK], ACC)
-    d_q = q_0_S * far_after[:, None]
-    q_d_q = s_query * d_q
+    d_Q = q_0_S * far_after[:, None]
+    Q_d_Q = s_query * d_Q
     d_P_0_0 = d_P_0_0 * decay_after
-    d_x = _dot(d_P_0_0.to(DT), s_key, ACC, PRECISION)
-    d_x, x_d_x = d_x, s_query * d_x
-    q_d_q += x_d_x
-    d_q += d_x
-    _put_rows(d_s_query_p, first, step, ck, K, inside, d_q)
-    own += q_d_q
-    z_0 = z_0_S * far_before[:, None]
+    d_X = _dot(d_P_0_0.to(DT), s_key, ACC, PRECISION)
+    d_X, Y_d_Y = d_X, s_query * d_X
+    Q_d_Q += Y_d_Y
+    d_Q += d_X
+    _put_rows(d_s_query_p, first, step, ck, K, inside, d_Q)
+    own += Q_d_Q
+    Z_0 = Z_0_S * far_before[:, None]
     d_A_0_0 = d_A_0_0 * decay_before
-    d_x = _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
-    z_0 += d_x
+    d_X = _dot(d_A_0_0.to(DT), s_key, ACC, PRECISION)
+    Z_0 += d_X
     s_erase = _numbers(s_erase_p, first, step, valid, ACC)
-    d_s_erase = -tl.sum(s_erase_key * z_0, 1)
+    d_s_erase = -tl.sum(s_erase_key * Z_0, 1)
     _put_numbers(d_s_erase_p, tl.cast(block, tl.int64) * T * step + first, step, inside, d_s_erase)
-    d_a_0 = -s_erase[:, None] * z_0
-    _put_rows(d_s_erase_key_p, first, step, ck, K, inside, d_a_0)
-    earlier += s_erase_key * d_a_0
-    d_k = k_0_S * to_end[:, None]
-    to_end_of += s_key * d_k
-    d_x = _dot(tl.trans(d_P_0_0).to(DT), s_query, ACC, PRECISION)
-    d_x, x_d_x = d_x, s_key * d_x
-    own -= x_d_x
-    d_k += d_x
+    d_A_0 = -s_erase[:, None] * Z_0
+    _put_rows(d_s_erase_key_p, first, step, ck, K, inside, d_A_0)
+    earlier += s_erase_key * d_A_0
+    d_L = k_0_S * to_end[:, None]
+    to_end_of += s_key * d_L
+    d_X = _dot(tl.trans(d_P_0_0).to(DT), s_query, ACC, PRECISION)
+    d_X, Y_d_Y = d_X, s_key * d_X
+    own -= Y_d_Y
+    d_L += d_X
     d_A = -s_erase[:, None] * d_A_0_0
-    d_x = _dot(tl.trans(d_A).to(DT), s_erase_key, ACC, PRECISION)
-    d_x, x_d_x = d_x, s_key * d_x
-    own -= x_d_x
-    d_k += d_x
-    _put_rows(d_s_key_p, first, step, ck, K, inside, d_k)
+    d_X = _dot(tl.trans(d_A).to(DT), s_erase_key, ACC, PRECISION)
+    d_X, Y_d_Y = d_X, s_key * d_X
+    own -= Y_d_Y
+    d_L += d_X
+    _put_rows(d_s_key_p, first, step, ck, K, inside, d_L)
     every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
     d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
     d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
@@ -1606,17 +1606,17 @@ PLAN = {
     'd_s_erase': {'shape': ('T', 'B', 'N', '1', '1'), 'dtype': 'sums'},
     'd_s_query': {'shape': ('T', 'B', 'N', '1', 'K'), 'dtype': 'streams'},
     'd_x_w_q': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
-    'rows_2_d_sum_x_w_q_sigmoid_x_w_q_wide': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
+    'rows_2.d_sum_x_w_q_sigmoid_x_w_q.wide': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_sum_x_w_q_sigmoid_x_w_q': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'd_x_w_k': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
-    'rows_2_d_sum_x_w_k_sigmoid_x_w_k_wide': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
+    'rows_2.d_sum_x_w_k_sigmoid_x_w_k.wide': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_sum_x_w_k_sigmoid_x_w_k': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'd_x_w_k_sigmoid_x_w_k': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_x_w_q_sigmoid_x_w_q': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_x_w_v': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
-    'rows_1_1_d_a_log_shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
+    'rows_1_1.d_a_log.shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
     'd_a_log': {'shape': ('N', '1'), 'dtype': 'streams'},
-    'rows_1_1_d_b_a_shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
+    'rows_1_1.d_b_a.shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
     'd_b_a': {'shape': ('N', '1'), 'dtype': 'streams'},
     'd_x_w_b': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'd_x_w_a': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
@@ -1640,14 +1640,18 @@ PLAN = {
         's_log_decay_ptr': 's_log_decay', 's_scale_ptr': 's_scale', 's_erase_ptr': 's_erase',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N',
+      'dims': {'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
       'arrays': {'x_w_v_ptr': 'x_w_v', 's_value_ptr': 's_value', 'step_before_ptr': 'step.before'},
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1656,8 +1660,10 @@ PLAN = {
         'x_w_q_sigmoid_x_w_q_ptr': 'x_w_q_sigmoid_x_w_q',
         'x_w_k_sigmoid_x_w_k_ptr': 'x_w_k_sigmoid_x_w_k', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'into': 'sum_x_w_q_sigmoid_x_w_q', 'of': 'x_w_q_sigmoid_x_w_q', 'axes': ('N', 'K'),
@@ -1675,23 +1681,29 @@ PLAN = {
         's_erase_key_ptr': 's_erase_key', 's_key_ptr': 's_key', 's_query_ptr': 's_query',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 4, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
       'kernel': 'rows_3',
       'arrays': {'s_read_ptr': 's_read', 'h_ptr': 'h', 'step_before_ptr': 'step.before'},
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
   ),
   'backward': (
     {
       'kernel': 'rows_3_back',
       'arrays': {'d_h_ptr': 'd_h', 'd_s_read_ptr': 'd_s_read', 'step_before_ptr': 'step.before'},
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': True, 'adds': (), 'op': 'memory'},
     {
@@ -1701,20 +1713,22 @@ PLAN = {
         'x_w_k_ptr': 'x_w_k', 'sum_x_w_k_sigmoid_x_w_k_ptr': 'sum_x_w_k_sigmoid_x_w_k',
         'd_s_erase_key_ptr': 'd_s_erase_key', 'd_s_key_ptr': 'd_s_key',
         'd_s_query_ptr': 'd_s_query', 'd_x_w_q_ptr': 'd_x_w_q',
-        'd_sum_x_w_q_sigmoid_x_w_q_ptr': 'rows_2_d_sum_x_w_q_sigmoid_x_w_q_wide',
+        'd_sum_x_w_q_sigmoid_x_w_q_ptr': 'rows_2.d_sum_x_w_q_sigmoid_x_w_q.wide',
         'd_x_w_k_ptr': 'd_x_w_k',
-        'd_sum_x_w_k_sigmoid_x_w_k_ptr': 'rows_2_d_sum_x_w_k_sigmoid_x_w_k_wide',
+        'd_sum_x_w_k_sigmoid_x_w_k_ptr': 'rows_2.d_sum_x_w_k_sigmoid_x_w_k.wide',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 7, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 7, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
-      'into': 'd_sum_x_w_q_sigmoid_x_w_q', 'of': 'rows_2_d_sum_x_w_q_sigmoid_x_w_q_wide',
+      'into': 'd_sum_x_w_q_sigmoid_x_w_q', 'of': 'rows_2.d_sum_x_w_q_sigmoid_x_w_q.wide',
       'axes': ('N', 'K'), 'keeps': (True, False), 'shares': False, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_sum_x_w_k_sigmoid_x_w_k', 'of': 'rows_2_d_sum_x_w_k_sigmoid_x_w_k_wide',
+      'into': 'd_sum_x_w_k_sigmoid_x_w_k', 'of': 'rows_2.d_sum_x_w_k_sigmoid_x_w_k.wide',
       'axes': ('N', 'K'), 'keeps': (True, False), 'shares': False, 'adds': False, 'op': 'sum',
     },
     {
@@ -1733,8 +1747,10 @@ PLAN = {
         'd_x_w_k_sigmoid_x_w_k_ptr': 'd_x_w_k_sigmoid_x_w_k', 'd_x_w_q_ptr': 'd_x_w_q',
         'd_x_w_k_ptr': 'd_x_w_k', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 6, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 6, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_2_back',
@@ -1742,27 +1758,31 @@ PLAN = {
         'x_w_v_ptr': 'x_w_v', 'd_s_value_ptr': 'd_s_value', 'd_x_w_v_ptr': 'd_x_w_v',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_1_back',
       'arrays': {
         'a_log_ptr': 'a_log', 'b_a_ptr': 'b_a', 'x_w_b_ptr': 'x_w_b', 'x_w_a_ptr': 'x_w_a',
         'd_s_log_decay_ptr': 'd_s_log_decay', 'd_s_scale_ptr': 'd_s_scale',
-        'd_s_erase_ptr': 'd_s_erase', 'd_a_log_ptr': 'rows_1_1_d_a_log_shares',
-        'd_b_a_ptr': 'rows_1_1_d_b_a_shares', 'd_x_w_b_ptr': 'd_x_w_b', 'd_x_w_a_ptr': 'd_x_w_a',
+        'd_s_erase_ptr': 'd_s_erase', 'd_a_log_ptr': 'rows_1_1.d_a_log.shares',
+        'd_b_a_ptr': 'rows_1_1.d_b_a.shares', 'd_x_w_b_ptr': 'd_x_w_b', 'd_x_w_a_ptr': 'd_x_w_a',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 5, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N',
+      'dims': {'N': 'N'},
+      'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
-      'into': 'd_a_log', 'of': 'rows_1_1_d_a_log_shares', 'axes': ('N',), 'keeps': (True,),
+      'into': 'd_a_log', 'of': 'rows_1_1.d_a_log.shares', 'axes': ('N',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_b_a', 'of': 'rows_1_1_d_b_a_shares', 'axes': ('N',), 'keeps': (True,),
+      'into': 'd_b_a', 'of': 'rows_1_1.d_b_a.shares', 'axes': ('N',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
@@ -1854,7 +1874,7 @@ PLAN = {
           'role': 'gradient', 'shape': (('K', 'BK'), 'T', 'B', 'N'), 'dtype': 'float32',
           'of': 's_erase', 'shares': True,
         },
-        's_prev_first': {
+        's_prev.first': {
           'role': 'first', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 's_prev',
           'shares': False,
         },
@@ -1862,7 +1882,7 @@ PLAN = {
           'role': 'last', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 's',
           'shares': False,
         },
-        'd_s_prev_first': {
+        'd_s_prev.first': {
           'role': 'gradient', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 's_prev',
           'shares': False,
         },
@@ -1878,27 +1898,27 @@ PLAN = {
           'role': 'upstream', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'streams', 'of': 's_read',
           'shares': False,
         },
-        's_states': {
+        's.states': {
           'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'd_s_states': {
+        'd_s.states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams',
           'of': '', 'shares': False,
         },
-        's_added_0': {
+        's.added.0': {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'd_s_added_0': {
+        'd_s.added.0': {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'V'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        's_held_0': {
+        's.held.0': {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        's_inverse_0_0': {
+        's.inverse.0.0': {
           'role': 'scratch', 'shape': ('T', 'B', 'N', 'BT'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
@@ -1912,8 +1932,8 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
-            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
-            's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
+            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1926,8 +1946,8 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
-            's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
+            'step_before_p': 'step.before', 's_added_0_p': 's.added.0', 's_held_0_p': 's.held.0',
+            's_read_p': 's_read', 's_prev_first_p': 's_prev.first', 's_last_p': 's_last',
             's_states_p': 's_last',
           },
           'sizes': ('T', 'B', 'N'),
@@ -1944,8 +1964,8 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
-            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
-            's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
+            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1958,9 +1978,9 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
-            's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
-            's_states_p': 's_states',
+            'step_before_p': 'step.before', 's_added_0_p': 's.added.0', 's_held_0_p': 's.held.0',
+            's_read_p': 's_read', 's_prev_first_p': 's_prev.first', 's_last_p': 's_last',
+            's_states_p': 's.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1973,8 +1993,8 @@ PLAN = {
           'kernel': 's_outputs',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_read_p': 's_read',
-            's_states_p': 's_states',
+            'step_before_p': 'step.before', 's_added_0_p': 's.added.0', 's_read_p': 's_read',
+            's_states_p': 's.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1990,8 +2010,8 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
-            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
-            's_held_0_p': 's_held_0', 's_inverse_0_0_p': 's_added_0', 's_states_p': 's_added_0',
+            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
+            's_held_0_p': 's.held.0', 's_inverse_0_0_p': 's.added.0', 's_states_p': 's.added.0',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2004,9 +2024,9 @@ PLAN = {
           'kernel': 's_scan',
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
-            'step_before_p': 'step.before', 's_added_0_p': 's_added_0', 's_held_0_p': 's_held_0',
-            's_read_p': 's_read', 's_prev_first_p': 's_prev_first', 's_last_p': 's_last',
-            's_states_p': 's_states',
+            'step_before_p': 'step.before', 's_added_0_p': 's.added.0', 's_held_0_p': 's.held.0',
+            's_read_p': 's_read', 's_prev_first_p': 's_prev.first', 's_last_p': 's_last',
+            's_states_p': 's.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2022,8 +2042,8 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_key_p': 's_key', 's_log_decay_p': 's_log_decay',
             'step_before_p': 'step.before', 's_erase_key_p': 's_erase_key', 's_erase_p': 's_erase',
-            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's_added_0',
-            's_held_0_p': 's_added_0', 's_inverse_0_0_p': 's_inverse_0_0', 's_states_p': 's_states',
+            's_value_p': 's_value', 's_scale_p': 's_scale', 's_added_0_p': 's.added.0',
+            's_held_0_p': 's.added.0', 's_inverse_0_0_p': 's.inverse.0.0', 's_states_p': 's.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2037,10 +2057,10 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_key_p': 's_key',
             's_log_decay_p': 's_log_decay', 'step_before_p': 'step.before', 's_erase_p': 's_erase',
-            's_inverse_0_0_p': 's_inverse_0_0', 's_value_p': 's_value', 's_scale_p': 's_scale',
-            'd_s_scale_p': 'd_s_scale', 'd_s_value_p': 'd_s_value', 'd_s_added_0_p': 'd_s_added_0',
-            'd_s_read_p': 'd_s_read', 'd_s_prev_first_p': 'd_s_prev_first',
-            'd_s_last_p': 'd_s_last', 'd_s_states_p': 'd_s_states',
+            's_inverse_0_0_p': 's.inverse.0.0', 's_value_p': 's_value', 's_scale_p': 's_scale',
+            'd_s_scale_p': 'd_s_scale', 'd_s_value_p': 'd_s_value', 'd_s_added_0_p': 'd_s.added.0',
+            'd_s_read_p': 'd_s_read', 'd_s_prev_first_p': 'd_s_prev.first',
+            'd_s_last_p': 'd_s_last', 'd_s_states_p': 'd_s.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -2054,8 +2074,8 @@ PLAN = {
           'buffers': {
             's_query_p': 's_query', 's_erase_key_p': 's_erase_key', 's_key_p': 's_key',
             's_erase_p': 's_erase', 's_log_decay_p': 's_log_decay', 'step_before_p': 'step.before',
-            's_added_0_p': 's_added_0', 'd_s_added_0_p': 'd_s_added_0', 'd_s_read_p': 'd_s_read',
-            's_states_p': 's_states', 'd_s_states_p': 'd_s_states', 'd_s_query_p': 'd_s_query',
+            's_added_0_p': 's.added.0', 'd_s_added_0_p': 'd_s.added.0', 'd_s_read_p': 'd_s_read',
+            's_states_p': 's.states', 'd_s_states_p': 'd_s.states', 'd_s_query_p': 'd_s_query',
             'd_s_erase_key_p': 'd_s_erase_key', 'd_s_key_p': 'd_s_key', 'd_s_erase_p': 'd_s_erase',
             'd_s_log_decay_p': 'd_s_log_decay',
           },

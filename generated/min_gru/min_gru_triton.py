@@ -46,8 +46,8 @@ def rows_1(
     at = begins * step + row
     h_prev = tl.load(h_prev_first_ptr + row * H + unit, mask=unit < H, other=0.0).to(ACC)
     if SPLIT:
-        for s in range(0, tl.program_id(2)):
-            end_at = ends_ptr + s * step * 2 * H + row * H + unit
+        for behind in range(0, tl.program_id(2)):
+            end_at = ends_ptr + behind * step * 2 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
             term_0 = tl.load(end_at + 1 * step * H, mask=unit < H, other=0.0)
             h_prev = tl.where(factor_00 == 0, 0.0, factor_00 * h_prev) + term_0
@@ -103,8 +103,8 @@ def rows_1(
             n_bar = b_n + x_w_n
             h = h_prev + (n_bar - h_prev) * z
             tl.store(h_to + (t + i) * step * H, tl.where(held, h, 0.0) if GAPS else h, mask=there)
-            h_prev_new = tl.where(held, h, h_prev).to(ACC)
-            h_prev = h_prev_new
+            h_prev_then = tl.where(held, h, h_prev).to(ACC)
+            h_prev = h_prev_then
     if begins + steps >= T:
         tl.store(h_last_ptr + row * H + unit, h_prev, mask=unit < H)
 
@@ -210,9 +210,9 @@ def rows_1_back(
     d_h_carry = tl.load(d_h_last_ptr + row * H + unit, mask=unit < H, other=0.0).to(ACC)
     held_before = tl.where(begins > 0, count, count - 1)
     if SPLIT:
-        for n in range(1, tl.num_programs(2) - tl.program_id(2)):
-            end_at = ends_ptr + (tl.num_programs(2) - n) * step * 2 * H + row * H + unit
-            back_at = back_ends_ptr + (tl.num_programs(2) - n) * step * 1 * H + row * H + unit
+        for behind in range(1, tl.num_programs(2) - tl.program_id(2)):
+            end_at = ends_ptr + (tl.num_programs(2) - behind) * step * 2 * H + row * H + unit
+            back_at = back_ends_ptr + (tl.num_programs(2) - behind) * step * 1 * H + row * H + unit
             factor_00 = tl.load(end_at + 0 * step * H, mask=unit < H, other=0.0)
             term_0 = tl.load(back_at + 0 * step * H, mask=unit < H, other=0.0)
             d_h_carry = tl.where(factor_00 == 0, 0.0, factor_00 * d_h_carry) + term_0
@@ -397,14 +397,14 @@ PLAN = {
     'x_w_n': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'h': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'h_last': {'shape': ('B', 'H'), 'dtype': 'streams'},
-    'rows_1_ends': {'shape': ('segments', '2', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.ends': {'shape': ('segments', '2', 'B', 'H'), 'dtype': 'sums'},
     'd_h': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'd_h_last': {'shape': ('B', 'H'), 'dtype': 'streams'},
-    'rows_1_back_ends': {'shape': ('segments', '1', 'B', 'H'), 'dtype': 'sums'},
+    'rows_1.back_ends': {'shape': ('segments', '1', 'B', 'H'), 'dtype': 'sums'},
     'd_h_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
-    'rows_1_d_b_z_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_1.d_b_z.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_b_z': {'shape': ('H',), 'dtype': 'streams'},
-    'rows_1_d_b_n_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_1.d_b_n.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_b_n': {'shape': ('H',), 'dtype': 'streams'},
     'd_x_w_z': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'd_x_w_n': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
@@ -420,15 +420,17 @@ PLAN = {
       'arrays': {
         'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
         'h_prev_first_ptr': 'h_prev', 'h_ptr': 'h', 'h_last_ptr': 'h_last',
-        'ends_ptr': 'rows_1_ends', 'step_before_ptr': 'step.before',
+        'ends_ptr': 'rows_1.ends', 'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': ('SPLIT',), 'streams': 2, 'is_flat': False,
-      'whole': 'rows_1_whole',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': ('SPLIT',), 'streams': 2, 'is_flat': False, 'whole': 'rows_1_whole',
       'whole_arrays': {
         'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
-        'ends_ptr': 'rows_1_ends', 'step_before_ptr': 'step.before',
+        'ends_ptr': 'rows_1.ends', 'step_before_ptr': 'step.before',
       },
-      'whole_dims': ('H',), 'op': 'launch',
+      'whole_dims': {'H': 'H'},
+      'op': 'launch',
     },
   ),
   'backward': (
@@ -437,25 +439,27 @@ PLAN = {
       'arrays': {
         'b_z_ptr': 'b_z', 'b_n_ptr': 'b_n', 'x_w_z_ptr': 'x_w_z', 'x_w_n_ptr': 'x_w_n',
         'h_ptr': 'h', 'd_h_above_ptr': 'd_h', 'h_prev_first_ptr': 'h_prev',
-        'd_h_last_ptr': 'd_h_last', 'd_b_z_ptr': 'rows_1_d_b_z_shares',
-        'd_b_n_ptr': 'rows_1_d_b_n_shares', 'd_x_w_z_ptr': 'd_x_w_z', 'd_x_w_n_ptr': 'd_x_w_n',
-        'd_h_prev_ptr': 'd_h_prev', 'ends_ptr': 'rows_1_ends', 'back_ends_ptr': 'rows_1_back_ends',
+        'd_h_last_ptr': 'd_h_last', 'd_b_z_ptr': 'rows_1.d_b_z.shares',
+        'd_b_n_ptr': 'rows_1.d_b_n.shares', 'd_x_w_z_ptr': 'd_x_w_z', 'd_x_w_n_ptr': 'd_x_w_n',
+        'd_h_prev_ptr': 'd_h_prev', 'ends_ptr': 'rows_1.ends', 'back_ends_ptr': 'rows_1.back_ends',
         'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': ('SPLIT',), 'streams': 4, 'is_flat': False,
-      'whole': 'rows_1_whole_back',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': ('SPLIT',), 'streams': 4, 'is_flat': False, 'whole': 'rows_1_whole_back',
       'whole_arrays': {
         'b_z_ptr': 'b_z', 'x_w_z_ptr': 'x_w_z', 'd_h_above_ptr': 'd_h',
-        'ends_ptr': 'rows_1_back_ends', 'step_before_ptr': 'step.before',
+        'ends_ptr': 'rows_1.back_ends', 'step_before_ptr': 'step.before',
       },
-      'whole_dims': ('H',), 'op': 'launch',
+      'whole_dims': {'H': 'H'},
+      'op': 'launch',
     },
     {
-      'into': 'd_b_z', 'of': 'rows_1_d_b_z_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_b_z', 'of': 'rows_1.d_b_z.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_b_n', 'of': 'rows_1_d_b_n_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_b_n', 'of': 'rows_1.d_b_n.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {

@@ -173,8 +173,8 @@ def rows_1_1(
             tl.store(c_log_decay_to + (t + i) * step * N, tl.where(held, c_log_decay, 0.0) if GAPS else c_log_decay, mask=there)
             tl.store(c_scale_to + (t + i) * step * N, tl.where(held, c_scale, 0.0) if GAPS else c_scale, mask=there)
             tl.store(n_value_to + (t + i) * step * N, tl.where(held, n_value, 0.0) if GAPS else n_value, mask=there)
-            m_prev_new = tl.where(held, m, m_prev).to(ACC)
-            m_prev = m_prev_new
+            m_prev_then = tl.where(held, m, m_prev).to(ACC)
+            m_prev = m_prev_then
     if begins + steps >= T:
         tl.store(m_last_ptr + row * N + unit, m_prev, mask=unit < N)
 
@@ -837,8 +837,8 @@ def rows_1_1_back(
             d_reshaped_f_pre = d_c_log_decay * tl.where(reshaped_f_pre >= (-80), 1.0, 0.0)
             d_f_pre = d_reshaped_f_pre
             d_i_1 = d_c_scale
-            d_i = d_n_value + d_i_1
-            d_i_pre = d_i * i_
+            d_i_ = d_n_value + d_i_1
+            d_i_pre = d_i_ * i_
             d_m_total = d_m - d_f_pre - d_i_pre
             d_m_prev = d_f_pre + d_m_total * tl.where(log_f >= i_bar, 1.0, 0.0)
             d_x_w_f = d_m_prev * sigmoid(-f_bar)
@@ -992,7 +992,7 @@ def c_scan(
     """
     blocks = tl.cdiv(V, BV)
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    r = tl.program_id(0) // blocks
+    rh = tl.program_id(0) // blocks
     step = B * N
     DT: tl.constexpr = c_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1001,17 +1001,17 @@ def c_scan(
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
     in_state = (ck < K)[:, None] & (cv < V)[None, :]
-    in_states = tl.cast(r, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
+    in_states = tl.cast(rh, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
     S = tl.load(c_prev_first_p + in_states, mask=in_state, other=0.0).to(ACC)
     is_first = tl.program_id(0) % blocks == 0
-    x = tl.load(n_prev_first_p + tl.cast(r, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
-    for c in range(0, T, BT):
-        inside = c + ct < T
+    X = tl.load(n_prev_first_p + tl.cast(rh, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
+    for start in range(0, T, BT):
+        inside = start + ct < T
         valid = inside
-        first = tl.cast(c, tl.int64) * step + r
+        first = tl.cast(start, tl.int64) * step + rh
         after, before = upto, below
         if GAPS:
-            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
             valid = inside & (codes != LEFT_OUT)
             restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
@@ -1033,18 +1033,18 @@ def c_scan(
             whole *= through
             far_after *= untouched
         if SAVES:
-            slot = tl.cast(c // BT, tl.int64) * step + r
+            slot = tl.cast(start // BT, tl.int64) * step + rh
             _put_tile(c_states_p, slot, ck, cv, K, V, S)
             if is_first:
-                tl.store(n_states_p + slot * K + ck, x.to(n_states_p.dtype.element_ty), mask=ck < K)
+                tl.store(n_states_p + slot * K + ck, X.to(n_states_p.dtype.element_ty), mask=ck < K)
         c_key = _rows(c_key_p, first, step, ck, K, valid)
         S_in = S.to(DT)
-        x_in = x
+        X_in = X
         if RESETS:
             unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
             S_in = _cleared(S_in, ACC)
-            unfit_x = tl.max(tl.where(_fit(x_in, ACC), 0, 1), 0)
-            x_in = _cleared(x_in, ACC)
+            unfit_X = tl.max(tl.where(_fit(X_in, ACC), 0, 1), 0)
+            X_in = _cleared(X_in, ACC)
         c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
         c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         n_value = _numbers(n_value_p, first, step, valid, ACC)
@@ -1058,23 +1058,23 @@ def c_scan(
                 c_read = tl.where(lost, float("nan"), c_read)
             _put_rows(c_read_p, first, step, cv, V, inside, c_read)
             seen = c_query * far_after[:, None]
-            n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x_in[None, :], 1)
+            n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
             if RESETS:
-                n_read = tl.where((untouched > 0.5) & (unfit_x > 0), float("nan"), n_read)
+                n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
             if is_first:
                 _put_numbers(n_read_p, first, step, inside, n_read)
         S *= whole
         if RESETS:
             S = tl.where(through > 0.5, S, 0.0)
         S += _dot(tl.trans((c_key * to_end[:, None]).to(DT)), c_added_0, ACC, PRECISION)
-        x *= whole
+        X *= whole
         if RESETS:
-            x = tl.where(through > 0.5, x, 0.0)
+            X = tl.where(through > 0.5, X, 0.0)
         late = c_key * to_end[:, None]
-        x += tl.sum(late * n_value[:, None], 0)
+        X += tl.sum(late * n_value[:, None], 0)
     tl.store(c_last_p + in_states, S.to(c_last_p.dtype.element_ty), mask=in_state)
     if is_first:
-        tl.store(n_last_p + tl.cast(r, tl.int64) * K + ck, x.to(n_last_p.dtype.element_ty), mask=ck < K)
+        tl.store(n_last_p + tl.cast(rh, tl.int64) * K + ck, X.to(n_last_p.dtype.element_ty), mask=ck < K)
 
 
 @triton.jit
@@ -1088,8 +1088,8 @@ def c_outputs(
     blocks, chunks = tl.cdiv(V, BV), tl.cdiv(T, BT)
     is_first = tl.program_id(0) % blocks == 0
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    c = (tl.program_id(0) // blocks % chunks) * BT
-    r = tl.program_id(0) // blocks // chunks
+    start = (tl.program_id(0) // blocks % chunks) * BT
+    rh = tl.program_id(0) // blocks // chunks
     step = B * N
     DT: tl.constexpr = c_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1097,12 +1097,12 @@ def c_outputs(
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
-    inside = c + ct < T
+    inside = start + ct < T
     valid = inside
-    first = tl.cast(c, tl.int64) * step + r
+    first = tl.cast(start, tl.int64) * step + rh
     after, before = upto, below
     if GAPS:
-        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
         valid = inside & (codes != LEFT_OUT)
         restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
@@ -1124,16 +1124,16 @@ def c_outputs(
         whole *= through
         far_after *= untouched
     c_key = _rows(c_key_p, first, step, ck, K, valid)
-    slot = tl.cast(c // BT, tl.int64) * step + r
+    slot = tl.cast(start // BT, tl.int64) * step + rh
     S = _tile(c_states_p, slot, ck, cv, K, V)
-    x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0)
+    X = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0)
     S_in = S.to(DT)
-    x_in = x.to(ACC)
+    X_in = X.to(ACC)
     if RESETS:
         unfit = tl.max(tl.where(_fit(S_in, ACC), 0, 1), 0)
         S_in = _cleared(S_in, ACC)
-        unfit_x = tl.max(tl.where(_fit(x_in, ACC), 0, 1), 0)
-        x_in = _cleared(x_in, ACC)
+        unfit_X = tl.max(tl.where(_fit(X_in, ACC), 0, 1), 0)
+        X_in = _cleared(X_in, ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
     c_added_0 = _rows(c_value_p, first, step, cv, V, valid)
     c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
@@ -1146,9 +1146,9 @@ def c_outputs(
         c_read = tl.where(lost, float("nan"), c_read)
     _put_rows(c_read_p, first, step, cv, V, inside, c_read)
     seen = c_query * far_after[:, None]
-    n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * x_in[None, :], 1)
+    n_read = tl.sum(P * n_value[None, :], 1) + tl.sum(seen * X_in[None, :], 1)
     if RESETS:
-        n_read = tl.where((untouched > 0.5) & (unfit_x > 0), float("nan"), n_read)
+        n_read = tl.where((untouched > 0.5) & (unfit_X > 0), float("nan"), n_read)
     if is_first:
         _put_numbers(n_read_p, first, step, inside, n_read)
 
@@ -1172,7 +1172,7 @@ def c_back(
     is_first = tl.program_id(0) % blocks == 0
     block = tl.cast(tl.program_id(0) % blocks, tl.int64)
     cv = (tl.program_id(0) % blocks) * BV + tl.arange(0, BV)
-    r = tl.program_id(0) // blocks
+    rh = tl.program_id(0) // blocks
     step = B * N
     DT: tl.constexpr = c_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
@@ -1181,17 +1181,17 @@ def c_back(
     below = ct[:, None] > ct[None, :]
     ck = tl.arange(0, BK)
     in_state = (ck < K)[:, None] & (cv < V)[None, :]
-    in_states = tl.cast(r, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
+    in_states = tl.cast(rh, tl.int64) * (K * V) + cv[None, :] * K + ck[:, None]
     d_S = tl.load(d_c_last_p + in_states, mask=in_state, other=0.0).to(ACC)
-    d_x = tl.load(d_n_last_p + tl.cast(r, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
+    d_X = tl.load(d_n_last_p + tl.cast(rh, tl.int64) * K + ck, mask=ck < K, other=0.0).to(ACC)
     for later in range(0, tl.cdiv(T, BT)):
-        c = (tl.cdiv(T, BT) - 1 - later) * BT
-        inside = c + ct < T
+        start = (tl.cdiv(T, BT) - 1 - later) * BT
+        inside = start + ct < T
         valid = inside
-        first = tl.cast(c, tl.int64) * step + r
+        first = tl.cast(start, tl.int64) * step + rh
         after, before = upto, below
         if GAPS:
-            codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+            codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
             valid = inside & (codes != LEFT_OUT)
             restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
             restarts = tl.cumsum(restart, 0)
@@ -1212,10 +1212,10 @@ def c_back(
             to_end *= to_last
             whole *= through
             far_after *= untouched
-        slot = tl.cast(c // BT, tl.int64) * step + r
+        slot = tl.cast(start // BT, tl.int64) * step + rh
         _put_tile(d_c_states_p, slot, ck, cv, K, V, d_S)
         if is_first:
-            tl.store(d_n_states_p + slot * K + ck, d_x.to(d_n_states_p.dtype.element_ty), mask=ck < K)
+            tl.store(d_n_states_p + slot * K + ck, d_X.to(d_n_states_p.dtype.element_ty), mask=ck < K)
         n_value = _numbers(n_value_p, first, step, valid, ACC)
         d_n_read = _numbers(d_n_read_p, first, step, valid, ACC)
         c_query = _rows(c_query_p, first, step, ck, K, valid)
@@ -1226,7 +1226,7 @@ def c_back(
         P = _dot(c_query, tl.trans(c_key), ACC, PRECISION) * decay_after
         d_c_added_0 += _dot(tl.trans(P).to(DT), d_c_read, ACC, PRECISION)
         late = c_key * to_end[:, None]
-        d_n_value = tl.sum(P * d_n_read[:, None], 0) + tl.sum(late * d_x[None, :], 1)
+        d_n_value = tl.sum(P * d_n_read[:, None], 0) + tl.sum(late * d_X[None, :], 1)
         if is_first:
             _put_numbers(d_n_value_p, first, step, inside, d_n_value)
         c_value = _rows(c_value_p, first, step, cv, V, valid)
@@ -1239,14 +1239,14 @@ def c_back(
         if RESETS:
             d_S = tl.where(through > 0.5, d_S, 0.0)
         d_S += _dot(tl.trans((c_query * far_after[:, None]).to(DT)), d_c_read, ACC, PRECISION)
-        d_x *= whole
+        d_X *= whole
         if RESETS:
-            d_x = tl.where(through > 0.5, d_x, 0.0)
+            d_X = tl.where(through > 0.5, d_X, 0.0)
         seen = c_query * far_after[:, None]
-        d_x += tl.sum(seen * d_n_read[:, None], 0)
+        d_X += tl.sum(seen * d_n_read[:, None], 0)
     tl.store(d_c_prev_first_p + in_states, d_S.to(d_c_prev_first_p.dtype.element_ty), mask=in_state)
     if is_first:
-        tl.store(d_n_prev_first_p + tl.cast(r, tl.int64) * K + ck, d_x.to(d_n_prev_first_p.dtype.element_ty), mask=ck < K)
+        tl.store(d_n_prev_first_p + tl.cast(rh, tl.int64) * K + ck, d_X.to(d_n_prev_first_p.dtype.element_ty), mask=ck < K)
 
 
 @triton.jit
@@ -1267,20 +1267,20 @@ def c_gradients(
     blocks, chunks = tl.cdiv(K, BK), tl.cdiv(T, BT)
     block = tl.program_id(0) % blocks
     ck = block * BK + tl.arange(0, BK)
-    c = (tl.program_id(0) // blocks % chunks) * BT
-    r = tl.program_id(0) // blocks // chunks
+    start = (tl.program_id(0) // blocks % chunks) * BT
+    rh = tl.program_id(0) // blocks // chunks
     step = B * N
     DT: tl.constexpr = c_query_p.dtype.element_ty
     ACC: tl.constexpr = tl.float64 if DT == tl.float64 else tl.float32
     ct = tl.arange(0, BT)
     upto = ct[:, None] >= ct[None, :]
     below = ct[:, None] > ct[None, :]
-    inside = c + ct < T
+    inside = start + ct < T
     valid = inside
-    first = tl.cast(c, tl.int64) * step + r
+    first = tl.cast(start, tl.int64) * step + rh
     after, before = upto, below
     if GAPS:
-        codes = tl.load(step_before_p + tl.cast(c, tl.int64) * B + r // N + ct * B, mask=inside, other=LEFT_OUT)
+        codes = tl.load(step_before_p + tl.cast(start, tl.int64) * B + rh // N + ct * B, mask=inside, other=LEFT_OUT)
         valid = inside & (codes != LEFT_OUT)
         restart = tl.where(codes == ANEW, 1.0, 0.0).to(ACC)
         restarts = tl.cumsum(restart, 0)
@@ -1301,13 +1301,13 @@ def c_gradients(
         to_end *= to_last
         whole *= through
         far_after *= untouched
-    slot = tl.cast(c // BT, tl.int64) * step + r
+    slot = tl.cast(start // BT, tl.int64) * step + rh
     q_0_S = tl.zeros([BT, BK], ACC)
     d_P_0_0 = tl.zeros([BT, BT], ACC)
     k_0_S = tl.zeros([BT, BK], ACC)
     S_d_S = tl.zeros([BK], ACC)
-    for v in range(0, V, BV):
-        cv = v + tl.arange(0, BV)
+    for begin in range(0, V, BV):
+        cv = begin + tl.arange(0, BV)
         S = _tile(c_states_p, slot, ck, cv, K, V).to(DT)
         if RESETS:
             S = _cleared(S, ACC)
@@ -1319,37 +1319,37 @@ def c_gradients(
         c_added_0 = (c_added_0 * _numbers(c_scale_p, first, step, valid, ACC)[:, None]).to(DT)
         k_0_S += _dot(c_added_0, tl.trans(d_S).to(DT), ACC, PRECISION)
         d_P_0_0 += _dot(d_c_read, tl.trans(c_added_0), ACC, PRECISION)
-    x = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
+    X = tl.load(n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     if RESETS:
-        x = _cleared(x, ACC)
-    d_x = tl.load(d_n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
+        X = _cleared(X, ACC)
+    d_X = tl.load(d_n_states_p + slot * K + ck, mask=ck < K, other=0.0).to(ACC)
     n_value = _numbers(n_value_p, first, step, valid, ACC)
     d_n_read = _numbers(d_n_read_p, first, step, valid, ACC)
     d_P_0_0 += d_n_read[:, None] * n_value[None, :]
-    q_0_S += d_n_read[:, None] * x[None, :]
-    k_0_S += n_value[:, None] * d_x[None, :]
-    S_d_S += x * d_x
+    q_0_S += d_n_read[:, None] * X[None, :]
+    k_0_S += n_value[:, None] * d_X[None, :]
+    S_d_S += X * d_X
     c_query = _rows(c_query_p, first, step, ck, K, valid)
     c_key = _rows(c_key_p, first, step, ck, K, valid)
     own = tl.zeros([BT, BK], ACC)
     earlier = tl.zeros([BT, BK], ACC)
     to_end_of = tl.zeros([BT, BK], ACC)
-    d_q = q_0_S * far_after[:, None]
-    q_d_q = c_query * d_q
+    d_Q = q_0_S * far_after[:, None]
+    Q_d_Q = c_query * d_Q
     d_P_0_0 = d_P_0_0 * decay_after
-    d_x = _dot(d_P_0_0.to(DT), c_key, ACC, PRECISION)
-    d_x, x_d_x = d_x, c_query * d_x
-    q_d_q += x_d_x
-    d_q += d_x
-    _put_rows(d_c_query_p, first, step, ck, K, inside, d_q)
-    own += q_d_q
-    d_k = k_0_S * to_end[:, None]
-    to_end_of += c_key * d_k
-    d_x = _dot(tl.trans(d_P_0_0).to(DT), c_query, ACC, PRECISION)
-    d_x, x_d_x = d_x, c_key * d_x
-    own -= x_d_x
-    d_k += d_x
-    _put_rows(d_c_key_p, first, step, ck, K, inside, d_k)
+    d_X = _dot(d_P_0_0.to(DT), c_key, ACC, PRECISION)
+    d_X, Y_d_Y = d_X, c_query * d_X
+    Q_d_Q += Y_d_Y
+    d_Q += d_X
+    _put_rows(d_c_query_p, first, step, ck, K, inside, d_Q)
+    own += Q_d_Q
+    d_L = k_0_S * to_end[:, None]
+    to_end_of += c_key * d_L
+    d_X = _dot(tl.trans(d_P_0_0).to(DT), c_query, ACC, PRECISION)
+    d_X, Y_d_Y = d_X, c_key * d_X
+    own -= Y_d_Y
+    d_L += d_X
+    _put_rows(d_c_key_p, first, step, ck, K, inside, d_L)
     every, own, late = tl.sum(own + earlier, 1), tl.sum(own, 1), tl.sum(to_end_of, 1)
     d_g = own - tl.cumsum(every, 0) + tl.sum(every, 0)
     d_g += tl.cumsum(late, 0) - late + whole * tl.sum(S_d_S, 0)
@@ -1405,12 +1405,12 @@ PLAN = {
     'h': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_h': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_m': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
-    'rows_2_d_b_o_shares': {'shape': ('shares', 'N', 'D'), 'dtype': 'sums'},
+    'rows_2.d_b_o.shares': {'shape': ('shares', 'N', 'D'), 'dtype': 'sums'},
     'd_b_o': {'shape': ('N', 'D'), 'dtype': 'streams'},
-    'rows_2_d_m_wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
+    'rows_2.d_m.wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_x_w_o': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_c_read': {'shape': ('T', 'B', 'N', 'D', '1'), 'dtype': 'streams'},
-    'rows_2_d_n_read_wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
+    'rows_2.d_n_read.wide': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
     'd_n_read': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
     'd_n_prev': {'shape': ('B', 'N', 'K'), 'dtype': 'streams'},
     'd_c_prev': {'shape': ('B', 'N', 'D', 'K'), 'dtype': 'streams'},
@@ -1420,20 +1420,20 @@ PLAN = {
     'd_c_scale': {'shape': ('T', 'B', 'N', '1', '1'), 'dtype': 'sums'},
     'd_c_query': {'shape': ('T', 'B', 'N', '1', 'K'), 'dtype': 'streams'},
     'd_n_value': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'sums'},
-    'rows_1_3_d_b_v_shares': {'shape': ('shares', 'N', 'D'), 'dtype': 'sums'},
+    'rows_1_3.d_b_v.shares': {'shape': ('shares', 'N', 'D'), 'dtype': 'sums'},
     'd_b_v': {'shape': ('N', 'D'), 'dtype': 'streams'},
     'd_x_w_v': {'shape': ('T', 'B', 'N', 'D'), 'dtype': 'streams'},
-    'rows_1_2_d_b_q_shares': {'shape': ('shares', 'N', 'K'), 'dtype': 'sums'},
+    'rows_1_2.d_b_q.shares': {'shape': ('shares', 'N', 'K'), 'dtype': 'sums'},
     'd_b_q': {'shape': ('N', 'K'), 'dtype': 'streams'},
-    'rows_1_2_d_b_k_shares': {'shape': ('shares', 'N', 'K'), 'dtype': 'sums'},
+    'rows_1_2.d_b_k.shares': {'shape': ('shares', 'N', 'K'), 'dtype': 'sums'},
     'd_b_k': {'shape': ('N', 'K'), 'dtype': 'streams'},
     'd_x_w_q': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_x_w_k': {'shape': ('T', 'B', 'N', 'K'), 'dtype': 'streams'},
     'd_m_last': {'shape': ('B', 'N', '1'), 'dtype': 'streams'},
     'd_m_prev': {'shape': ('B', 'N', '1'), 'dtype': 'streams'},
-    'rows_1_1_d_b_i_shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
+    'rows_1_1.d_b_i.shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
     'd_b_i': {'shape': ('N', '1'), 'dtype': 'streams'},
-    'rows_1_1_d_b_f_shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
+    'rows_1_1.d_b_f.shares': {'shape': ('shares', 'N'), 'dtype': 'sums'},
     'd_b_f': {'shape': ('N', '1'), 'dtype': 'streams'},
     'd_x_w_i': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
     'd_x_w_f': {'shape': ('T', 'B', 'N', '1'), 'dtype': 'streams'},
@@ -1460,8 +1460,10 @@ PLAN = {
         'c_scale_ptr': 'c_scale', 'n_value_ptr': 'n_value', 'm_last_ptr': 'm_last',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 2, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N',
+      'dims': {'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {
       'kernel': 'rows_1_2',
@@ -1469,8 +1471,10 @@ PLAN = {
         'b_q_ptr': 'b_q', 'b_k_ptr': 'b_k', 'x_w_q_ptr': 'x_w_q', 'x_w_k_ptr': 'x_w_k',
         'c_key_ptr': 'c_key', 'c_query_ptr': 'c_query', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
       'kernel': 'rows_1_3',
@@ -1478,8 +1482,10 @@ PLAN = {
         'b_v_ptr': 'b_v', 'x_w_v_ptr': 'x_w_v', 'c_value_ptr': 'c_value',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {'layer': 0, 'is_back': False, 'adds': (), 'op': 'memory'},
     {
@@ -1488,8 +1494,10 @@ PLAN = {
         'b_o_ptr': 'b_o', 'm_ptr': 'm', 'x_w_o_ptr': 'x_w_o', 'c_read_ptr': 'c_read',
         'n_read_ptr': 'n_read', 'h_ptr': 'h', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 4, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 4, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
   ),
   'backward': (
@@ -1497,55 +1505,61 @@ PLAN = {
       'kernel': 'rows_2_back',
       'arrays': {
         'b_o_ptr': 'b_o', 'm_ptr': 'm', 'x_w_o_ptr': 'x_w_o', 'c_read_ptr': 'c_read',
-        'n_read_ptr': 'n_read', 'd_h_ptr': 'd_h', 'd_b_o_ptr': 'rows_2_d_b_o_shares',
-        'd_m_ptr': 'rows_2_d_m_wide', 'd_x_w_o_ptr': 'd_x_w_o', 'd_c_read_ptr': 'd_c_read',
-        'd_n_read_ptr': 'rows_2_d_n_read_wide', 'step_before_ptr': 'step.before',
+        'n_read_ptr': 'n_read', 'd_h_ptr': 'd_h', 'd_b_o_ptr': 'rows_2.d_b_o.shares',
+        'd_m_ptr': 'rows_2.d_m.wide', 'd_x_w_o_ptr': 'd_x_w_o', 'd_c_read_ptr': 'd_c_read',
+        'd_n_read_ptr': 'rows_2.d_n_read.wide', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 5, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 5, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
-      'into': 'd_b_o', 'of': 'rows_2_d_b_o_shares', 'axes': ('N', 'D'), 'keeps': (True, True),
+      'into': 'd_b_o', 'of': 'rows_2.d_b_o.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_m', 'of': 'rows_2_d_m_wide', 'axes': ('N', 'D'), 'keeps': (True, False),
+      'into': 'd_m', 'of': 'rows_2.d_m.wide', 'axes': ('N', 'D'), 'keeps': (True, False),
       'shares': False, 'adds': True, 'op': 'sum',
     },
     {
-      'into': 'd_n_read', 'of': 'rows_2_d_n_read_wide', 'axes': ('N', 'D'), 'keeps': (True, False),
+      'into': 'd_n_read', 'of': 'rows_2.d_n_read.wide', 'axes': ('N', 'D'), 'keeps': (True, False),
       'shares': False, 'adds': False, 'op': 'sum',
     },
     {'layer': 0, 'is_back': True, 'adds': (), 'op': 'memory'},
     {
       'kernel': 'rows_1_3_back',
       'arrays': {
-        'd_c_value_ptr': 'd_c_value', 'd_b_v_ptr': 'rows_1_3_d_b_v_shares',
+        'd_c_value_ptr': 'd_c_value', 'd_b_v_ptr': 'rows_1_3.d_b_v.shares',
         'd_x_w_v_ptr': 'd_x_w_v', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * D', 'dims': ('D', 'N'), 'flags': (), 'streams': 1, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * D',
+      'dims': {'D': 'D', 'N': 'N'},
+      'flags': (), 'streams': 1, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
-      'into': 'd_b_v', 'of': 'rows_1_3_d_b_v_shares', 'axes': ('N', 'D'), 'keeps': (True, True),
+      'into': 'd_b_v', 'of': 'rows_1_3.d_b_v.shares', 'axes': ('N', 'D'), 'keeps': (True, True),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
       'kernel': 'rows_1_2_back',
       'arrays': {
         'd_c_key_ptr': 'd_c_key', 'd_c_query_ptr': 'd_c_query',
-        'd_b_q_ptr': 'rows_1_2_d_b_q_shares', 'd_b_k_ptr': 'rows_1_2_d_b_k_shares',
+        'd_b_q_ptr': 'rows_1_2.d_b_q.shares', 'd_b_k_ptr': 'rows_1_2.d_b_k.shares',
         'd_x_w_q_ptr': 'd_x_w_q', 'd_x_w_k_ptr': 'd_x_w_k', 'step_before_ptr': 'step.before',
       },
-      'units': 'N * K', 'dims': ('K', 'N'), 'flags': (), 'streams': 2, 'is_flat': True, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N * K',
+      'dims': {'K': 'K', 'N': 'N'},
+      'flags': (), 'streams': 2, 'is_flat': True, 'whole': '', 'whole_arrays': {}, 'whole_dims': {},
+      'op': 'launch',
     },
     {
-      'into': 'd_b_q', 'of': 'rows_1_2_d_b_q_shares', 'axes': ('N', 'K'), 'keeps': (True, True),
+      'into': 'd_b_q', 'of': 'rows_1_2.d_b_q.shares', 'axes': ('N', 'K'), 'keeps': (True, True),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_b_k', 'of': 'rows_1_2_d_b_k_shares', 'axes': ('N', 'K'), 'keeps': (True, True),
+      'into': 'd_b_k', 'of': 'rows_1_2.d_b_k.shares', 'axes': ('N', 'K'), 'keeps': (True, True),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
@@ -1555,19 +1569,21 @@ PLAN = {
         'd_c_log_decay_ptr': 'd_c_log_decay', 'd_c_scale_ptr': 'd_c_scale',
         'd_n_value_ptr': 'd_n_value', 'm_ptr': 'm', 'd_m_above_ptr': 'd_m',
         'm_prev_first_ptr': 'm_prev', 'd_m_last_ptr': 'd_m_last',
-        'd_b_i_ptr': 'rows_1_1_d_b_i_shares', 'd_b_f_ptr': 'rows_1_1_d_b_f_shares',
+        'd_b_i_ptr': 'rows_1_1.d_b_i.shares', 'd_b_f_ptr': 'rows_1_1.d_b_f.shares',
         'd_x_w_i_ptr': 'd_x_w_i', 'd_x_w_f_ptr': 'd_x_w_f', 'd_m_prev_ptr': 'd_m_prev',
         'step_before_ptr': 'step.before',
       },
-      'units': 'N', 'dims': ('N',), 'flags': (), 'streams': 7, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'N',
+      'dims': {'N': 'N'},
+      'flags': (), 'streams': 7, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {
-      'into': 'd_b_i', 'of': 'rows_1_1_d_b_i_shares', 'axes': ('N',), 'keeps': (True,),
+      'into': 'd_b_i', 'of': 'rows_1_1.d_b_i.shares', 'axes': ('N',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_b_f', 'of': 'rows_1_1_d_b_f_shares', 'axes': ('N',), 'keeps': (True,),
+      'into': 'd_b_f', 'of': 'rows_1_1.d_b_f.shares', 'axes': ('N',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
@@ -1656,7 +1672,7 @@ PLAN = {
           'role': 'gradient', 'shape': ('T', 'B', 'N'), 'dtype': 'float32', 'of': 'n_value',
           'shares': False,
         },
-        'c_prev_first': {
+        'c_prev.first': {
           'role': 'first', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 'c_prev',
           'shares': False,
         },
@@ -1664,7 +1680,7 @@ PLAN = {
           'role': 'last', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 'c',
           'shares': False,
         },
-        'd_c_prev_first': {
+        'd_c_prev.first': {
           'role': 'gradient', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 'c_prev',
           'shares': False,
         },
@@ -1672,14 +1688,14 @@ PLAN = {
           'role': 'upstream_last', 'shape': ('B', 'N', 'V', 'K'), 'dtype': 'float32', 'of': 'c',
           'shares': False,
         },
-        'n_prev_first': {
+        'n_prev.first': {
           'role': 'first', 'shape': ('B', 'N', 'K'), 'dtype': 'float32', 'of': 'n_prev',
           'shares': False,
         },
         'n_last': {
           'role': 'last', 'shape': ('B', 'N', 'K'), 'dtype': 'float32', 'of': 'n', 'shares': False,
         },
-        'd_n_prev_first': {
+        'd_n_prev.first': {
           'role': 'gradient', 'shape': ('B', 'N', 'K'), 'dtype': 'float32', 'of': 'n_prev',
           'shares': False,
         },
@@ -1703,19 +1719,19 @@ PLAN = {
           'role': 'upstream', 'shape': ('T', 'B', 'N'), 'dtype': 'float32', 'of': 'n_read',
           'shares': False,
         },
-        'c_states': {
+        'c.states': {
           'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'd_c_states': {
+        'd_c.states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K', 'V'), 'dtype': 'streams',
           'of': '', 'shares': False,
         },
-        'n_states': {
+        'n.states': {
           'role': 'saved', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
-        'd_n_states': {
+        'd_n.states': {
           'role': 'scratch', 'shape': (('T', 'BT'), 'B', 'N', 'K'), 'dtype': 'streams', 'of': '',
           'shares': False,
         },
@@ -1729,9 +1745,9 @@ PLAN = {
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
             'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
-            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
+            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev.first', 'c_last_p': 'c_last',
             'c_states_p': 'c_last', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
-            'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'c_last',
+            'n_prev_first_p': 'n_prev.first', 'n_last_p': 'n_last', 'n_states_p': 'c_last',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1747,9 +1763,9 @@ PLAN = {
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
             'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
-            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
-            'c_states_p': 'c_states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
-            'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'n_states',
+            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev.first', 'c_last_p': 'c_last',
+            'c_states_p': 'c.states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
+            'n_prev_first_p': 'n_prev.first', 'n_last_p': 'n_last', 'n_states_p': 'n.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1763,8 +1779,8 @@ PLAN = {
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
             'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
-            'c_read_p': 'c_read', 'c_states_p': 'c_states', 'n_value_p': 'n_value',
-            'n_read_p': 'n_read', 'n_states_p': 'n_states',
+            'c_read_p': 'c_read', 'c_states_p': 'c.states', 'n_value_p': 'n_value',
+            'n_read_p': 'n_read', 'n_states_p': 'n.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1780,9 +1796,9 @@ PLAN = {
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
             'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
-            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev_first', 'c_last_p': 'c_last',
-            'c_states_p': 'c_states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
-            'n_prev_first_p': 'n_prev_first', 'n_last_p': 'n_last', 'n_states_p': 'n_states',
+            'c_read_p': 'c_read', 'c_prev_first_p': 'c_prev.first', 'c_last_p': 'c_last',
+            'c_states_p': 'c.states', 'n_value_p': 'n_value', 'n_read_p': 'n_read',
+            'n_prev_first_p': 'n_prev.first', 'n_last_p': 'n_last', 'n_states_p': 'n.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1799,10 +1815,10 @@ PLAN = {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_log_decay_p': 'c_log_decay',
             'step_before_p': 'step.before', 'c_value_p': 'c_value', 'c_scale_p': 'c_scale',
             'd_c_scale_p': 'd_c_scale', 'd_c_value_p': 'd_c_value', 'd_c_read_p': 'd_c_read',
-            'd_c_prev_first_p': 'd_c_prev_first', 'd_c_last_p': 'd_c_last',
-            'd_c_states_p': 'd_c_states', 'n_value_p': 'n_value', 'd_n_value_p': 'd_n_value',
-            'd_n_read_p': 'd_n_read', 'd_n_prev_first_p': 'd_n_prev_first',
-            'd_n_last_p': 'd_n_last', 'd_n_states_p': 'd_n_states',
+            'd_c_prev_first_p': 'd_c_prev.first', 'd_c_last_p': 'd_c_last',
+            'd_c_states_p': 'd_c.states', 'n_value_p': 'n_value', 'd_n_value_p': 'd_n_value',
+            'd_n_read_p': 'd_n_read', 'd_n_prev_first_p': 'd_n_prev.first',
+            'd_n_last_p': 'd_n_last', 'd_n_states_p': 'd_n.states',
           },
           'sizes': ('T', 'B', 'N'),
           'constants': {
@@ -1816,9 +1832,9 @@ PLAN = {
           'buffers': {
             'c_query_p': 'c_query', 'c_key_p': 'c_key', 'c_value_p': 'c_value',
             'c_scale_p': 'c_scale', 'c_log_decay_p': 'c_log_decay', 'step_before_p': 'step.before',
-            'd_c_read_p': 'd_c_read', 'c_states_p': 'c_states', 'd_c_states_p': 'd_c_states',
-            'n_value_p': 'n_value', 'd_n_read_p': 'd_n_read', 'n_states_p': 'n_states',
-            'd_n_states_p': 'd_n_states', 'd_c_query_p': 'd_c_query', 'd_c_key_p': 'd_c_key',
+            'd_c_read_p': 'd_c_read', 'c_states_p': 'c.states', 'd_c_states_p': 'd_c.states',
+            'n_value_p': 'n_value', 'd_n_read_p': 'd_n_read', 'n_states_p': 'n.states',
+            'd_n_states_p': 'd_n.states', 'd_c_query_p': 'd_c_query', 'd_c_key_p': 'd_c_key',
             'd_c_log_decay_p': 'd_c_log_decay',
           },
           'sizes': ('T', 'B', 'N'),

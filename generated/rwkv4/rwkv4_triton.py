@@ -109,8 +109,8 @@ def rows_0(
             tl.store(x_k_to + (t + i) * step * H, tl.where(held, x_k, 0.0) if GAPS else x_k, mask=there)
             tl.store(x_v_to + (t + i) * step * H, tl.where(held, x_v, 0.0) if GAPS else x_v, mask=there)
             tl.store(x_r_to + (t + i) * step * H, tl.where(held, x_r, 0.0) if GAPS else x_r, mask=there)
-            x_shift_prev_new = tl.where(held, x_shift, x_shift_prev).to(ACC)
-            x_shift_prev = x_shift_prev_new
+            x_shift_prev_then = tl.where(held, x_shift, x_shift_prev).to(ACC)
+            x_shift_prev = x_shift_prev_then
     if begins + steps >= T:
         tl.store(x_shift_last_ptr + row * H + unit, x_shift_prev, mask=unit < H)
 
@@ -236,12 +236,12 @@ def rows_1(
             tl.store(b_to + (t + i) * step * H, tl.where(held, b, 0.0) if GAPS else b, mask=there)
             tl.store(p_to + (t + i) * step * H, tl.where(held, p, 0.0) if GAPS else p, mask=there)
             tl.store(wkv_sigmoid_r_to + (t + i) * step * H, tl.where(held, wkv_sigmoid_r, 0.0) if GAPS else wkv_sigmoid_r, mask=there)
-            a_prev_new = tl.where(held, a, a_prev).to(ACC)
-            b_prev_new = tl.where(held, b, b_prev).to(ACC)
-            p_prev_new = tl.where(held, p, p_prev).to(ACC)
-            a_prev = a_prev_new
-            b_prev = b_prev_new
-            p_prev = p_prev_new
+            a_prev_then = tl.where(held, a, a_prev).to(ACC)
+            b_prev_then = tl.where(held, b, b_prev).to(ACC)
+            p_prev_then = tl.where(held, p, p_prev).to(ACC)
+            a_prev = a_prev_then
+            b_prev = b_prev_then
+            p_prev = p_prev_then
     if begins + steps >= T:
         tl.store(a_last_ptr + row * H + unit, a_prev, mask=unit < H)
         tl.store(b_last_ptr + row * H + unit, b_prev, mask=unit < H)
@@ -704,9 +704,9 @@ PLAN = {
     'd_a_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'd_b_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'd_p_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
-    'rows_1_d_decay_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_1.d_decay.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_decay': {'shape': ('H',), 'dtype': 'streams'},
-    'rows_1_d_u_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_1.d_u.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_u': {'shape': ('H',), 'dtype': 'streams'},
     'd_r': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'd_k': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
@@ -720,11 +720,11 @@ PLAN = {
     'd_x_shift_last': {'shape': ('B', 'H'), 'dtype': 'streams'},
     'd_x': {'shape': ('T', 'B', 'H'), 'dtype': 'streams'},
     'd_x_shift_prev': {'shape': ('B', 'H'), 'dtype': 'streams'},
-    'rows_0_d_mu_r_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_0.d_mu_r.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_mu_r': {'shape': ('H',), 'dtype': 'streams'},
-    'rows_0_d_mu_k_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_0.d_mu_k.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_mu_k': {'shape': ('H',), 'dtype': 'streams'},
-    'rows_0_d_mu_v_shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
+    'rows_0.d_mu_v.shares': {'shape': ('shares', 'H'), 'dtype': 'sums'},
     'd_mu_v': {'shape': ('H',), 'dtype': 'streams'},
   },
   'forward': (
@@ -736,8 +736,10 @@ PLAN = {
         'x_v_ptr': 'x_v', 'x_r_ptr': 'x_r', 'x_shift_last_ptr': 'x_shift_last',
         'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 1, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': (), 'streams': 1, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {'into': 'r', 'left': 'x_r', 'right': 'w_r', 'form': 'nn', 'adds': False, 'op': 'product'},
     {'into': 'k', 'left': 'x_k', 'right': 'w_k', 'form': 'nn', 'adds': False, 'op': 'product'},
@@ -751,8 +753,10 @@ PLAN = {
         'a_last_ptr': 'a_last', 'b_last_ptr': 'b_last', 'p_last_ptr': 'p_last',
         'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 3, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': (), 'streams': 3, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {
       'into': 'h', 'left': 'wkv_sigmoid_r', 'right': 'w_o', 'form': 'nn', 'adds': False,
@@ -776,20 +780,22 @@ PLAN = {
         'a_prev_first_ptr': 'a_prev', 'd_a_last_ptr': 'd_a_last', 'b_ptr': 'b',
         'd_b_above_ptr': 'd_b', 'b_prev_first_ptr': 'b_prev', 'd_b_last_ptr': 'd_b_last',
         'p_ptr': 'p', 'd_p_above_ptr': 'd_p', 'p_prev_first_ptr': 'p_prev',
-        'd_p_last_ptr': 'd_p_last', 'd_decay_ptr': 'rows_1_d_decay_shares',
-        'd_u_ptr': 'rows_1_d_u_shares', 'd_r_ptr': 'd_r', 'd_k_ptr': 'd_k', 'd_v_ptr': 'd_v',
+        'd_p_last_ptr': 'd_p_last', 'd_decay_ptr': 'rows_1.d_decay.shares',
+        'd_u_ptr': 'rows_1.d_u.shares', 'd_r_ptr': 'd_r', 'd_k_ptr': 'd_k', 'd_v_ptr': 'd_v',
         'd_a_prev_ptr': 'd_a_prev', 'd_b_prev_ptr': 'd_b_prev', 'd_p_prev_ptr': 'd_p_prev',
         'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 10, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': (), 'streams': 10, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {
-      'into': 'd_decay', 'of': 'rows_1_d_decay_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_decay', 'of': 'rows_1.d_decay.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_u', 'of': 'rows_1_d_u_shares', 'axes': ('H',), 'keeps': (True,), 'shares': True,
+      'into': 'd_u', 'of': 'rows_1.d_u.shares', 'axes': ('H',), 'keeps': (True,), 'shares': True,
       'adds': False, 'op': 'sum',
     },
     {'into': 'd_x_v', 'left': 'd_v', 'right': 'w_v', 'form': 'nt', 'adds': False, 'op': 'product'},
@@ -805,23 +811,25 @@ PLAN = {
         'd_x_k_ptr': 'd_x_k', 'd_x_v_ptr': 'd_x_v', 'd_x_r_ptr': 'd_x_r', 'x_shift_ptr': 'x_shift',
         'd_x_shift_above_ptr': 'd_x_shift', 'x_shift_prev_first_ptr': 'x_shift_prev',
         'd_x_shift_last_ptr': 'd_x_shift_last', 'd_x_ptr': 'd_x',
-        'd_mu_r_ptr': 'rows_0_d_mu_r_shares', 'd_mu_k_ptr': 'rows_0_d_mu_k_shares',
-        'd_mu_v_ptr': 'rows_0_d_mu_v_shares', 'd_x_shift_prev_ptr': 'd_x_shift_prev',
+        'd_mu_r_ptr': 'rows_0.d_mu_r.shares', 'd_mu_k_ptr': 'rows_0.d_mu_k.shares',
+        'd_mu_v_ptr': 'rows_0.d_mu_v.shares', 'd_x_shift_prev_ptr': 'd_x_shift_prev',
         'step_before_ptr': 'step.before',
       },
-      'units': 'H', 'dims': ('H',), 'flags': (), 'streams': 6, 'is_flat': False, 'whole': '',
-      'whole_arrays': {}, 'whole_dims': (), 'op': 'launch',
+      'units': 'H',
+      'dims': {'H': 'H'},
+      'flags': (), 'streams': 6, 'is_flat': False, 'whole': '', 'whole_arrays': {},
+      'whole_dims': {}, 'op': 'launch',
     },
     {
-      'into': 'd_mu_r', 'of': 'rows_0_d_mu_r_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_mu_r', 'of': 'rows_0.d_mu_r.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_mu_k', 'of': 'rows_0_d_mu_k_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_mu_k', 'of': 'rows_0.d_mu_k.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
     {
-      'into': 'd_mu_v', 'of': 'rows_0_d_mu_v_shares', 'axes': ('H',), 'keeps': (True,),
+      'into': 'd_mu_v', 'of': 'rows_0.d_mu_v.shares', 'axes': ('H',), 'keeps': (True,),
       'shares': True, 'adds': False, 'op': 'sum',
     },
   ),

@@ -23,7 +23,7 @@ from cellgen.program.chunks.writer import ChunkProgram
 from cellgen.proof.over_chunks import LayerRun
 from cellgen.targets.target import NotYet
 from cellgen.targets.triton.memory import MemoryKernels, column_of, memory_head, memory_kernels
-from cellgen.targets.triton.plan import ANEW, LEFT_OUT, STEP_BEFORE, BufferRole, literal
+from cellgen.targets.triton.plan import ANEW, LEFT_OUT, MARKS, STEP_BEFORE, BufferRole, literal
 from cellgen.torch.chunks.rows import steps_before
 from cellgen.torch.memories import MemoryLaunches
 
@@ -175,7 +175,7 @@ class MemoryRun:
             str(self.programs.length),
             cuts,
         )
-        first = f"{layer.state}_first"
+        first = f"{layer.state}.first"
         out = run.forward([layout.state_to_chunk(self._fronted(given[first]))])
         formed = {str(v): out[str(over)] for v, over in chunk.formed.items()}
         last = f"{layer.next}_last"
@@ -281,8 +281,8 @@ def errors(cell: type[Cell], case: Case, folder: Path, seed: int = 0) -> dict[st
         own = name.removeprefix("d_")
         found[name] = distance(host.result(name, tensor), gradients[own])
     assert set(found) == {*formed, *(f"d_{name}" for name in gradients)}
-    if "marks" in host.launches.arrays:
-        found["marks"] = float(host.launches.arrays["marks"].sum())
+    if MARKS in host.launches.arrays:
+        found["marks"] = float(host.launches.arrays[MARKS].sum())
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from keyword import iskeyword
 from math import isfinite
 
 from sympy import Expr, Integer, Rational, preorder_traversal
@@ -26,19 +25,12 @@ from cellgen.language.ops.pointwise_triton import (
     functions_called,
 )
 from cellgen.language.value import Dim, Value
-from cellgen.runtime.names import spelled as in_ascii
+from cellgen.targets.triton.names import dimension, triton_name
 
 NOT_SPELLED = "triton.pointwise"
 """The code of the error for a function that Triton cannot spell."""
 
 
-OWN = frozenset((
-    "ahead", "at", "begins", "count", "held", "held_before", "i", "is_behind", "later", "now",
-    "row", "share", "step", "steps", "t", "there", "tl", "triton", "unit", "ANEW", "LEFT_OUT",
-))  # fmt: skip
-"""Names that kernels have for themselves."""
-OWN_ENDS = ("_ptr", "_at", "_first", "_sum", "_ahead", "_now")
-"""What names of theirs end with."""
 _IS_CALL = re.compile(r"[\w.]+\(\{\d\}(, \{\d\})*\)\Z")
 
 
@@ -51,7 +43,7 @@ class TritonNotation(Notation):
 
     def dim(self, dim: Dim) -> str:
         """Spell a dimension as a number that the kernel takes."""
-        return f"{dim.name}_real"
+        return f"{dimension(dim)}_real"
 
     def real(self, number: Expr) -> str:
         """Spell a number: the type that it meets decides its digits."""
@@ -107,13 +99,6 @@ def triton_expression(expression: Expr) -> str:
 def triton_number(number: float) -> str:
     """Print a number."""
     return repr(number) if isfinite(number) else f'float("{number}")'
-
-
-def triton_name(value: Value) -> str:
-    """The name of a value in a kernel: the author's, unless the kernel's own lines need it."""
-    name = in_ascii(str(value.name)) or str(value.name)
-    taken = name in OWN or name in FUNCTIONS or iskeyword(name) or name.endswith(OWN_ENDS)
-    return f"{name}_" if taken or (len(name) == 1 and name.isupper()) else name
 
 
 def functions_of(expressions: Iterable[Expr]) -> list[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cellgen.targets.triton.memory_text import MemoryText
 from cellgen.targets.triton.plan import (
+    MARKS,
     STEP_BEFORE,
     BufferPlan,
     BufferRole,
@@ -79,11 +81,11 @@ def _blocks_of_shares(m: MemoryText, stream: str) -> Count | None:
 
 def _states(m: MemoryText) -> dict[str, BufferPlan]:
     whole: Shape = ("B", "N", "K", "V") if m.keys_first else ("B", "N", "V", "K")
-    state, pairs = m.first.removesuffix("_first"), [(m.first, m.last, whole)]
+    state, pairs = m.first.removesuffix(".first"), [(m.first, m.last, whole)]
     names = {m.first: state, m.last: m.name}
     if m.column:
         pairs.append((m.column.first, m.column.last, ("B", "N", "K")))
-        names[m.column.first] = m.column.first.removesuffix("_first")
+        names[m.column.first] = m.column.first.removesuffix(".first")
         names[m.column.last] = m.column.last.removesuffix("_last")
     buffers = {}
     for first, last, shape in pairs:
@@ -127,7 +129,7 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
     for _, _, inverse in m.inverses:
         buffers[inverse] = replace(scratch, shape=(*NUMBERS, "BT"))
     if m.is_marked:
-        buffers["marks"] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
+        buffers[MARKS] = BufferPlan(BufferRole.MARKS, ("B", "N"), "int32")
     buffers[STEP_BEFORE] = BufferPlan(BufferRole.BEFORE, ("T", "B"), "int32")
     return buffers
 
@@ -138,7 +140,7 @@ def _inner(m: MemoryText) -> dict[str, BufferPlan]:
 def _inputs(m: MemoryText) -> list[str]:
     """Keys, coefficients and decays."""
     names = [*m.update_keys, *([m.log_decay] if m.decays else [])]
-    return [*names, *(["marks"] if m.is_marked else []), STEP_BEFORE]
+    return [*names, *([MARKS] if m.is_marked else []), STEP_BEFORE]
 
 
 def _coefficients(m: MemoryText) -> list[str]:
@@ -202,7 +204,7 @@ def _back(m: MemoryText) -> list[str]:
 def _gradients(m: MemoryText) -> list[str]:
     names = [*m.every_key, *_coefficients(m), *_given_values(m)]
     names += [m.log_decay] if m.decays else []
-    names += [*(["marks"] if m.is_marked else []), STEP_BEFORE]
+    names += [*([MARKS] if m.is_marked else []), STEP_BEFORE]
     names += [name for u in m.erasing for name in (u.added, f"d_{u.added}")]
     names += [f"d_{readout.read}" for readout in m.readouts]
     names += [m.states, f"d_{m.states}"]
@@ -226,17 +228,18 @@ KERNELS = {
 # --- passes --------------------------------------------------------------------------------------
 
 
-def launches_of(m: MemoryText) -> Launches:
-    """Plan the passes of a memory."""
+def launches_of(m: MemoryText, spelled: MemoryText) -> Launches:
+    """Plan the passes of a memory, in the names of buffers and in those of its kernels."""
+    planned = partial(_pass, m, spelled)
     ahead = [("prepare", {"KNOWN": False})] if m.erasers else []
     again = [("prepare", {"KNOWN": True})] if m.erasers else []
     scan = "scan"
     return Launches(
-        {name: _parameters(m, name) for name in KERNELS if name != "prepare" or m.erasers},
-        _pass(m, [*ahead, (scan, {"READS": True, "SAVES": False})]),
-        _pass(m, [*ahead, (scan, {"READS": False, "SAVES": True}), ("outputs", {})]),
-        _pass(m, [*ahead, (scan, {"READS": True, "SAVES": True})]),
-        _pass(m, [*again, ("back", {}), ("gradients", {})]),
+        {name: _parameters(spelled, name) for name in KERNELS if name != "prepare" or m.erasers},
+        planned([*ahead, (scan, {"READS": True, "SAVES": False})]),
+        planned([*ahead, (scan, {"READS": False, "SAVES": True}), ("outputs", {})]),
+        planned([*ahead, (scan, {"READS": True, "SAVES": True})]),
+        planned([*again, ("back", {}), ("gradients", {})]),
     )
 
 
@@ -250,7 +253,7 @@ def _parameters(m: MemoryText, kernel: str) -> str:
 
 
 def _parameter(name: str) -> str:
-    """The parameter of a buffer."""
+    """The parameter of a buffer, by what a kernel calls what it holds."""
     return f"{name.replace('.', '_')}_p"
 
 
@@ -258,12 +261,16 @@ def _exactness(m: MemoryText) -> tuple[str, ...]:
     return ("EXACT",) if m.by_key else ()
 
 
-def _pass(m: MemoryText, kernels: list[tuple[str, dict[str, bool]]]) -> tuple[KernelLaunch, ...]:
+def _pass(
+    m: MemoryText, spelled: MemoryText, kernels: list[tuple[str, dict[str, bool]]]
+) -> tuple[KernelLaunch, ...]:
     exact = (False, True) if m.is_marked else (False,)
-    return tuple(_launch(m, name, flags, e) for name, flags in kernels for e in exact)
+    return tuple(_launch(m, spelled, name, flags, e) for name, flags in kernels for e in exact)
 
 
-def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: bool) -> KernelLaunch:
+def _launch(
+    m: MemoryText, spelled: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: bool
+) -> KernelLaunch:
     names, _, grid, blocks = KERNELS[kernel]
     constants: dict[str, Count | bool] = {"K": "K", "V": "V"}
     if "BK" not in blocks:
@@ -272,8 +279,11 @@ def _launch(m: MemoryText, kernel: str, flags: Mapping[str, bool], is_exact: boo
     constants |= dict.fromkeys(_exactness(m), is_exact)
     idle = _idle(m, kernel, flags)
     return KernelLaunch(
-        f"{m.name}_{kernel}",
-        {_parameter(name): idle.get(name, name) for name in dict.fromkeys(names(m))},
+        f"{spelled.name}_{kernel}",
+        {
+            _parameter(name): idle.get(buffer, buffer)
+            for name, buffer in zip(names(spelled), names(m), strict=True)
+        },
         SIZES,
         constants,
         blocks,
@@ -322,7 +332,7 @@ CONFIGURATIONS: Mapping[int, Mapping[str, tuple[Settings, ...]]] = {
 
 
 def configurations_of(m: MemoryText) -> dict[str, tuple[Configuration, ...]]:
-    """Configurations that may be chosen, by kernel."""
+    """Configurations that may be chosen, by kernel, of a memory in the names of its kernels."""
     needs_short = m.column is not None or (m.by_key and bool(m.erasers))
     return {
         f"{m.name}_{kernel}": tuple(

@@ -1,14 +1,21 @@
 """What the templates of a memory read: its streams by name, and sums over its updates.
 
 Input: a ``Memory``, and the vector that is one more column of it. Output: ``MemoryText``; buffers
-of kernels go by the author's names of what they hold, ``d_`` in front of what reaches them.
+go by the author's names of what they hold, ``d_`` in front of what reaches them, and what else a
+memory needs has a dot in its name; kernels go by names that are free in them (``names.held``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from cellgen.program.chunks.layers import Decay, Memory
+from cellgen.targets.triton.names import held
+
+Naming: TypeAlias = Callable[[str], str]
+"""Names of what buffers hold."""
 
 
 @dataclass(frozen=True)
@@ -68,30 +75,47 @@ class MemoryText:
     updates: tuple[UpdateText, ...]
     readouts: tuple[ReadoutText, ...]
     column: ColumnText | None
+    inverses: tuple[tuple[int, int, str], ...]
+    """The blocks of (I + M)^-1 by the updates that erase, each with its buffer."""
 
     @staticmethod
-    def of(memory: Memory, column: Memory | None, equation: str, is_marked: bool) -> MemoryText:
+    def both(
+        memory: Memory, column: Memory | None, equation: str, is_marked: bool
+    ) -> tuple[MemoryText, MemoryText]:
+        """A memory in the names of buffers, and in those of its kernels."""
+        buffers, kernels = (
+            MemoryText.of(memory, column, equation, is_marked, named) for named in (str, held)
+        )
+        return buffers, kernels
+
+    @staticmethod
+    def of(
+        memory: Memory, column: Memory | None, equation: str, is_marked: bool, named: Naming
+    ) -> MemoryText:
         """Name what a memory's kernels read and write."""
         assert memory.value_axis is not None
         name = str(memory.next)
+        updates = _updates(memory, named)
+        erasing = [update.n for update in updates if update.erased]
         return MemoryText(
-            name,
+            named(name),
             equation,
-            f"{memory.state}_first",
-            f"{name}_last",
-            f"{name}_states",
+            named(f"{memory.state}.first"),
+            _last(name, named),
+            named(f"{name}.states"),
             memory.key_axis < memory.value_axis,
-            str(memory.log_decay or ""),
+            named(str(memory.log_decay)) if memory.log_decay else "",
             memory.decay is Decay.KEY,
             memory.decay is Decay.HEAD,
             is_marked,
-            tuple(map(str, memory.erasers)),
-            _updates(memory),
+            tuple(named(str(eraser)) for eraser in memory.erasers),
+            updates,
             tuple(
-                ReadoutText(n, str(one.value), str(one.query), one.after)
+                ReadoutText(n, named(str(one.value)), named(str(one.query)), one.after)
                 for n, one in enumerate(memory.readouts)
             ),
-            _column(column) if column else None,
+            _column(column, named) if column else None,
+            tuple((r, c, named(f"{name}.inverse.{r}.{c}")) for r in erasing for c in erasing),
         )
 
     # --- facts ---
@@ -144,12 +168,6 @@ class MemoryText:
         """The updates that erase nothing: what they add is known before the state is."""
         return tuple(update for update in self.updates if not update.erased)
 
-    @property
-    def inverses(self) -> tuple[tuple[int, int, str], ...]:
-        """The blocks of (I + M)^-1 by the updates that erase, each with its buffer."""
-        numbers = [update.n for update in self.erasing]
-        return tuple((r, c, f"{self.name}_inverse_{r}_{c}") for r in numbers for c in numbers)
-
     # --- sums over updates ---
 
     def erasing_sum(self, row: UpdateText, column: int) -> str:
@@ -168,7 +186,7 @@ class MemoryText:
     def erased_gradient(self, read: int) -> str:
         """What reaches the key of an erased read."""
         return " - ".join(
-            ("" if n else "-") + f"{coefficient}[:, None] * z_{update.n}"
+            ("" if n else "-") + f"{coefficient}[:, None] * Z_{update.n}"
             for n, (update, coefficient) in enumerate(self._erasing_by(read))
         )
 
@@ -183,24 +201,34 @@ class MemoryText:
         return [(u, c) for u in self.updates for e, c in u.erased if e == read]
 
 
-def _updates(memory: Memory) -> tuple[UpdateText, ...]:
+def _updates(memory: Memory, named: Naming) -> tuple[UpdateText, ...]:
     return tuple(
         UpdateText(
             n,
-            str(update.key),
-            str(update.value or ""),
-            str(update.scale or ""),
-            tuple((read, str(value)) for read, value in update.erased.items()),
-            f"{memory.next}_added_{n}",
-            f"{memory.next}_held_{n}",
+            named(str(update.key)),
+            named(str(update.value)) if update.value else "",
+            named(str(update.scale)) if update.scale else "",
+            tuple((read, named(str(value))) for read, value in update.erased.items()),
+            named(f"{memory.next}.added.{n}"),
+            named(f"{memory.next}.held.{n}"),
         )
         for n, update in enumerate(memory.updates)
     )
 
 
-def _column(column: Memory) -> ColumnText:
+def _column(column: Memory, named: Naming) -> ColumnText:
     value = column.updates[0].value
     assert value is not None
     name = str(column.next)
-    read = str(column.readouts[0].value)
-    return ColumnText(str(value), read, f"{column.state}_first", f"{name}_last", f"{name}_states")
+    return ColumnText(
+        named(str(value)),
+        named(str(column.readouts[0].value)),
+        named(f"{column.state}.first"),
+        _last(name, named),
+        named(f"{name}.states"),
+    )
+
+
+def _last(name: str, named: Naming) -> str:
+    """A state after the last step: an output of the cell, which callers know by this name."""
+    return f"{named(name)}_last"

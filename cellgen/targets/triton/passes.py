@@ -49,13 +49,13 @@ class RowLaunch:
     kernel: str
     arrays: Mapping[str, str]
     units: str
-    dims: tuple[str, ...]
+    dims: Mapping[str, str]
     flags: tuple[str, ...]
     streams: int
     is_flat: bool
     whole: str = ""
     whole_arrays: Mapping[str, str] = field(default_factory=dict)
-    whole_dims: tuple[str, ...] = ()
+    whole_dims: Mapping[str, str] = field(default_factory=dict)
     op: str = "launch"
 
 
@@ -219,7 +219,7 @@ class Ordering:
             count = len(kernel.states)
             size = count * (count + 1) if ends == "ends" else count
             shape = ("segments", str(size), "B", *map(format_axis, kernel.axes))
-            self.arrays[f"{kernel.name}_{ends}"] = ArrayPlan(shape, "sums")
+            self.arrays[f"{kernel.name}.{ends}"] = ArrayPlan(shape, "sums")
         return RowLaunch(
             spelled.name,
             spelled.arrays,
@@ -230,7 +230,7 @@ class Ordering:
             not kernel.states,
             whole.name if whole else "",
             whole.arrays if whole else {},
-            whole.dims if whole else (),
+            whole.dims if whole else {},
         )
 
     def _is_read(self, value: Value, by: RowKernel) -> bool:
@@ -280,12 +280,12 @@ class Ordering:
                 continue
             name = str(value)
             if not is_by_row(value):
-                array = f"{kernel.name}_d_{name}_shares"
+                array = f"{kernel.name}.d_{name}.shares"
                 self.arrays[array] = ArrayPlan(("shares", *axes), "sums")
                 adds = self._reach(value)
                 yield _sum_into(value, f"d_{name}", array, kernel.axes, shares=True, adds=adds)
             elif unit_axes(value) != kernel.axes:
-                array = f"{kernel.name}_d_{name}_wide"
+                array = f"{kernel.name}.d_{name}.wide"
                 self.arrays[array] = ArrayPlan(("T", "B", *axes))
                 adds = self._reach(value)
                 yield _sum_into(value, f"d_{name}", array, kernel.axes, adds=adds)

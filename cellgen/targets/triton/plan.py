@@ -29,6 +29,8 @@ Count: TypeAlias = int | str | tuple[str, ...]
 Shape: TypeAlias = tuple[Count, ...]
 STEP_BEFORE = "step.before"
 """The name of that table among arrays and buffers; no name of an author has a dot."""
+MARKS = "rows.marks"
+"""The name of the table of rows that exact launches do again."""
 ANEW, LEFT_OUT = -2, -3
 WIDE = 100
 """Columns of a module."""

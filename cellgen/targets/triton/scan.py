@@ -12,7 +12,8 @@ from cellgen.language.value import Value
 from cellgen.program.chunks.layers import LinearScan
 from cellgen.program.derive import adjoint
 from cellgen.program.ssa import Program
-from cellgen.targets.triton.expressions import triton_name, triton_number
+from cellgen.targets.triton.expressions import triton_number
+from cellgen.targets.triton.names import triton_name
 from cellgen.targets.triton.rows import RowKernel, is_by_row, unit_axes
 from cellgen.targets.triton.scan_text import (
     RowAccess,
@@ -63,7 +64,7 @@ class RowSpelling:
         }
         ends = self.segment.starts(kernel.states) if self.segment else None
         if ends is not None:
-            arrays.by_pointer["ends_ptr"] = f"{kernel.name}_ends"
+            arrays.by_pointer["ends_ptr"] = f"{kernel.name}.ends"
         before, lines, _ = lines_of_program(self.step)
         text = RowKernelText(
             kernel.name,
@@ -97,7 +98,7 @@ class RowSpelling:
     def backward(self, reached: Set[Value], summed: Set[Value]) -> RowKernelSource:
         """The adjoint; gradients reach results in ``reached``, and have reached ``summed`` before.
 
-        What is read with fewer units than the kernel has gets shares a unit, ``rows_1_d_x_wide``.
+        What is read with fewer units than the kernel has gets shares a unit, ``rows_1.d_x.wide``.
         """
         kernel, arrays = self.kernel, RowArrays(self.kernel.axes)
         needed = {v for s in self.back.statements for v in s.operands} | {*self.back.results}
@@ -112,8 +113,8 @@ class RowSpelling:
         ends = None
         if self.segment is not None and self.segment.is_back:
             ends = self.segment.starts_back([names.carry for names in states])
-            arrays.by_pointer["ends_ptr"] = f"{kernel.name}_ends"
-            arrays.by_pointer["back_ends_ptr"] = f"{kernel.name}_back_ends"
+            arrays.by_pointer["ends_ptr"] = f"{kernel.name}.ends"
+            arrays.by_pointer["back_ends_ptr"] = f"{kernel.name}.back_ends"
         before, lines, after = lines_of_program(self.back)
         own = len(set(self.step.statements).intersection(self.back.statements))
         text = RowKernelText(
@@ -185,9 +186,9 @@ class RowSpelling:
             if value in self.kernel.states:
                 continue
             if not is_by_row(value):
-                shares.append(arrays.write(name, f"{self.kernel.name}_d_{value}_shares", name))
+                shares.append(arrays.write(name, f"{self.kernel.name}.d_{value}.shares", name))
             elif unit_axes(value) != arrays.axes:
-                stores.append(arrays.write(name, f"{self.kernel.name}_d_{value}_wide", name))
+                stores.append(arrays.write(name, f"{self.kernel.name}.d_{value}.wide", name))
             elif value in summed:
                 arrays.stream(f"{name}_so_far", f"d_{value}", f"{name}_ptr")
                 stores.append(arrays.write(name, f"d_{value}", f"{name} + {name}_so_far"))

@@ -5,7 +5,7 @@ Input: values and programs. Output: text, and the arrays that a kernel takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from sympy import Expr
@@ -16,7 +16,8 @@ from cellgen.language.value import Dim, Value, format_axis
 from cellgen.program.ssa import Program, Statement
 from cellgen.targets.head import in_ascii, safe
 from cellgen.targets.templates import fill
-from cellgen.targets.triton.expressions import triton_expression, triton_name
+from cellgen.targets.triton.expressions import triton_expression
+from cellgen.targets.triton.names import dimension, triton_name
 from cellgen.targets.triton.plan import STEP_BEFORE
 from cellgen.targets.triton.rows import NOT_SPELLED, Axes, is_by_row, unit_axes
 
@@ -118,12 +119,12 @@ class RowKernelContext:
 
 @dataclass(frozen=True)
 class RowKernelSource:
-    """A kernel: its text, its parameters that are arrays and what each is, its flags."""
+    """A kernel: its text, its parameters that are arrays and sizes and what each is, its flags."""
 
     name: str
     text: str
     arrays: Mapping[str, str]
-    dims: tuple[str, ...]
+    dims: Mapping[str, str]
     flags: tuple[str, ...]
     streams: int
     expressions: tuple[Expr, ...]
@@ -133,7 +134,7 @@ class RowArrays:
     """The arrays of one kernel, in the order of its parameters, and how it gets at them."""
 
     def __init__(self, axes: Axes) -> None:
-        self.axes, self.width = axes, width_text(axes)
+        self.axes, self.width = axes, _width(axes)
         self.by_pointer: dict[str, str] = {}
         self.weights: list[RowAccess] = []
         self.streams: list[RowAccess] = []
@@ -161,7 +162,7 @@ class RowArrays:
         """How a kernel gets at a value."""
         name, axes = triton_name(value), unit_axes(value)
         unit = "unit" if axes == self.axes else _unit_of(axes)
-        return RowAccess(name, f"{name}_ptr", width_text(axes), unit, axes, saved=saved)
+        return RowAccess(name, f"{name}_ptr", _width(axes), unit, axes, saved=saved)
 
     def places(self) -> list[str]:
         """Where a unit stands along axes that values lack some of."""
@@ -169,10 +170,10 @@ class RowArrays:
         narrow = {axis for one in accesses if one.axes != self.axes for axis in one.axes}
         lines = []
         for n, axis in enumerate(self.axes):
-            later = width_text(self.axes[n + 1 :])
+            later = _width(self.axes[n + 1 :])
             place = "unit" if later == "1" else f"unit // ({later})"
             if axis in narrow:
-                whole = place if n == 0 else f"({place}) % {width_text((axis,))}"
+                whole = place if n == 0 else f"({place}) % {_width((axis,))}"
                 lines.append(f"{_place(axis)} = {whole}")
         return lines
 
@@ -187,7 +188,7 @@ def spell(
     """Fill the template of a kernel."""
     arrays.by_pointer[f"{STEP_BEFORE.replace('.', '_')}_ptr"] = STEP_BEFORE
     counted = _dims(program)
-    dims = tuple(sorted({*_names(arrays.axes), *counted}))
+    dims = {dimension(dim): str(dim.name) for dim in _sorted({*_dims_of(arrays.axes), *counted})}
     whole = replace(
         kernel,
         weights=arrays.weights,
@@ -196,7 +197,7 @@ def spell(
         constants=", ".join(f"{c}: tl.constexpr" for c in (*dims, *flags, *FIXED)),
         width=arrays.width,
         places=arrays.places(),
-        before=[*(f"{d}_real = tl.full([UNITS], {d}, ACC)" for d in counted), *kernel.before],
+        before=[*map(_real, counted), *kernel.before],
     )
     filled = fill(template, RowKernelContext(whole)).strip()
     expressions = tuple(s.expression for s in program.statements if s.is_pointwise)
@@ -259,14 +260,29 @@ def _spelled_statement(statement: Statement) -> str:
     raise DerivationError(f"no kernel of Triton does `{statement}`", code=NOT_SPELLED)
 
 
-def _dims(program: Program) -> list[str]:
+def _dims(program: Program) -> list[Dim]:
     """Dimensions that stand in expressions, as numbers."""
     pointwise = (s.expression for s in program.statements if s.is_pointwise)
-    return sorted({str(dim.name) for expression in pointwise for dim in expression.atoms(Dim)})
+    return _sorted({dim for expression in pointwise for dim in expression.atoms(Dim)})
 
 
-def _names(axes: Axes) -> set[str]:
-    return {str(dim.name) for axis in axes for dim in axis.atoms(Dim)}
+def _dims_of(axes: Axes) -> set[Dim]:
+    return {dim for axis in axes for dim in axis.atoms(Dim)}
+
+
+def _sorted(dims: Set[Dim]) -> list[Dim]:
+    return sorted(dims, key=lambda dim: str(dim.name))
+
+
+def _real(dim: Dim) -> str:
+    """A line that has the size of a dimension as a number of each unit."""
+    return f"{dimension(dim)}_real = tl.full([UNITS], {dimension(dim)}, ACC)"
+
+
+def _width(axes: Axes) -> str:
+    """``width_text`` in the names of a kernel."""
+    named = {dim: Dim(dimension(dim)) for dim in _dims_of(axes)}
+    return width_text(tuple(axis.xreplace(named) for axis in axes))
 
 
 def width_text(axes: Axes) -> str:
@@ -282,7 +298,7 @@ def width_text(axes: Axes) -> str:
 
 
 def _place(axis: Expr) -> str:
-    letters = "".join(c if c.isalnum() else "_" for c in format_axis(axis))
+    letters = "".join(c if c.isalnum() or c == "_" else "__" for c in format_axis(axis))
     return f"at_{letters}"
 
 
@@ -292,6 +308,6 @@ def _unit_of(axes: Axes) -> str:
         return "0 * unit"
     terms = []
     for n, axis in enumerate(axes):
-        later = width_text(axes[n + 1 :])
+        later = _width(axes[n + 1 :])
         terms.append(_place(axis) if later == "1" else f"{_place(axis)} * ({later})")
     return "(" + " + ".join(terms) + ")" if len(terms) > 1 else terms[0]

@@ -14,7 +14,8 @@ from cellgen.language.value import Value
 from cellgen.program.chunks.layers import LinearScan
 from cellgen.program.derive import adjoint
 from cellgen.program.ssa import Program
-from cellgen.targets.triton.expressions import triton_name, triton_number
+from cellgen.targets.triton.expressions import triton_number
+from cellgen.targets.triton.names import triton_name
 from cellgen.targets.triton.rows import RowKernel
 from cellgen.targets.triton.scan_text import (
     Ends,
@@ -113,7 +114,7 @@ def whole(kernel: RowKernel, segment: Segment) -> RowKernelSource:
     """The kernel of A and b of each segment, from its first step to its last."""
     arrays = RowArrays(kernel.axes)
     arrays.read(segment.program.arguments)
-    arrays.by_pointer["ends_ptr"] = f"{kernel.name}_ends"
+    arrays.by_pointer["ends_ptr"] = f"{kernel.name}.ends"
     entries = [*segment.all_factors, *segment.all_terms]
     diagonal = {segment.factor(i, i) for i in range(segment.count)}
     begun = zip(segment.all_terms, map(triton_number, kernel.initials), strict=True)
@@ -148,7 +149,7 @@ def whole_back(
             arrays.stream(name, f"d_{result}")
         elif gradient in program.arguments:
             zeros.append(f"{name} = tl.zeros([UNITS], ACC)")
-    arrays.by_pointer["ends_ptr"] = f"{kernel.name}_back_ends"
+    arrays.by_pointer["ends_ptr"] = f"{kernel.name}.back_ends"
     carries = [f"{triton_name(upstream[following])}_carry" for following in kernel.following]
     before, lines, _ = lines_of_program(program)
     text = RowKernelText(
