@@ -54,7 +54,9 @@ def measured(count: int) -> WheelFigures:
         with zipfile.ZipFile(path) as archive:
             sizes = {i.filename: i.file_size / 1e6 for i in archive.infolist()}
             archive.extractall(folder)
-        objects = [next(s for n, s in sizes.items() if f"/x86_64-{level}/" in n) for level in LEVELS]
+        objects = [
+            next(s for n, s in sizes.items() if f"/x86_64-{level}/" in n) for level in LEVELS
+        ]
         imports = [_import(naming.name, folder) for _ in range(IMPORTS)]
         return WheelFigures(count, path.stat().st_size / 1e6, tuple(objects), tuple(imports))
 
