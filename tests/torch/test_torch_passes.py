@@ -15,6 +15,15 @@ from cellgen.program.interpret import shape_sizes  # noqa: E402
 from cellgen.proof.over_chunks import ChunkRun  # noqa: E402
 from cellgen.proof.watched import watched  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
+from tests.targets.hostile_cells import (  # noqa: E402
+    COLUMN,
+    DECAYS,
+    ERASES,
+    SCAN,
+    TEXTS,
+    named,
+    slots,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 """Of lanes behind the last unit, and of branches that are not taken."""
@@ -31,15 +40,23 @@ EXACT = 1e-12
 SINGLE = 2e-5
 """Float32 against float64, with RWKV-4's quotient of two sums."""
 
+NAMES = {
+    SCAN: "x=tl s=s t=step w=row u=at b=begins z=steps n=count h=there D=unit",
+    DECAYS: "x=held s=S w=w_p u=marks y=late z=first q=ck k=G v=cv g=g h=t",
+    ERASES: "x=inside s=X w=valid u=slot y=c z=r q=step k=tl v=v b=P h=seen",
+    COLUMN: "x=late n=x s=S w=d u=r y=c a=g k=ck v=cv h=blocks",
+}
+"""Names that kernels have uses for, by the slots of a cell's text."""
+
 
 def kernel_of(definition):
     return cellgen.load(definition.name, "triton").module
 
 
-def drawn(definition, seed=0):
+def drawn(definition, seed=0, sizes=SIZES):
     """Arguments and sizes: states positive for quotients of sums, no gate saturated."""
     numbers = np.random.default_rng(seed)
-    sizes = {"T": SIZES["T"], **{str(dim): SIZES[str(dim)] for dim in definition.dims}}
+    sizes = {"T": sizes["T"], **{str(dim): sizes[str(dim)] for dim in definition.dims}}
     arguments = {}
     for value in definition.declared:
         shape = shape_sizes(value, sizes)
@@ -50,9 +67,9 @@ def drawn(definition, seed=0):
     return arguments, sizes
 
 
-def compared(definition, dtype, segments):
+def compared(definition, dtype, segments, module=None, sizes=SIZES):
     """The largest difference, by the largest number of each result, forward and back."""
-    arguments, sizes = drawn(definition)
+    arguments, sizes = drawn(definition, sizes=sizes)
     reference = ChunkRun(definition, arguments, sizes)
     steps = reference.forward()
     expected = {**steps.outputs, **reference.last}
@@ -60,7 +77,8 @@ def compared(definition, dtype, segments):
     upstream = {f"d_{name}": numbers.normal(size=a.shape) for name, a in expected.items()}
     gradients = reference.backward(upstream)
     tensors = {name: torch.tensor(a, dtype=dtype) for name, a in arguments.items()}
-    run = PlanRun(kernel_of(definition), dict(sizes), tensors, segments=segments, ahead=2)
+    module = module or kernel_of(definition)
+    run = PlanRun(module, dict(sizes), tensors, segments=segments, ahead=2)
     formed = run.forward()
     given = {name: torch.tensor(a, dtype=dtype) for name, a in upstream.items()}
     back = run.backward(given)
@@ -87,6 +105,23 @@ def test_both_passes_are_those_of_the_programs_of_chunks(definition) -> None:
 )
 def test_segments_beside_each_other_give_the_same(definition) -> None:
     assert compared(definition, torch.float64, 2) < EXACT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=text.split()[1][:-7], marks=[pytest.mark.slow][: text != SCAN])
+        for text in TEXTS
+    ],
+)
+def test_names_that_kernels_use_change_no_number(text) -> None:
+    names = {slot: slot for slot in slots(text) if slot.isupper()}
+    names |= dict(pair.split("=") for pair in NAMES[text].split())
+    cell = named(text, names)
+    sizes = {**SIZES, "unit": 36, "I": 3}
+    module = cellgen.compile(cell, "triton").module
+    for segments in (1, 2):
+        assert compared(cell.definition, torch.float64, segments, module, sizes) < EXACT
 
 
 @pytest.mark.slow
