@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from cellgen.runtime.names import c_member, spelled
 from cellgen.runtime.options import c_members
@@ -89,7 +89,7 @@ class Argument:
         """Let the name be the object that a keyword of that name is, as ``look_up`` in C hopes."""
         object.__setattr__(self, "name", sys.intern(self.name))
 
-    @property
+    @cached_property
     def is_scalar(self) -> bool:
         """Whether it is a number with a default."""
         return self.default is not None
@@ -99,7 +99,7 @@ class Argument:
         """Whether it is the same array for every step and row: a weight or a bias."""
         return not self.is_scalar and not {"T", "B"} & set(self.shape)
 
-    @property
+    @cached_property
     def over_time(self) -> bool:
         """Whether it is (T, B, ...) at the caller's strides: steps and rows any distance apart."""
         return self.shape[:1] != () and self.shape[0].split(EVERY)[0] == "T" and not self.saved

@@ -20,6 +20,7 @@ from cellgen.frameworks.layout import UntoldError
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
+from cellgen.runtime.call.saved import TABLES
 from cellgen.runtime.options import Options
 from cellgen.torch import (
     forms,
@@ -412,9 +413,6 @@ def _call(
 
 CAST = (torch.float32, torch.bfloat16, torch.float16)
 """What autocast converts."""
-
-TABLES = ("lengths", "mask", "reset")
-"""Options that are tensors, and say which steps are valid."""
 
 OPTIONS = (
     *TABLES,

@@ -9,22 +9,23 @@ tangent of the cell, so that any order is one of these two operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cellgen.frameworks.shown import names_over_time, showing
+from cellgen.runtime.abi import Argument
+from cellgen.runtime.call.saved import TABLES
 from cellgen.runtime.numbers import from_numbers
-from cellgen.runtime.options import Options, skips
+from cellgen.runtime.options import Options, skips, with_tables
 from cellgen.torch import native
 from cellgen.torch.derivatives import Call, backward, second
 from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import TensorError
 from cellgen.torch.layout import Layout, may_lack_memory
 from cellgen.torch.registry import Known, find
-from cellgen.torch.run import Forms, TensorPlan
+from cellgen.torch.run import TensorPlan
 from cellgen.torch.schemas import BACKWARD, FORWARD, NAMES, OF_STEPS
 
 library = torch.library.Library("cellgen", "DEF")
@@ -48,7 +49,7 @@ def _forward(
         layout.check_memory(_by_name(plan.theta, theta))
     if options[1]:
         tables = spread(options[0], options[1], 3)
-        layout.check_memory(dict(zip(("lengths", "mask", "reset"), tables, strict=True)))
+        layout.check_memory(dict(zip(TABLES, tables, strict=True)))
         if tables[0] is not None and PLACES[theta[0].device.type].reads:
             layout.check_lengths(tables[0], plan.sizes["T"])
     return plan.runner.forward(plan, theta, scalars, _with_tables(plan, options))
@@ -80,8 +81,10 @@ def _backward(
     return plan.runner.backward(plan, theta, scalars, kept, every, _with_tables(plan, options))
 
 
-def _by_name(forms: Forms, tensors: Sequence[Tensor | None]) -> dict[str, Tensor | None]:
-    return {form[0]: tensor for form, tensor in zip(forms, tensors, strict=True)}
+def _by_name(
+    items: Sequence[Argument], tensors: Sequence[Tensor | None]
+) -> dict[str, Tensor | None]:
+    return {item.name: tensor for item, tensor in zip(items, tensors, strict=True)}
 
 
 def _kinds(tensors: Sequence[Tensor]) -> list[object]:
@@ -95,8 +98,7 @@ def _with_tables(plan: TensorPlan, arguments: Sequence[Any]) -> Options:
     """The options of a call of a plan, with its own tables."""
     if not arguments[1]:
         return plan.options
-    lengths, mask, reset = spread(arguments[0], arguments[1], 3)
-    return replace(plan.options, lengths=lengths, mask=mask, reset=reset)
+    return with_tables(plan.options, *spread(arguments[0], arguments[1], 3))
 
 
 def _forward_shapes(

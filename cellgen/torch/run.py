@@ -9,7 +9,6 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from cellgen.runtime.call.signature import once_more
 from cellgen.runtime.call.stored import element_name
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.numbers import c_numbers
-from cellgen.runtime.options import Options, skips
+from cellgen.runtime.options import Options, skips, with_tables
 from cellgen.torch.layout import Layout, has_dense_units
 from cellgen.torch.narrow import STORED, stored_of, widened
 
@@ -43,25 +42,22 @@ class Given:
     states: Sequence[Tensor]
 
 
-Forms: TypeAlias = tuple[tuple[str, bool, bool], ...]
-"""Names of arguments, whether each is a number, and whether it has steps."""
-
-
 @dataclass(frozen=True)
 class TensorPlan:
     """What calls of one function share whose tensors are of the same kinds, with equal options.
 
-    ``theta``, ``kept`` and ``upstream`` are the forms of its tensors; ``formed`` are the results:
+    ``theta``, ``kept`` and ``upstream`` are what its tensors are; ``formed`` are the results:
     name, shape, type, and whether it is returned; the last ``states`` are those at checkpoints.
-    ``zeros``: they begin at zero. ``options`` are without tables.
+    ``zeros``: they begin at zero. ``options`` are without tables. No numbers are in its key: each
+    call has its own scalars.
     """
 
     runner: Runner
     options: Options
     sizes: dict[str, int]
-    theta: Forms
-    kept: Forms
-    upstream: Forms
+    theta: tuple[Argument, ...]
+    kept: tuple[Argument, ...]
+    upstream: tuple[Argument, ...]
     formed: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
     zeros: bool = False
     states: int = 0
@@ -97,9 +93,8 @@ class Runner(ABC):
             for item, dtype in zip(items, layout.dtypes(theta[0], save=save), strict=True)
         )
         states = len(layout.saved) if options.checkpoint and save else 0
-        own = replace(options, lengths=None, mask=None, reset=None)
-        theta_forms = _forms(layout.theta)
-        return TensorPlan(self, own, sizes, theta_forms, (), (), formed, is_last(options), states)
+        own, zeros = with_tables(options), is_last(options)
+        return TensorPlan(self, own, sizes, layout.theta, (), (), formed, zeros, states)
 
     def plan_backward(self, theta: Sequence[Tensor], options: Options, wanted: int) -> TensorPlan:
         """Plan the backward pass; bit k of ``wanted`` says whether the k-th gradient is wanted."""
@@ -110,10 +105,8 @@ class Runner(ABC):
             for place, i in enumerate(layout.gradients)
             if (is_wanted := bool(wanted >> place & 1)) or not self.may_leave_out(i)
         )
-        own = replace(options, lengths=None, mask=None, reset=None)
-        kept = (*layout.outputs, *layout.saved)
-        theta_forms, upstream = _forms(layout.theta), _forms(layout.upstream)
-        return TensorPlan(self, own, sizes, theta_forms, _forms(kept), upstream, formed)
+        own, kept = with_tables(options), (*layout.outputs, *layout.saved)
+        return TensorPlan(self, own, sizes, layout.theta, kept, layout.upstream, formed)
 
     def forward(
         self,
@@ -154,23 +147,21 @@ class Runner(ABC):
         return [result for result, one in zip(results, plan.formed, strict=True) if one[-1]]
 
 
-def _by_name(forms: Forms, tensors: Sequence[Tensor | None]) -> dict[str, Tensor | float]:
+def _by_name(
+    items: Sequence[Argument], tensors: Sequence[Tensor | None]
+) -> dict[str, Tensor | float]:
     """Name the tensors of a call, in memory that a kernel can read."""
     arrays: dict[str, Tensor | float] = {}
-    for (name, is_scalar, over_time), tensor in zip(forms, tensors, strict=True):
+    for item, tensor in zip(items, tensors, strict=True):
         if tensor is None:
             continue
-        if is_scalar:
-            arrays[name] = float(tensor)
-        elif tensor.is_contiguous() or (over_time and has_dense_units(tensor)):
-            arrays[name] = tensor
+        if item.is_scalar:
+            arrays[item.name] = float(tensor)
+        elif tensor.is_contiguous() or (item.over_time and has_dense_units(tensor)):
+            arrays[item.name] = tensor
         else:
-            arrays[name] = tensor.contiguous()
+            arrays[item.name] = tensor.contiguous()
     return arrays
-
-
-def _forms(items: Sequence[Argument]) -> Forms:
-    return tuple((item.name, item.is_scalar, item.over_time) for item in items)
 
 
 class HostRunner(Runner):

@@ -6,13 +6,14 @@ Input: the arguments and options of a call. Output: its results, which say how i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from cellgen.runtime.call.arguments import take_out
 from cellgen.runtime.call.function import Out
 from cellgen.runtime.call.layout import refuse_shared, swap_time_and_batch
 from cellgen.runtime.call.over_time import TimeFunction
-from cellgen.runtime.call.segments import Segmentation, WholeCall, in_segments, without_tables
+from cellgen.runtime.call.segments import Segmentation, WholeCall, in_segments
 from cellgen.runtime.call.settings import (
     read_flags,
     read_lengths,
@@ -20,7 +21,7 @@ from cellgen.runtime.call.settings import (
     require_forward,
 )
 from cellgen.runtime.host.threads import team_size
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import Options, with_tables
 from cellgen.runtime.results import Array, InSegments, Results
 
 
@@ -54,7 +55,7 @@ def call_in_segments(
     steps, rows = sizes["T"], sizes["B"]
     results, at_end = function._calls.make_results(checked.plan, formed, save=save)
     results |= checked.results
-    plain = without_tables(formed)
+    plain = replace(with_tables(formed), batch_first=False)
 
     def run(
         arguments: dict[str, Any], results: dict[str, Array], options: Options, *, keep: bool

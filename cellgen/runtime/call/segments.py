@@ -22,7 +22,7 @@ import numpy as np
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.abi import Function
-from cellgen.runtime.options import NONE, ROWS, SEGMENTS, Options
+from cellgen.runtime.options import NONE, ROWS, SEGMENTS, Options, with_tables
 from cellgen.runtime.results import Array
 
 KEYWORDS = frozenset({"parallel", "segments", "tolerance", "sweeps"})
@@ -290,7 +290,7 @@ class _Row:
         arguments |= {n: ordered(a) for n, a in states.items()} | dict(call.scalars)
         options = call.ends_alone if warm else call.options
         if call.reset is not None:
-            options = _with(options, reset=cut(call.reset))
+            options = with_tables(options, reset=cut(call.reset))
         out = {} if warm else {n: cut(a) for n, a in self.outputs.items()}
         formed = call.run(arguments, out, options, keep=call.save and not warm)
         results = {n: a for n, a in formed.items() if a is not None}
@@ -307,17 +307,6 @@ class _Row:
         """Write the final states."""
         for n, new in self.states.items():
             self.at_end[f"{new}_last"][self.row : self.row + 1] = ends[n]
-
-
-def without_tables(options: Options) -> Options:
-    """The options of a part of a call, whose arrays are time-major and whose steps are valid."""
-    return _with(options, lengths=None, reset=None, batch_first=False)
-
-
-def _with(options: Options, **changes: object) -> Options:
-    changed = object.__new__(Options)
-    changed.__dict__.update(options.__dict__, **changes)
-    return changed
 
 
 def _runs(places: Array) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from cellgen import accept
 from cellgen.errors import ArgumentError
@@ -49,7 +48,7 @@ from cellgen.runtime.device.settings import (
     meant_tier,
     take_options,
 )
-from cellgen.runtime.options import FORWARD
+from cellgen.runtime.options import FORWARD, with_tables
 from cellgen.runtime.results import Results, result_class
 
 
@@ -222,7 +221,7 @@ class CudaFunction:
             tuple(fresh.values()),
             launch,
             options.settings["tier"],
-            replace(options.stated, lengths=None, mask=None, reset=None),
+            with_tables(options.stated),
         )
 
     def _run(self, plan: DevicePlan, call: SeenCall, graph: bool | None) -> dict[str, object]:
@@ -249,8 +248,7 @@ class CudaFunction:
             return tuple.__new__(self.result, [found.get(name) for name in self._fields])
         made = None
         if save:
-            tables: dict[str, Any] = {**call.tables}
-            options = replace(plan.options, **tables) if tables else plan.options
+            options = with_tables(plan.options, **call.tables)
             made = self._runs.keep(found, plan.dims, call.scalars, options)
             found |= {n: shown_part(a, options) for n, a in made._whole.items()}
         return tuple.__new__(self.result, [*(found.get(name) for name in self._fields), made])
