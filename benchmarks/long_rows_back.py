@@ -16,6 +16,7 @@ Ratios are of the least processor times, of calls that take turns. Both are chec
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -139,6 +140,7 @@ def worst(row: Row, found: Arrays) -> float:
 
 def main() -> None:
     """Print a row for each cell and shape."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     print(
         f"{'cell':10} {'T, B, H':15} {'step by step':>12} {'scan':>5} {'guess':>6}  {'float64':>8}"
     )

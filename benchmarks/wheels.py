@@ -87,10 +87,10 @@ def table(figures: Sequence[WheelFigures]) -> str:
 
 def draw(figures: Sequence[WheelFigures], path: Path) -> None:
     """Draw sizes of objects and wheels, and times of imports, by the number of cells."""
-    import matplotlib
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams["svg.hashsalt"] = "wheels"
+    from cellgen.bench.plot import save
+
     figure = Figure((7.2, 2.9), layout="constrained")
     sizes, times = figure.subplots(1, 2)
     counts = [one.cells for one in figures]
@@ -111,7 +111,7 @@ def draw(figures: Sequence[WheelFigures], path: Path) -> None:
         axes.set_xticks(counts)
         axes.grid(linewidth=0.4, alpha=0.5)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> None:

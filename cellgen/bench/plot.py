@@ -53,7 +53,7 @@ def draw(report: BenchReport, path: Path) -> None:
         panels[row][0].set_ylabel(f"{mode}\n{threads} thread{plural}, × floor")
     handles, labels = _legend(list(panels.flat))
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _styles(cases: Sequence[Case]) -> dict[str, tuple[str, str]]:
@@ -99,7 +99,8 @@ def _legend(panels: Sequence[Axes]) -> tuple[list[Artist], list[str]]:
     return [handle_of[name] for name in names], names
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure, with the same bytes each time. Raises BuildError: it cannot be written."""
     with matplotlib.rc_context({"svg.hashsalt": "cellgen", "svg.fonttype": "path"}):
         try:
             figure.savefig(

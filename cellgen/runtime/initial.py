@@ -33,7 +33,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """These numbers, one for every entry or for all; nothing is drawn."""
+    """These numbers, which broadcast to the shape; nothing is drawn."""
 
     values: Array
 
@@ -135,7 +135,7 @@ class Retention:
     def of(self, shape: Shape) -> Draw:
         """What stands in a shape (heads, ...)."""
         heads = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
-        return Numbers(np.broadcast_to(1 - 2.0 ** (-5 - heads), shape))
+        return Numbers(1 - 2.0 ** (-5 - heads))
 
 
 class Identity:
@@ -143,7 +143,7 @@ class Identity:
 
     def of(self, shape: Shape) -> Draw:
         """What stands in a shape (..., S, S)."""
-        return Numbers(np.broadcast_to(np.eye(shape[-1]), shape))
+        return Numbers(np.eye(shape[-1]))
 
 
 class Counted:
@@ -151,7 +151,7 @@ class Counted:
 
     def of(self, shape: Shape) -> Draw:
         """What stands in a shape (..., K)."""
-        return Numbers(np.broadcast_to(np.log(np.arange(1, shape[-1] + 1)), shape))
+        return Numbers(np.log(np.arange(1, shape[-1] + 1)))
 
 
 ONES = Constant(1.0)

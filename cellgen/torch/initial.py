@@ -71,7 +71,7 @@ def rule_of(roles: Roles, item: Argument) -> Rule:
 def fill(tensor: Tensor, draw: Draw) -> object:
     """Fill a tensor with what a rule says of its shape."""
     if isinstance(draw, Numbers):
-        return tensor.copy_(torch.from_numpy(draw.values.copy()))
+        return tensor.copy_(torch.from_numpy(draw.values))
     if isinstance(draw, Uniform):
         drawn = tensor.uniform_(draw.low, draw.high)
         return drawn.log_() if draw.log else drawn

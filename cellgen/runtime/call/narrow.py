@@ -47,8 +47,9 @@ def narrow_element(arguments: Mapping[str, object]) -> str:
     for value in arguments.values():
         if type(value) is np.ndarray:
             dtype = value.dtype
-            if dtype.itemsize == 2 and dtype.names is None and element_of(value) in PRODUCTS:
-                return element_of(value)
+            element = element_of(value) if dtype.itemsize == 2 and dtype.names is None else ""
+            if element in PRODUCTS:
+                return element
             if dtype.kind == "f":
                 return ""
         elif is_foreign(value):

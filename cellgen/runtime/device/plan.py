@@ -17,8 +17,8 @@ class DevicePlan:
     """How to make a call whose arrays have known shapes, strides, types and devices.
 
     ``fresh`` are the results to make, of ``shapes``; ``launch`` is None where nothing is computed.
-    ``tier`` is its number.
-    ``options`` are what the call states, but for arrays.
+    ``tier`` is the number, of ``TIERS``, that the call asks for; ``options`` are what it states,
+    but for arrays.
     """
 
     dims: dict[str, int]

@@ -31,7 +31,7 @@ def gradients_are_whole(plan: DeviceTimePlan) -> Iterator[str]:
             view = product.target
             blocks.setdefault(view.buffer, {})[view] = Mul(*view.shape)
     for buffer, areas in blocks.items():
-        yield from unwritten_area(buffer.name, areas, Mul(*buffer.shape))
+        yield from unwritten_area(buffer.name, areas.values(), Mul(*buffer.shape))
 
 
 def launches_form_the_plan(plan: DeviceTimePlan) -> Iterator[str]:

@@ -14,10 +14,10 @@ Input: ``TimePlan``. Four rules hold, address by address (an array and a step):
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from sympy import Add, Expr, expand
 
@@ -43,7 +43,6 @@ Address: TypeAlias = tuple[str, str, int]
 """A kind of array, its name, and a step of it."""
 Tag: TypeAlias = tuple[str, int]
 """A value, and the step that it is of."""
-Rectangle = TypeVar("Rectangle", bound=Hashable)
 ALL = -2
 """The rows of all steps of a chunk, and what is the same at each."""
 
@@ -273,15 +272,15 @@ def _sums(flow: PlanFlow) -> Iterator[str]:
             flow.there["result", places[buffer], ALL] = (places[buffer], 0)
 
 
-def unwritten_area(name: str, areas: Mapping[Rectangle, Expr], count: Expr) -> Iterator[str]:
-    """What products leave of so many entries; rectangles have the area that each writes, once."""
-    area = Add(*areas.values())
+def unwritten_area(name: str, areas: Iterable[Expr], count: Expr) -> Iterator[str]:
+    """What products leave of so many entries; ``areas``: of each rectangle, once."""
+    area = Add(*areas)
     if expand(area - count) != 0:
         yield f"{area} of the {count} entries of {name} are written by products"
 
 
-def _areas_begun(plan: TimePlan, name: str) -> dict[tuple[Expr | None, Expr], Expr]:
-    """Entries of a sum over all steps that products write whole, of each rectangle."""
+def _areas_begun(plan: TimePlan, name: str) -> Iterable[Expr]:
+    """Entries of a sum over all steps that products write whole, of each rectangle once."""
     areas: dict[tuple[Expr | None, Expr], Expr] = {}
     for stage in (stage for part in plan.parts for stage in part.stages):
         if isinstance(stage, OutersPlan):
@@ -289,7 +288,7 @@ def _areas_begun(plan: TimePlan, name: str) -> dict[tuple[Expr | None, Expr], Ex
                 if outer.begins and outer.target.name == name:
                     area = stage.lefts[outer.left].length * stage.rights[outer.right].length
                     areas[outer.offset, outer.stride] = area * (stage.heads or 1)
-    return areas
+    return areas.values()
 
 
 def _unwritten_results(flow: PlanFlow) -> Iterator[str]:

@@ -190,7 +190,7 @@ def test_a_named_target_is_ptx_on_devices_that_do_not_run_its_code(library: Libr
         assert named(name, capability) == arch
 
 
-def test_a_compiler_that_is_there_is_not_remembered_over(
+def test_the_compiler_of_the_last_new_entry_is_remembered(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another release has other entries; the last new entry's is taken where none is there."""
