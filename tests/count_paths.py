@@ -219,13 +219,6 @@ def _names(node: ast.AST) -> tuple[object, ...]:
 # --- targets ------------------------------------------------------------------------------------
 
 
-def lines_of(name: str) -> list[str]:
-    """The lines of a folder: of a target's, another of its kind would be a copy."""
-    folder = PACKAGE / name
-    found = ((path, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py")))
-    return [f"{path.name}:{n}" for path, text in found for n, _ in enumerate(text.splitlines(), 1)]
-
-
 def lowerings() -> list[str]:
     """Folders that plan a time loop from where a schedule says that its buffers live."""
     folders = [
@@ -249,11 +242,6 @@ MEASURES = {
     "files that carry the option `every`": lambda: files_of("every"),
     "files that carry the option `zero_output_for_mask`": lambda: files_of("zero_output_for_mask"),
     "lowerings of a time loop": lowerings,
-    "lines of `schedule/lower`": lambda: lines_of("schedule/lower"),
-    "lines of `schedule/device`": lambda: lines_of("schedule/device"),
-    "lines of `targets/cuda`": lambda: lines_of("targets/cuda"),
-    "lines of `targets/c`": lambda: lines_of("targets/c"),
-    "lines of `targets/embedded`": lambda: lines_of("targets/embedded"),
 }
 
 

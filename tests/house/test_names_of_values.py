@@ -23,15 +23,14 @@ LIMITS = {
     "program/derive": 1,
     "program/rewrites": 2,
     "program/transforms": 40,
-    "runtime": 90,
+    "runtime": 83,
     "runtime/build": 26,
-    "runtime/call": 40,
+    "runtime/call": 20,
     "runtime/device": 70,
     "runtime/host": 19,
-    "targets/triton": 10,
+    "targets/triton": 3,
     "torch": 20,
-    "torch/chunks": 10,
-    "torch/triton": 10,
+    "torch/chunks": 3,
 }
 """The most names of these words that a folder has, each once for each function. Limits that are
 multiples of ten leave some room, in folders that much is written in; the others may only fall."""
@@ -72,6 +71,7 @@ def test_no_folder_has_more_names_that_say_when_a_value_came_to_be() -> None:
     counted: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         counted[folder_of(path)] += len(names_of_moments(path))
+    assert {*LIMITS} <= {*counted}, "limits are of folders with Python"
     above = {folder: n for folder, n in counted.items() if n > LIMITS.get(folder, 0)}
     assert not above, f"name what a value is: {above}, expected at most {LIMITS}"
 
