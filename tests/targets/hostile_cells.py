@@ -57,7 +57,7 @@ class Column(Cell):
     {h} = ({s} @ {k}) / (1 + of.sum({n} * {k}))
     outputs = {h}, {n}, {s}
 """
-TEXTS = (SCAN, DECAYS, ERASES, COLUMN)
+TEXTS = {"Scan": SCAN, "Decays": DECAYS, "Erases": ERASES, "Column": COLUMN}
 
 
 def slots(text: str) -> list[str]:

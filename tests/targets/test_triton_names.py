@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ast
 import io
-import keyword
+import re
 import tokenize
+from collections.abc import Iterator
 
 import pytest
 
 from cellgen.pipeline import generate
+from cellgen.program.chunks import form_over_time
 from cellgen.targets.triton.names import is_taken, template_words
 from tests.targets.hostile_cells import TEXTS, may_be_named, named, slots
 
-FORMED = ("{}_p", "{}_first", "{}_states", "{}_added_0", "{}_then", "{}_carry", "{}_ptr", "{}_at")
-"""What kernels form of a name, as names of others."""
+SUMMED = re.compile(r"(_terms|_total)?(_\d+)?$")
+"""How values end that a backward pass forms for a gradient."""
 ARRAYS = ("marks", "rows_marks", "rows_0", "rows_0_ends", "x_shares", "step_before", "h_shares")
 HOSTILE = sorted(
     {
@@ -26,14 +28,11 @@ HOSTILE = sorted(
         *filter(may_be_named, (*ARRAYS, "tl", "math", "range", "min", "max", "lambda_", "λ")),
     }
 )
-
-
-QUICK = TEXTS[:1]
 of_each = pytest.mark.parametrize(
     "text",
     [
-        pytest.param(t, id=t.split()[1][:-7], marks=[] if t in QUICK else pytest.mark.slow)
-        for t in TEXTS
+        pytest.param(text, id=name, marks=[pytest.mark.slow][: name != "Scan"])
+        for name, text in TEXTS.items()
     ],
 )
 
@@ -77,7 +76,7 @@ def assert_renamed(text: str, names: dict[str, str]) -> None:
 @of_each
 def test_names_of_templates_meet_none_of_an_author(text: str) -> None:
     """A fourth of all names for each cell; dimensions in the order that parameters have."""
-    every, place = slots(text), TEXTS.index(text)
+    every, place = slots(text), [*TEXTS.values()].index(text)
     dims = sorted(slot for slot in every if slot.isupper())
     others = [slot for slot in every if slot not in dims]
     mine = HOSTILE[place :: len(TEXTS)]
@@ -93,12 +92,45 @@ def test_what_kernels_form_of_a_name_meets_none_of_an_author(text: str) -> None:
     states = [slot for slot in slots(text) if "{" + slot + "}_prev" in text]
     others = [slot for slot in slots(text) if slot not in states and not slot.isupper()]
     state = tame(text)[states[-1]]
-    taken = [form.format(state) for form in FORMED]
-    assert_renamed(text, tame(text) | dict(zip(others, taken, strict=False)))
+    formed = [w for w in own_words(text) if w.startswith(f"{state}_") and may_be_named(w)]
+    assert len(formed) > len(others), formed
+    for n in range(0, len(formed), len(others)):
+        chosen = zip(others, formed[n : n + len(others)], strict=False)
+        assert_renamed(text, tame(text) | dict(chosen))
 
 
-def test_every_identifier_of_a_template_is_reserved() -> None:
-    words = [word for word in template_words() if word.isidentifier() and not word.startswith("_")]
-    assert {"tl", "ck", "S", "step", "held", "begins", "G_last", "unit"} <= set(words)
-    free = [w for w in words if not w.startswith("d_") and not is_taken(w)]
-    assert not [word for word in free if not keyword.iskeyword(word)]
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in TEXTS.items()])
+def test_every_identifier_of_a_kernel_is_a_value_or_reserved(text: str) -> None:
+    words = own_words(text)
+    assert {"tl", "step"} <= {*words}
+    assert not [word for word in words if not is_taken(word)]
+
+
+def own_words(text: str) -> list[str]:
+    """What kernels of a cell with tame names call their own; pointers with and without ``_p``.
+
+    A gradient is taken as what it is of: ``variable`` renames ``d_s`` as it does ``s``.
+    """
+    cell = named(text, tame(text))
+    module = generate(cell, ["triton"]).text("_triton.py")
+    plan = module.partition("PLAN = ")[2]
+    kernels = [
+        node
+        for node in ast.parse(module).body
+        if isinstance(node, ast.FunctionDef) and repr(node.name) in plan
+    ]
+    words = {word for kernel in kernels for word in identifiers(kernel)}
+    words |= {word.removesuffix("_p").removesuffix("_ptr") for word in words}
+    form = form_over_time(cell.definition)
+    programs = [*form.pre.values(), *filter(None, [form.post])]
+    values = {str(one.target) for program in programs for one in program.statements}
+    values |= {*tame(text).values(), *ast.literal_eval(plan)["arrays"]}
+    of = {w: SUMMED.sub("", w.removeprefix("d_")) if w.startswith("d_") else w for w in words}
+    own = {w.removeprefix("d_") for w in words - values if of[w] not in values}
+    return sorted(w for w in own if not w.startswith("_"))
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.arg):
+            yield node.id if isinstance(node, ast.Name) else node.arg

@@ -15,15 +15,7 @@ from cellgen.program.interpret import shape_sizes  # noqa: E402
 from cellgen.proof.over_chunks import ChunkRun  # noqa: E402
 from cellgen.proof.watched import watched  # noqa: E402
 from cellgen.torch.passes import PlanRun  # noqa: E402
-from tests.targets.hostile_cells import (  # noqa: E402
-    COLUMN,
-    DECAYS,
-    ERASES,
-    SCAN,
-    TEXTS,
-    named,
-    slots,
-)
+from tests.targets.hostile_cells import TEXTS, named, slots  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 """Of lanes behind the last unit, and of branches that are not taken."""
@@ -41,10 +33,10 @@ SINGLE = 2e-5
 """Float32 against float64, with RWKV-4's quotient of two sums."""
 
 NAMES = {
-    SCAN: "x=tl s=s t=step w=row u=at b=begins z=steps n=count h=there D=unit",
-    DECAYS: "x=held s=S w=w_p u=marks y=late z=first q=ck k=G v=cv g=g h=t",
-    ERASES: "x=inside s=X w=valid u=slot y=c z=r q=step k=tl v=v b=P h=seen",
-    COLUMN: "x=late n=x s=S w=d u=r y=c a=g k=ck v=cv h=blocks",
+    "Scan": "x=tl s=s t=step w=row u=at b=begins z=steps n=count h=there D=unit",
+    "Decays": "x=held s=S w=w_p u=marks y=late z=first q=ck k=G v=cv g=g h=t",
+    "Erases": "x=inside s=X w=valid u=slot y=c z=r q=step k=tl v=v b=P h=seen",
+    "Column": "x=late n=x s=S w=d u=r y=c a=g k=ck v=cv h=blocks",
 }
 """Names that kernels have uses for, by the slots of a cell's text."""
 
@@ -108,16 +100,12 @@ def test_segments_beside_each_other_give_the_same(definition) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, id=text.split()[1][:-7], marks=[pytest.mark.slow][: text != SCAN])
-        for text in TEXTS
-    ],
+    "name", [pytest.param(n, marks=[pytest.mark.slow][: n != "Scan"]) for n in TEXTS]
 )
-def test_names_that_kernels_use_change_no_number(text) -> None:
-    names = {slot: slot for slot in slots(text) if slot.isupper()}
-    names |= dict(pair.split("=") for pair in NAMES[text].split())
-    cell = named(text, names)
+def test_names_that_kernels_use_change_no_number(name) -> None:
+    names = {slot: slot for slot in slots(TEXTS[name]) if slot.isupper()}
+    names |= dict(pair.split("=") for pair in NAMES[name].split())
+    cell = named(TEXTS[name], names)
     sizes = {**SIZES, "unit": 36, "I": 3}
     module = cellgen.compile(cell, "triton").module
     for segments in (1, 2):

@@ -22,7 +22,7 @@ from cellgen.runtime.paths import templates_folder
 HELPERS = ("memory_head.py.j2", "memory_by_key.py.j2")
 """Templates of functions that kernels call: what is inside them meets no author's name."""
 _MADE = (
-    *(r"\w+_ptr", r"\w+_p", r"\w+_first", r"\w+_last", r"\w+_carry", r"\w+_above", r"\w+_so_far"),
+    *(r"\w+_ptr", r"\w+_first", r"\w+_last", r"\w+_carry", r"\w+_above", r"\w+_so_far"),
     *(r"\w+_real", r"\w+_size", r"\w+_states", r"\w+_added_\d+", r"\w+_held_\d+"),
     *(r"\w+_inverse_\d+_\d+", r"factor_\d+", r"term_\d+", r"at_\w+", r"rows_\d+\w*"),
 )
