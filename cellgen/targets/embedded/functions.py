@@ -1,18 +1,15 @@
 """Take scalar functions out of the runtime headers: those that some C calls, and what they call.
 
 Input: the names of functions that a body calls. Output: definitions for one precision, under the
-export's name, in the order of the headers. A header is read once, into words (``words_of``). Fused
-multiply-adds are written as two operations and ``tanh`` and ``sigmoid`` are those of time loops, so
-that every machine gives the same bits.
+export's name, in the order of the headers. Fused multiply-adds are written as two operations and
+``tanh`` and ``sigmoid`` are those of time loops, so that every machine gives the same bits.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
 
 from cellgen.runtime.paths import include_folder
 
@@ -37,99 +34,42 @@ _NAME = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class FunctionName:
-    """A function of the headers by its short name, where a text defines, calls or mentions it."""
-
-    name: str
-    is_call: bool
-
-    def spelled(self, export: str) -> str:
-        """Its name in an export, whose own it is where it is defined and called."""
-        return f"{export}_cg_{self.name}" if self.is_call else f"cg_{self.name}"
-
-
-@dataclass(frozen=True)
-class ConstantName:
-    """A constant of the headers, where a text reads it."""
-
-    name: str
-
-    def spelled(self, export: str) -> str:
-        """Its name, which is the same in every export."""
-        return self.name
-
-
-@dataclass(frozen=True)
-class HeaderText:
-    """A text between names, as the header has it."""
-
-    text: str
-
-    def spelled(self, export: str) -> str:
-        """The text."""
-        return self.text
-
-
-Word: TypeAlias = FunctionName | ConstantName | HeaderText
-
-
-@dataclass(frozen=True)
-class Definition99:
-    """A function under its short name: its words, names and what stands between them."""
-
-    name: str
-    words: tuple[Word, ...]
-
-    @property
-    def calls(self) -> frozenset[str]:
-        """The functions that it calls, itself left out."""
-        names = {w.name for w in self.words if isinstance(w, FunctionName) and w.is_call}
-        return frozenset(names - {self.name})
-
-    @property
-    def constants(self) -> frozenset[str]:
-        """The constants that it reads."""
-        return frozenset(w.name for w in self.words if isinstance(w, ConstantName))
-
-    def spelled(self, export: str) -> str:
-        """Its text in an export of that name."""
-        return "".join(word.spelled(export) for word in self.words)
-
-
 def definitions(calls: Collection[str], dtype: str, export: str) -> list[str]:
     """Return what calls need: constants, then functions, each as a text under the export's name."""
     known = _known(dtype)
     needed = {name for name in calls if name in known}
     pending = list(needed)
     while pending:
-        for name in known[pending.pop()].calls:
+        for name in _calls(known[pending.pop()]):
             if name in known and name not in needed:
                 needed.add(name)
                 pending.append(name)
-    functions = [one for name, one in known.items() if name in needed]
-    reads = {name for one in functions for name in one.constants}
+    functions = [text for name, text in known.items() if name in needed]
+    reads = {name["constant"] for text in functions for name in _NAME.finditer(text)}
     constants = [line for name, line in _constants() if name in reads]
-    texts = [one.spelled(export) for one in functions]
+    texts = [spelled(text, export) for text in functions]
     return (["\n".join(constants)] if constants else []) + texts
 
 
-def words_of(text: str) -> tuple[Word, ...]:
-    """Take the definition of a function in the headers apart.
+def spelled(definition: str, export: str) -> str:
+    """The text of a function in an export, whose own it is where it is defined and called.
 
-    >>> [word.spelled("gru") for word in words_of("float cellgen_tanh_f32(float x)")]
-    ['float ', 'gru_cg_tanh', '(float x)']
+    >>> spelled("float cellgen_tanh_f32(float x)", "gru")
+    'float gru_cg_tanh(float x)'
     """
-    words: list[Word] = []
-    end = 0
-    for name in _NAME.finditer(text):
-        words.append(HeaderText(text[end : name.start()]))
-        if name["constant"]:
-            words.append(ConstantName(name["constant"]))
-        else:
-            words.append(FunctionName(name["function"], name["is_call"] is not None))
-        end = name.end()
-    return (*words, HeaderText(text[end:]))
+
+    def named(name: re.Match[str]) -> str:
+        own = f"{export}_" if name["is_call"] is not None else ""
+        return name["constant"] or f"{own}cg_{name['function']}"
+
+    return _NAME.sub(named, definition)
+
+
+@cache
+def _calls(definition: str) -> frozenset[str]:
+    """The functions that a definition calls, and its own name."""
+    names = _NAME.finditer(definition)
+    return frozenset(name["function"] for name in names if name["is_call"] is not None)
 
 
 @cache
@@ -139,9 +79,9 @@ def _constants() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _known(dtype: str) -> dict[str, Definition99]:
-    """Every function of a precision by its short name; the quick one where there are two."""
-    suffix, known = SUFFIXES[dtype], dict[str, Definition99]()
+def _known(dtype: str) -> dict[str, str]:
+    """The text of every function of a precision; the quick one where there are two."""
+    suffix, known = SUFFIXES[dtype], dict[str, str]()
     for header in HEADERS:
         text = _expanded(_plain((include_folder() / header).read_text(encoding="utf-8")), dtype)
         for start in _FUNCTION.finditer(text):
@@ -153,7 +93,7 @@ def _known(dtype: str) -> dict[str, Definition99]:
                 short = short.removeprefix("quick_")
                 if f"cellgen_{short}_{suffix}(" in body:
                     continue  # the same function by another name
-            known[short] = Definition99(short, words_of(_for_any_machine(body)))
+            known[short] = _for_any_machine(body)
     return known
 
 
