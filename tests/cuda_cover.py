@@ -39,8 +39,7 @@ OPTION_CELLS = (LSTM, QRNN, SLSTMHeads)
 
 IN_ANY_ORDER = {
     "mlstm": r"d_(x|[wb]_[if])",
-    "gated_delta_net": r"d_(x|w_a|b_a|a_log)",
-    "comba": r"d_(x|w_a|b_a|a_log)",
+    **dict.fromkeys(("gated_delta_net", "comba"), r"d_(x|w_a|b_a|a_log)"),
 }
 """Gradients that come of sums over both axes of a memory, by cell: a block that has the memory in
 registers adds those up in an order of its own, so that rounding alone may differ between tiers."""

@@ -50,9 +50,14 @@ def mlstm(a: Arrays) -> dict[str, Array]:
     return {"h": o * _read(c, q) / below, "c": c, "n": n, "m": m}
 
 
+def _silu(a: Array) -> Array:
+    smooth: Array = a * sigmoid(a)
+    return smooth
+
+
 def _feature(a: Array) -> Array:
     """SiLU, then to length 1."""
-    u = a * sigmoid(a)
+    u = _silu(a)
     feature: Array = u * ((u * u).sum(-1, keepdims=True) + 1e-6) ** -0.5
     return feature
 
@@ -61,8 +66,7 @@ def _delta(a: Arrays, kept: Array) -> dict[str, Array]:
     """S = R (1 - beta k k^T) + beta v k^T of what is kept, R; h = S q."""
     x = a["x"]
     q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
-    v_bar, beta = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"]))[..., None]
-    v = v_bar * sigmoid(v_bar)
+    v, beta = _silu(_into(x, a["w_v"])), sigmoid(_into(x, a["w_b"]))[..., None]
     s = kept - beta * np.einsum("bnij,bnjl->bnil", kept, _outer(k, k)) + beta * _outer(v, k)
     return {"h": _read(s, q), "s": s}
 
@@ -94,9 +98,9 @@ def gated_delta_net_2(a: Arrays) -> dict[str, Array]:
     """S = R (1 - (b k) k^T) + (w v) k^T, R = S' diag(alpha); h = S q."""
     x, kept = a["x"], _faded(a)
     q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
-    v, b, w = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"])), sigmoid(_into(x, a["w_w"]))
+    v, b, w = _silu(_into(x, a["w_v"])), sigmoid(_into(x, a["w_b"])), sigmoid(_into(x, a["w_w"]))
     erased = np.einsum("bnij,bnjl->bnil", kept, _outer(b * k, k))
-    s = kept - erased + _outer(w * v * sigmoid(v), k)
+    s = kept - erased + _outer(w * v, k)
     return {"h": _read(s, q), "s": s}
 
 
@@ -104,10 +108,10 @@ def delta_product(a: Arrays) -> dict[str, Array]:
     """Take both steps one after the other, beta = 2 sigmoid(x w_b)."""
     s = a["s_prev"]
     for n in (1, 2):
-        k, v = _feature(_into(a["x"], a[f"w_k_{n}"])), _into(a["x"], a[f"w_v_{n}"])
+        k, v = _feature(_into(a["x"], a[f"w_k_{n}"])), _silu(_into(a["x"], a[f"w_v_{n}"]))
         beta = 2 * sigmoid(_into(a["x"], a[f"w_b_{n}"]))
         turn = np.eye(k.shape[-1]) - beta[..., None] * _outer(k, k)
-        s = np.einsum("bnij,bnjl->bnil", s, turn) + _outer(beta * v * sigmoid(v), k)
+        s = np.einsum("bnij,bnjl->bnil", s, turn) + _outer(beta * v, k)
     return {"h": _read(s, _feature(_into(a["x"], a["w_q"]))), "s": s}
 
 
@@ -115,10 +119,10 @@ def comba(a: Arrays) -> dict[str, Array]:
     """S = S' (alpha - b beta k k^T) + beta v k^T, b = sigmoid(b_bar); h = S (q - d k)."""
     x, old = a["x"], a["s_prev"]
     q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
-    v_bar, beta = _into(x, a["w_v"]), sigmoid(_into(x, a["w_b"]))
+    v, beta = _silu(_into(x, a["w_v"])), sigmoid(_into(x, a["w_b"]))
     alpha = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_a"]) + a["b_a"]))
     erased = np.einsum("bnij,bnjl->bnil", old, _outer(sigmoid(a["b_bar"]) * beta * k, k))
-    s = alpha[..., None] * old - erased + _outer(beta * v_bar * sigmoid(v_bar), k)
+    s = alpha[..., None] * old - erased + _outer(beta * v, k)
     return {"h": _read(s, q) - a["d"] * _read(s, k), "s": s}
 
 
@@ -126,7 +130,7 @@ def titans(a: Arrays) -> dict[str, Array]:
     """S = eta S' - theta grad |M' k - v|^2, M = (1 - alpha) M' + S; h = M q."""
     x = a["x"]
     q, k = _feature(_into(x, a["w_q"])), _feature(_into(x, a["w_k"]))
-    v = _into(x, a["w_v"]) * sigmoid(_into(x, a["w_v"]))
+    v = _silu(_into(x, a["w_v"]))
     alpha, eta, theta = (
         sigmoid(_into(x, a[f"w_{g}"]) + a[f"b_{g}"])[..., None] for g in ("a", "e", "t")
     )
@@ -164,11 +168,11 @@ def gla(a: Arrays) -> dict[str, Array]:
 
 def hgrn2(a: Arrays) -> dict[str, Array]:
     """S = diag(f) S' + (1 - f) i^T, f between its bound and 1; h = S^T o."""
-    low, bar = sigmoid(a["b_l"]), _into(a["x"], a["w_o"])
+    low, o = sigmoid(a["b_l"]), _silu(_into(a["x"], a["w_o"]))
     kept_not = (1 - low) * sigmoid(-_into(a["x"], a["w_f"]))
     s = a["s_prev"] - kept_not[..., None] * a["s_prev"]
     s = s + _outer(kept_not, _into(a["x"], a["w_i"]))
-    return {"h": np.einsum("bnkd,bnk->bnd", s, bar * sigmoid(bar)), "s": s}
+    return {"h": np.einsum("bnkd,bnk->bnd", s, o), "s": s}
 
 
 def retnet(a: Arrays) -> dict[str, Array]:
@@ -220,6 +224,16 @@ def rwkv4(a: Arrays) -> dict[str, Array]:
     return {"h": (sigmoid(r) * wkv) @ a["w_o"], "x_shift": a["x"], **states}
 
 
+def m2rnn(a: Arrays) -> dict[str, Array]:
+    """S = f S' + (1 - f) tanh(S' u + k v^T), f = e^(-e^a_log softplus(x w_f + b_f)); y = S^T q."""
+    x, old = a["x"], a["s_prev"]
+    q, k, v = (_silu(_into(x, a[f"w_{g}"])) for g in "qkv")
+    f = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_f"]) + a["b_f"]))[..., None]
+    z = np.tanh(np.einsum("bnkd,nde->bnke", old, a["u"]) + _outer(k, v))
+    s = z + f * (old - z)
+    return {"y": np.einsum("bnkd,bnk->bnd", s, q) + a["d"] * v, "s": s}
+
+
 def _complex(a: Arrays, g: str, phi: Array) -> tuple[Array, Array]:
     """Give e^(i phi) (g z / |z| + o), |z| the root mean square of all parts of z = x w."""
     re, im = (_into(a["x"], a[f"w_{g}_{part}"]) for part in ("re", "im"))
@@ -229,16 +243,6 @@ def _complex(a: Arrays, g: str, phi: Array) -> tuple[Array, Array]:
         a[f"g_{g}_im"] * im / size + a[f"o_{g}_im"],
     )
     return re * np.cos(phi) - im * np.sin(phi), im * np.cos(phi) + re * np.sin(phi)
-
-
-def m2rnn(a: Arrays) -> dict[str, Array]:
-    """S = f S' + (1 - f) tanh(S' u + k v^T), f = e^(-e^a_log softplus(x w_f + b_f)); y = S^T q."""
-    x, old = a["x"], a["s_prev"]
-    q, k, v = (bar * sigmoid(bar) for bar in (_into(x, a[f"w_{g}"]) for g in "qkv"))
-    f = np.exp(-np.exp(a["a_log"]) * softplus(_into(x, a["w_f"]) + a["b_f"]))[..., None]
-    z = np.tanh(np.einsum("bnkd,nde->bnke", old, a["u"]) + _outer(k, v))
-    s = z + f * (old - z)
-    return {"y": np.einsum("bnkd,bnk->bnd", s, q) + a["d"] * v, "s": s}
 
 
 def mamba3(a: Arrays) -> dict[str, Array]:

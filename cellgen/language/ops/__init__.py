@@ -100,7 +100,6 @@ from cellgen.language.ops.rows import (
     expand_dims,
     flatten,
     heads,
-    is_product_of_rows,
     outer,
     product_of_rows,
 )
@@ -157,7 +156,6 @@ __all__ = [
     "hardmax",
     "heads",
     "identity",
-    "is_product_of_rows",
     "keep",
     "l2_normalise",
     "le",

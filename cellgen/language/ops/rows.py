@@ -12,7 +12,7 @@ from cellgen.accept import is_whole, shown
 from cellgen.errors import DeclarationError
 from cellgen.language.lines import located
 from cellgen.language.ops.operator import broadcast, mismatch
-from cellgen.language.ops.table import shape_of
+from cellgen.language.ops.table import operator_of, shape_of
 from cellgen.language.value import Apply, B, Shape, as_operand, format_axis, format_shape
 
 ONE = Integer(1)
@@ -85,19 +85,20 @@ def outer(a: Expr, b: Expr) -> Expr:
     return expand_dims(a, -1) * expand_dims(b, -2)
 
 
-def is_product_of_rows(a: Shape, b: Shape) -> bool:
-    """Whether ``a @ b`` multiplies matrices of each row: by what has rows too, or by a weight."""
-    return a[:1] == (B,) and (B in b or len(a) == len(b) + 1 > 2)
-
-
-def product_of_rows(a: Expr, b: Expr) -> Expr:
-    """``a @ b`` of two values with rows, as what it is made of: products, and a sum along an axis.
+def product_of_rows(node: Apply) -> Apply | None:
+    """``a @ b`` of matrices of each row, as what it is made of: products, and a sum along an axis.
 
     A matrix times a vector contracts the matrix's last axis, a vector times a matrix the one before
-    it; two matrices are multiplied as such, and so is a matrix of each row by a weight.
+    it; two matrices are multiplied as such, and so is a matrix of each row by a weight. None of
+    any other operation.
     """
+    if not operator_of(node).is_matmul:
+        return None
+    a, b = node.operands
     first, second = shape_of(a), shape_of(b)
-    shape = shape_of(Apply("matmul", (a, b)))
+    if first[:1] != (B,) or not (B in second or len(first) == len(second) + 1 > 2):
+        return None
+    shape = shape_of(node)
     if B not in second:  # matrix, weight; both of each head where there are heads
         by = b if len(second) == 2 else as_shape(b, (*second[:-2], ONE, *second[-2:]))
         terms, axis = expand_dims(a, -1) * by, -2

@@ -12,7 +12,6 @@ from cellgen.language.names import Names
 from cellgen.language.notation import order_key
 from cellgen.language.ops import (
     Pointwise,
-    is_product_of_rows,
     operator_of,
     product_of_rows,
     shape_of,
@@ -81,8 +80,9 @@ class _Flattener:
         return self._known[expression]
 
     def _operator(self, node: Apply) -> Apply:
-        if operator_of(node).is_matmul and is_product_of_rows(*map(shape_of, node.operands)):
-            return self._operator(product_of_rows(*node.operands))
+        parts = product_of_rows(node)
+        if parts is not None:
+            return self._operator(parts)
         operands = []
         for operand in node.operands:
             flat = operand

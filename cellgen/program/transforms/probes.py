@@ -21,7 +21,6 @@ from cellgen.language.names import Names
 from cellgen.language.notation import text
 from cellgen.language.ops import (
     concat,
-    is_product_of_rows,
     operator_of,
     part,
     product_of_rows,
@@ -208,9 +207,8 @@ class _Probing:
     def _operator(self, node: Apply) -> Expr:
         row = operator_of(node)
         if row.is_product and not all(B in shape_of(operand) for operand in node.operands):
-            if row.is_matmul and is_product_of_rows(*map(shape_of, node.operands)):
-                return self._rewritten(product_of_rows(*node.operands))
-            return self._product(node)
+            parts = product_of_rows(node)
+            return self._product(node) if parts is None else self._rewritten(parts)
         operands = [self._rewritten(operand) for operand in node.operands]
         pairs = zip(node.operands, operands, strict=True)
         if not any(B in shape_of(new) and B not in shape_of(old) for old, new in pairs):
