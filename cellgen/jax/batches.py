@@ -41,7 +41,7 @@ def call_batch(
     argument_rows: Axes,
     result_rows: Axes,
 ) -> tuple[list[Any], list[int]]:
-    """Make a batch of calls; ``argument_rows`` and ``result_rows`` are axes.
+    """Make a batch of calls; each array's axis of rows is given, None where it has no rows.
 
     Where there are calls, and every array that differs between them has rows, and every result,
     they are the rows of one call; else the calls follow each other.

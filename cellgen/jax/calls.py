@@ -168,7 +168,7 @@ def run(
     ]
     like = next(array for name, array in operands if name not in TABLES)
     dtypes = call.dtypes(results, like)
-    outcome = jax.ffi.ffi_call(
+    arrays = jax.ffi.ffi_call(
         handler.TARGET,
         [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)],
     )(
@@ -182,7 +182,7 @@ def run(
         **call.attributes(like.dtype.name),
         **({"again": np.array([place for _, _, place in read], np.int32)} if again else {}),
     )
-    return list(outcome)
+    return list(arrays)
 
 
 def _again(call: JaxCall, function: Function) -> dict[str, int]:
@@ -219,10 +219,7 @@ def run_backward(
 
     Operands: tables, values, what was kept, and the upstream gradients that are ``present``.
     """
-    upstream = [
-        u for u, is_present in zip(call.layout.upstream, present, strict=True) if is_present
-    ]
-    items = (*call.values, *call.kept, *upstream)
+    items = (*call.values, *call.kept, *compress(call.layout.upstream, present))
     names = (*call.tables, *(item.name for item in items))
     operands = list(zip(names, arrays, strict=True))
     gradients = tuple(compress(call.layout.gradients, wanted))

@@ -129,7 +129,7 @@ def _in_part_in_a_checkpoint(saveable: Any, unknown: Any, there: Any, equation: 
     elif any(unknown):
         first = _own_alone(equation, [True] * own)[1]
         is_unknown = [place >= own for place in range(len(equation.outvars))]
-    needed = [v for v, is_there in zip(equation.invars, there, strict=True) if not is_there]
+    needed = [v for v, is_present in zip(equation.invars, there, strict=True) if not is_present]
     return first, equation, is_unknown, [True] * len(equation.outvars), needed
 
 

@@ -52,8 +52,7 @@ def _formed(call: JaxCall, save: bool) -> tuple[Argument, ...]:
 
 
 def _read(call: JaxCall, present: Which) -> tuple[Argument, ...]:
-    upstream = (u for u, is_there in zip(call.layout.upstream, present, strict=True) if is_there)
-    return (*call.values, *call.kept, *upstream)
+    return (*call.values, *call.kept, *compress(call.layout.upstream, present))
 
 
 def _shapes(call: JaxCall, items: Sequence[Argument], arrays: Arrays) -> list[ShapedArray]:

@@ -97,9 +97,10 @@ def by_rows(
 ) -> Any:
     """Call a function whose arrays may have their rows on several devices, and nothing else.
 
-    ``argument_rows`` are axes, ``ranked`` ranks and axes of the rows of results. Results
-    without rows are sums over rows, which are added up across the devices. Within ``shard_map``
-    each device has rows of its own; those along axes that it leaves alone are gathered.
+    ``argument_rows`` are the axes of the arrays' rows, ``ranked`` ranks of results and the axes of
+    their rows; None where there are no rows. Results without rows are sums over rows, which are
+    added up across the devices. Within ``shard_map`` each device has rows of its own; those along
+    axes that it leaves alone are gathered.
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         return list(function(*arrays))

@@ -143,10 +143,10 @@ class Speller:
         name = f"{statement.target.name}{suffix}"
         expression = statement.expression
         if isinstance(expression, Apply):
-            operator = self._operator(expression, name)
+            result = self._operator(expression, name)
         else:
-            operator = self._expression(self.notation(expression), name)
-        self.known[statement.target] = operator
+            result = self._expression(self.notation(expression), name)
+        self.known[statement.target] = result
 
     # --- pointwise work -----------------------------------------------------------------------
 
