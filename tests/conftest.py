@@ -60,7 +60,6 @@ gc.set_threshold(20_000, 20, 20)  # SymPy's trees are many small objects that st
 
 has_cxx = bool(shutil.which("clang++") or shutil.which("g++")) and bool(shutil.which("sha256sum"))
 if has_cxx and not {"CELLGEN_CXX", "CXX"} & set(os.environ):
-    # The emulation of CUDA, its headers compiled once: in a third of the time by clang++.
     os.environ["CELLGEN_CXX"] = str(Path(__file__).with_name("emulation_compiler"))
     os.environ["EMULATION_HEADERS"] = str(cache.folder() / "emulation_headers")
 

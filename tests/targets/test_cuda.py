@@ -1450,12 +1450,24 @@ def test_every_cell_compiles_without_a_warning_or_spill_and_with_the_registers_c
 
 
 @with_nvcc
-@pytest.mark.parametrize("cell", names((LSTM, *VARIANTS), (LSTM,)))
-def test_host_code_compiles_without_a_warning(cell: type[Cell], tmp_path: Path) -> None:
-    """And kernels with the registers counted on: each time of a cell for all, in the element type
-    of products by threads and in one of those by matrix units."""
-    source = generate(cell).text(".cu")
-    source = cuda_budgets.only(source, ("f32", "bf16")) if cell is LSTM else source
+@pytest.mark.parametrize(
+    ("cell", "elements"),
+    [
+        pytest.param(LSTM, ("f32", "bf16"), id="lstm in two element types"),
+        *(
+            pytest.param(
+                c, ("f32", "f64", "bf16", "f16"), id=c.definition.name, marks=pytest.mark.slow
+            )
+            for c in (LSTM, *VARIANTS)
+        ),
+    ],
+)
+def test_host_code_compiles_without_a_warning(
+    cell: type[Cell], elements: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Kernels keep to their registers too. Products of float32 are by threads, those of bfloat16 by
+    matrix units: LSTM is compiled for these two each time."""
+    source = cuda_budgets.only(generate(cell).text(".cu"), elements)
     entries = cuda_budgets.compiled(tmp_path, {cell.definition.name: source}, whole=True)
     cuda_budgets.require_budgets(entries, source)
 
