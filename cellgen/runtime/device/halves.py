@@ -12,6 +12,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from cellgen.errors import BuildError
@@ -95,9 +96,9 @@ class Halves:
         Raises BuildError: no C++ compiler, compiler errors, an unusable cache folder, no NVRTC.
         """
         start = time.perf_counter()
-        compiler = None if self.emulated else nvrtc.of_cache()
+        compiler = None if self.emulated else nvrtc.required(may_recall=True)
         toolkit = EMULATED_TOOLKIT if compiler is None else compiler.toolkit
-        host = nvcc.cxx_of_cache()
+        host = nvcc.cxx(may_recall=True)
         command = (*host.command, *HOST_FLAGS, f"-DCELLGEN_TOOLKIT={toolkit}")
         # linked, so that what proofs ask of the emulation is asked of this library
         linked = ("-Wl,--no-as-needed", str(self.driver())) if self.emulated else ()
@@ -135,9 +136,10 @@ class Halves:
         return cache.made(entry, self.sources.files, make)
 
     @property
-    def has_staying(self) -> bool:
-        """Whether there are kernels whose blocks stay on a device, which have their own images."""
-        return any(name.endswith(".cu") and STAYING in text for name, text in self.sources.files)
+    def parts(self) -> tuple[bool, ...]:
+        """Which kernels have an image: all others; True: those whose blocks stay on a device."""
+        texts = (text for name, text in self.sources.files if name.endswith(".cu"))
+        return (False, True) if any(STAYING in text for text in texts) else (False,)
 
     def image(self, dtype: str, capability: int, *, staying: bool = False) -> bytes:
         """The kernels of an element type for a device of a compute capability, ten times.
@@ -148,7 +150,7 @@ class Halves:
         suffix = CUDA_STORES[PLACES[dtype]].suffix
         if self.emulated:
             return f"cellgen emulated {suffix}{' staying' if staying else ''}\0".encode()
-        compiler = nvrtc.of_cache()
+        compiler = nvrtc.required(may_recall=True)
         named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
         if named:
             arch = compiler.named(named, capability)
@@ -171,14 +173,11 @@ class Halves:
         named = os.environ.get(nvcc.ARCHITECTURE_VARIABLE, "")
         if not named or self.emulated:
             return
-        compiler = nvrtc.of_cache()
+        compiler = nvrtc.required(may_recall=True)
         known = compiler.require(named)
-        portable = known.replace("sm_", "compute_") if known[-1].isdigit() else known
-        for arch in dict.fromkeys((known, portable)):
-            for dtype in PLACES:
-                self._image(compiler, dtype, arch, False)
-                if self.has_staying:
-                    self._image(compiler, dtype, arch, True)
+        for arch in dict.fromkeys((known, nvrtc.portable(known))):
+            for dtype, staying in product(PLACES, self.parts):
+                self._image(compiler, dtype, arch, staying)
 
     def _image(self, compiler: nvrtc.Nvrtc, dtype: str, arch: str, staying: bool) -> Path:
         entry = self._image_entry(compiler, dtype, arch, staying)

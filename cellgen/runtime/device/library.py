@@ -175,7 +175,7 @@ class DeviceLibrary:
         """
         if self._halves is None:
             return
-        for part in (False, True) if staying and self._halves.has_staying else (False,):
+        for part in self._halves.parts if staying else (False,):
             if (device, dtype, part) in self._images:
                 continue
             image = self._halves.image(dtype, self.capability(device), staying=part)

@@ -84,7 +84,7 @@ class Compiler:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What is remembered of it; ``recalled`` reads it."""
+        """What is remembered of it; ``_recalled`` reads it."""
         return {"command": list(self.command), "version": self.version}
 
 
@@ -94,14 +94,14 @@ def build(sources: SourceFiles, interface: Interface, *, emulated: bool = False)
     Raises BuildError: no compiler, compiler errors, an unusable cache folder.
     """
     start = time.perf_counter()
-    found = emulator() if emulated else of_cache()
+    found = emulator() if emulated else compiler(may_recall=True)
     entry = _entry(sources, interface, found, emulated)
     tool = EMULATOR if emulated else TOOL
     path, cached = cache.made(
         entry, sources.files, lambda place: _compile(place, sources.name, entry, found, tool)
     )
     if not emulated:
-        remembered.keep(remembered.NVCC, found.facts, is_new=not cached)
+        remembered.keep(_remembered(), found.facts, is_new=not cached)
         remembered.keep(remembered.WAY, {"way": remembered.NVCC}, is_new=not cached)
     return Built(path, cached, time.perf_counter() - start)
 
@@ -116,30 +116,33 @@ def _compile(place: Path, name: str, entry: str, found: Compiler, tool: Tool) ->
     return produced
 
 
-def compiler() -> Compiler:
-    """Find nvcc and its flags. Raises BuildError when there is none."""
+def compiler(*, may_recall: bool = False) -> Compiler:
+    """Find nvcc and its flags; ``may_recall``: else what the cache remembers of one, for its keys.
+
+    Raises BuildError: no nvcc, and none that may be recalled.
+    """
     path = _path()
     if path is None:
+        if may_recall and (last := _recalled(_remembered())):
+            return last
         raise BuildError(
             f"no CUDA compiler: nvcc is not on PATH, in CUDA_HOME, in /usr/local/cuda or among the "
             f"installed wheels; {FIX}",
             code="build.nvcc",
         )
-    architecture = os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
-    return Compiler(
-        (path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path, TOOL)
-    )
+    return Compiler((path, *FLAGS, f"-arch={_target()}", *_wheel_flags(path)), _version(path, TOOL))
 
 
-def of_cache() -> Compiler:
-    """``compiler``; where there is none, the one that the cache remembers, for its keys.
-
-    Raises BuildError: no nvcc, and none was remembered.
-    """
-    return (recalled(remembered.NVCC) if _path() is None else None) or compiler()
+def _target() -> str:
+    return os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
 
 
-def recalled(tool: str) -> Compiler | None:
+def _remembered() -> str:
+    """By what it is remembered: for another target it has other entries."""
+    return f"{remembered.NVCC} {_target()}"
+
+
+def _recalled(tool: str) -> Compiler | None:
     """What the cache remembers of a compiler."""
     match remembered.recall(tool):
         case {"command": [str(first), *rest], "version": str(version)}:
@@ -166,33 +169,23 @@ def oldest() -> int:
 
 def emulator() -> Compiler:
     """Find a C++ compiler for the emulation. Raises BuildError when there is none."""
-    path, version = cxx()
-    return Compiler((path, *EMULATION_FLAGS), version)
+    found = cxx()
+    return Compiler((*found.command, *EMULATION_FLAGS), found.version)
 
 
-def cxx() -> tuple[str, str]:
-    """Find a C++ compiler, and what it says it is.
+def cxx(*, may_recall: bool = False) -> Compiler:
+    """Find a C++ compiler; ``may_recall``: else what the cache remembers of one, for its keys.
 
     Raises BuildError: there is none, it does not work, CELLGEN_CXX names one that is not there.
     """
     path = _cxx_path()
     if path is None:
+        if may_recall and (last := _recalled(remembered.CXX)):
+            return last
         raise BuildError(
             f"no C++ compiler: none of g++, c++, clang++ is on PATH; {HOST.fix}", code=HOST.code
         )
-    return path, _version(path, HOST)
-
-
-def cxx_of_cache() -> Compiler:
-    """``cxx``; where there is none, the one that the cache remembers, for its keys.
-
-    Raises BuildError: no C++ compiler, and none was remembered.
-    """
-    last = recalled(remembered.CXX) if _cxx_path() is None else None
-    if last is not None:
-        return last
-    path, version = cxx()
-    return Compiler((path,), version)
+    return Compiler((path,), _version(path, HOST))
 
 
 def has_cxx() -> bool:

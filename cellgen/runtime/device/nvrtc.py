@@ -27,8 +27,9 @@ BUILTINS = "libnvrtc-builtins.so.*"
 WHEEL_PLACES = ("cu13/lib", "cuda_nvrtc/lib")
 """Where wheels put it, below the folder ``nvidia`` of site-packages: CUDA 13, CUDA 12."""
 OLDEST = (12, 0)
-TEGRA = (72, 87, 101, 110)
-"""Capabilities of boards whose machine code no other device runs, nor they another's."""
+TEGRA = frozenset((72, 87, 101, 110))
+"""Capabilities of boards whose machine code no other device runs, nor they another's: in NVIDIA's
+table Xavier, Orin, and Thor, whose number is another one from CUDA 13 on."""
 FIX = (
     "install it (`pip install nvidia-cuda-nvrtc`, with CUDA 12 `nvidia-cuda-nvrtc-cu12`), "
     "or take nvcc: CELLGEN_CUDA_COMPILER=nvcc"
@@ -78,10 +79,20 @@ class Nvrtc:
         return self.version[0] * 1000 + self.version[1] * 10
 
     def architecture(self, capability: int) -> str:
-        """What to compile for: a device's machine code, or PTX where it is newer than NVRTC."""
+        """What to compile for: a device's machine code, or PTX where it is newer than NVRTC.
+
+        Raises BuildError: the device is older than all that NVRTC compiles for.
+        """
         if capability in self.architectures:
             return f"sm_{capability}"
-        return self._portable(capability)
+        older = [known for known in self.architectures if known <= capability]
+        if not older:
+            raise BuildError(
+                f"NVRTC {self} compiles for {self.named_architectures()}, and the device is "
+                f"sm_{capability}; use a newer device",
+                code="build.nvrtc",
+            )
+        return f"compute_{older[-1]}"
 
     def runnable(self, capability: int) -> tuple[str, ...]:
         """What a device takes of images that are there, the best first.
@@ -93,17 +104,6 @@ class Nvrtc:
         own = (f"sm_{capability}", f"sm_{capability}a")
         return (*dict.fromkeys((*own, *machine)), *(f"compute_{known}" for known in older))
 
-    def _portable(self, capability: int) -> str:
-        """The PTX of the newest architecture that a device is not older than."""
-        older = [known for known in self.architectures if known <= capability]
-        if not older:
-            raise BuildError(
-                f"NVRTC {self} compiles for {self.named_architectures()}, and the device is "
-                f"sm_{capability}; use a newer device",
-                code="build.nvrtc",
-            )
-        return f"compute_{older[-1]}"
-
     def named(self, architecture: str, capability: int) -> str:
         """An architecture that a user named, for a device: PTX where its code would not run there.
 
@@ -114,7 +114,7 @@ class Nvrtc:
         machine = re.fullmatch(r"sm_(\d+)", known)
         if machine is None or int(machine[1]) > capability or _runs(int(machine[1]), capability):
             return known
-        return f"compute_{machine[1]}"
+        return portable(known)
 
     def require(self, architecture: str) -> str:
         """An architecture that a user named. Raises BuildError: not one of NVRTC's."""
@@ -215,13 +215,18 @@ class Nvrtc:
         return str(said(code).decode())
 
 
+def portable(architecture: str) -> str:
+    """The PTX in place of machine code; what runs on one architecture alone (``sm_90a``) stays."""
+    return re.sub(r"^sm_(\d+)$", r"compute_\1", architecture)
+
+
 def _runs(code: int, capability: int) -> bool:
     """Whether a device runs machine code of an architecture: its generation, and not a newer one.
 
     Of Tegra, only its own.
     """
     same = code // 10 == capability // 10 and code <= capability
-    return code == capability or (same and not {code, capability} & {*TEGRA})
+    return code == capability or (same and not {code, capability} & TEGRA)
 
 
 def find() -> Nvrtc | None:
@@ -229,10 +234,15 @@ def find() -> Nvrtc | None:
     return next((opened for path in candidates() if (opened := _opened(path))), None)
 
 
-def required() -> Nvrtc:
-    """The library. Raises BuildError: there is none, or it is too old."""
+def required(*, may_recall: bool = False) -> Nvrtc:
+    """The library; ``may_recall``: else what the cache remembers of one, for its keys.
+
+    Raises BuildError: there is none, and none that may be recalled, or it is too old.
+    """
     nvrtc = find()
     if nvrtc is None:
+        if may_recall and (last := _recalled()):
+            return last
         raise BuildError(
             f"no NVRTC: {' and '.join(NAMES)} are not loaded, among the installed wheels, in "
             f"CUDA_HOME or where the system looks; {FIX}",
@@ -245,14 +255,6 @@ def required() -> Nvrtc:
             code="build.nvrtc",
         )
     return nvrtc
-
-
-def of_cache() -> Nvrtc:
-    """``required``; where there is none, what the cache remembers of one, for its keys.
-
-    Raises BuildError: there is none and none was remembered, or it is too old.
-    """
-    return (_recalled() if find() is None else None) or required()
 
 
 def _recalled() -> Nvrtc | None:

@@ -8,7 +8,6 @@ compiled may load it.
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 
@@ -17,12 +16,10 @@ from cellgen.runtime.build import cache
 
 NVCC, NVRTC, CXX, WAY = "nvcc", "nvrtc", "c++", "way"
 """What is remembered: three compilers, and which of the two ways was taken."""
-VARIABLES = ("CELLGEN_CUDA_ARCH",)
-"""Who names another target has other entries."""
 
 
 def keep(tool: str, facts: dict[str, object], *, is_new: bool) -> None:
-    """Remember a compiler: that of the last new entry, or the first."""
+    """Remember a compiler, by what it is called: that of the last new entry, or the first."""
     key = _key(tool)
     last = cache.recall(key)
     if last is None or (is_new and last != facts):
@@ -40,6 +37,5 @@ def _key(tool: str) -> str:
             ("abi", str(ABI_VERSION)),
             ("cuda", tool),
             ("machine", f"{sys.platform} {platform.machine()}"),
-            *((name, os.environ.get(name, "")) for name in VARIABLES if tool == NVCC),
         ]
     )
