@@ -17,7 +17,6 @@ import numpy as np
 import cellgen
 from cellgen.runtime.abi import axis_length
 from cellgen.runtime.kernel import Kernel
-from cellgen.wheel.objects import this_machine
 
 Arrays = dict[str, np.ndarray]
 
@@ -141,8 +140,6 @@ def by_argument(gradients: Mapping[str, np.ndarray]) -> Arrays:
 class Door:
     """A way to make a call; ``needs`` are modules beside NumPy, ``options`` those that it takes.
 
-    ``machine``: the only one that has it; empty: all do.
-
     ``tolerance`` is 0 where its bits are the kernel's. A door may have fewer pairs of a cell and
     its tables; ``afresh`` as a ``Case``. ``gradients``: all, of
     what learns ("weights"), or none ("").
@@ -156,16 +153,14 @@ class Door:
     pairs: tuple[tuple[str, str], ...] = tuple((c, t) for c in CELLS for t in TABLES)
     afresh: bool = False
     gradients: str = "all"
-    machine: str = ""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def is_there(self) -> bool:
-        """Whether this machine has it, and the modules that it needs."""
-        is_here = self.machine in ("", this_machine())
-        return is_here and all(find_spec(module) for module in self.needs)
+        """Whether the modules that it needs are there."""
+        return all(find_spec(module) for module in self.needs)
 
     def cases(self) -> Iterator[Case]:
         """The cases that it takes."""

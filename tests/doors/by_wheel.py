@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import sys
-import zipfile
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import numpy as np
-from typer.testing import CliRunner
 
-from cellgen.cli.commands import app
+from cellgen.wheel.levels import MACHINES
+from cellgen.wheel.objects import this_machine
 from tests.doors import Case, Results, by_argument
+from tests.wheel.packages import imported, made
 
 PACKAGE = "prebuilt_for_doors"
 
@@ -22,18 +21,11 @@ PACKAGE = "prebuilt_for_doors"
 @cache
 def package() -> ModuleType:
     """The package, built once a process and imported from a folder that goes with it."""
-    folder = TemporaryDirectory()
-    words = ["wheel", "elman", "--name", PACKAGE, "--out", folder.name]
-    done = CliRunner().invoke(app, [*words, "--machine", "x86_64", "--levels", "v3"])
-    assert done.exit_code == 0, done.output
-    with zipfile.ZipFile(next(Path(folder.name).glob("*.whl"))) as archive:
-        archive.extractall(folder.name)
-    sys.path.append(folder.name)
-    try:
-        module = importlib.import_module(PACKAGE)
-        module.folder = folder  # type: ignore[attr-defined]
-    finally:
-        sys.path.remove(folder.name)
+    folder, machine = TemporaryDirectory(), this_machine()
+    level = MACHINES[machine][:2][-1]  # the lowest that fuses multiply-adds, so that bits agree
+    words = ("elman", "--machine", machine, "--levels", level.name)
+    module = imported(made(Path(folder.name), PACKAGE, *words), Path(folder.name))
+    module.folder = folder  # type: ignore[attr-defined]
     return module
 
 

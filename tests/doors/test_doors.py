@@ -95,14 +95,13 @@ DOORS = (
         pairs=tuple((cell, tables) for cell in CELLS for tables in ("all", "lengths")),
         gradients="",
     ),
-    Door("wheel", door("by_wheel.prebuilt"), ("plain", "reset"), pairs=PREBUILT, machine="x86_64"),
+    Door("wheel", door("by_wheel.prebuilt"), ("plain", "reset"), pairs=PREBUILT),
     Door(
         "wheel in torch",
         door("by_wheel.in_torch"),
         ("plain", "reset"),
         ("torch",),
         pairs=PREBUILT,
-        machine="x86_64",
     ),
     Door(
         "wheel in jax",
@@ -110,7 +109,6 @@ DOORS = (
         ("plain",),
         ("jax",),
         pairs=PREBUILT[1:],
-        machine="x86_64",
     ),
 )
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from typer.testing import CliRunner
 
-from cellgen.cli.commands import app
+from tests.wheel.packages import imported, made
 
 PACKAGE = "prebuilt_for_tests"
 OWN = '''"""A cell of one's own."""
@@ -31,12 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel of two cells at two levels."""
     folder = tmp_path_factory.mktemp("wheel")
     (folder / "own.py").write_text(OWN)
-    words = ["elman", str(folder / "own.py"), "--name", PACKAGE, "--out", str(folder)]
-    done = CliRunner().invoke(app, ["wheel", *words, "--machine", "x86_64", "--levels", "v2,v3"])
-    assert done.exit_code == 0, done.output
-    (path,) = folder.glob("*.whl")
-    assert str(path) in done.output
-    return path
+    cells = ("elman", str(folder / "own.py"))
+    return made(folder, PACKAGE, *cells, "--machine", "x86_64", "--levels", "v2,v3")
 
 
 @pytest.fixture
@@ -48,9 +41,6 @@ def unpacked(wheel: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def package(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def package(wheel: Path, tmp_path: Path) -> ModuleType:
     """The package, imported."""
-    monkeypatch.syspath_prepend(str(unpacked))
-    for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE]:
-        monkeypatch.delitem(sys.modules, name)
-    return importlib.import_module(PACKAGE)
+    return imported(wheel, tmp_path)
