@@ -18,6 +18,7 @@ import numpy as np
 from jax import Array
 
 from cellgen.frameworks.layout import TensorLayout, row_axis
+from cellgen.frameworks.segments import in_segments
 from cellgen.frameworks.shown import (
     ON_TENSORS,
     formed,
@@ -31,9 +32,10 @@ from cellgen.frameworks.shown import (
 from cellgen.jax import handler
 from cellgen.jax.registry import KnownInJax, find
 from cellgen.runtime.abi import Argument, Function
+from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.call.signature import kept_element
 from cellgen.runtime.numbers import NUMBERED, USUAL, as_numbers
-from cellgen.runtime.options import Options
+from cellgen.runtime.options import Options, with_tables
 
 Arrays: TypeAlias = Sequence[Array]
 Shape: TypeAlias = tuple[int, ...]
@@ -52,13 +54,15 @@ class JaxCall:
     """All of a call but its arrays: a cell, which tables come first, and its options.
 
     Operands are its tables, its ``values``, then for the backward pass what was ``kept``.
-    ``options`` are as in ``cellgen.frameworks.shown``, without tables.
+    ``options`` are as in ``cellgen.frameworks.shown``, without tables. With a ``cut`` the forward
+    pass runs segments of time side by side.
     """
 
     text: str
     tables: tuple[str, ...] = ()
     options: Options = ON_TENSORS
     threads: int = 0
+    cut: Segmentation | None = None
 
     @property
     def known(self) -> KnownInJax:
@@ -198,9 +202,38 @@ def run_forward(call: JaxCall, save: bool, arrays: Arrays) -> list[Array]:
     if not save:
         call = replace(call, options=when_plain(call.options))
     items = call.formed if save else call.layout.outputs
+    if call.cut is not None:
+        return _by_host(call, save, items, arrays)
     names = (*call.tables, *(item.name for item in call.values))
     operands = list(zip(names, arrays, strict=True))
     return run(call, call.layout.forward, operands, items, call.shapes(items, arrays))
+
+
+def _by_host(call: JaxCall, save: bool, items: Sequence[Argument], arrays: Arrays) -> list[Array]:
+    """Put a forward pass in segments into the program: values say how often segments run."""
+    shapes, dtypes = call.shapes(items, arrays), call.dtypes(items, arrays[len(call.tables)])
+    results = [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    return list(jax.pure_callback(functools.partial(_on_host, call, save), results, *arrays))
+
+
+def _on_host(call: JaxCall, save: bool, *arrays: Any) -> list[Any]:
+    """Run segments of time side by side on arrays of NumPy."""
+    assert call.cut is not None
+    tables, values, _ = call.split([np.asarray(array) for array in arrays])
+    named = {
+        item.name: float(value) if item.is_scalar else value
+        for item, value in zip(call.values, values, strict=True)
+    }
+    options = with_tables(call.options, **dict(zip(call.tables, tables, strict=True)))
+    return in_segments(
+        call.known.kernel,
+        call.layout,
+        named,
+        options,
+        call.cut,
+        save=save,
+        threads=call.threads or None,
+    )
 
 
 def gradient_shapes(

@@ -338,7 +338,7 @@ def of_tangent(call: JaxCall, moves: Names) -> JaxCall:
     tangent = call.known.tangent(ordered if {*moves} <= rows else ())
     outputs = layout.outputs_in(own, tangent.layout, tangent.directions)
     options = own if outputs == own.outputs else replace(own, outputs=outputs)
-    return replace(call, text=tangent.text, options=options)
+    return replace(call, text=tangent.text, options=options, cut=None)
 
 
 # --- rules ------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from cellgen import accept
 from cellgen.frameworks import elsewhere
-from cellgen.frameworks.layout import UntoldError
+from cellgen.frameworks.layout import TensorLayout, UntoldError
+from cellgen.frameworks.segments import SEGMENT_OPTIONS, refuse_narrow
 from cellgen.frameworks.shown import (
     ON_TENSORS,
     OUTPUT_OPTIONS,
@@ -33,11 +34,15 @@ from cellgen.jax.primitives import forward
 from cellgen.jax.programs import alike
 from cellgen.jax.registry import CellOrName, KnownInJax, known
 from cellgen.runtime.call.faults import shape_text
+from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.host.threads import team_size
 from cellgen.runtime.options import BF16, Options
 
 SWITCHES = ("reverse", "zero_output_for_mask", "flush_denormals")
-OPTIONS = (*TABLES, *SWITCHES, "batch_first", "window", "threads", *OUTPUT_OPTIONS)
+OPTIONS = (
+    *(*TABLES, *SWITCHES, "batch_first", "window", "threads"),
+    *(*OUTPUT_OPTIONS, *SEGMENT_OPTIONS),
+)
 """What a call takes beside arrays and scalars of the cell."""
 
 ELSEWHERE = {
@@ -65,7 +70,9 @@ class CellFunction:
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, ``threads``, and
     those that ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept:
     as those of ``kernel.sequence_forward``. Tables are arrays that may be traced, the others are
-    Python's. Outputs that are not asked for are None.
+    Python's. Outputs that are not asked for are None. ``parallel="segments"``, with ``segments``,
+    ``tolerance`` and ``sweeps``, is the forward pass of that function too, called back from the
+    program; gradients are formed step by step.
 
     Raises ArrayError (a TypeError), ArgumentError (a ValueError), BuildError.
     """
@@ -150,14 +157,17 @@ class CellFunction:
         for name in options:
             if name not in OPTIONS:
                 self._refuse_option(name)
+        cut = segments_of(label, options, options, self.known.kernel.interface.jumps)
         is_batch_first = accept.flag(label, "batch_first", options.get("batch_first", False))
         arrays = self._given(params, x, state)
         for name, value in {**options, **arrays}.items():
             accept.refuse_masked(label, name, value)
         tables = {n: self._array(n, options[n]) for n in TABLES if options.get(n) is not None}
         if is_batch_first:
-            arrays, tables = self._time_first(arrays), _steps_first(tables)
+            arrays, tables = _time_first(self.layout, arrays), _steps_first(tables)
         values = check_values(self.layout, self._complete(arrays))
+        if cut is not None:
+            refuse_narrow(label, values[0].dtype.name)
         sizes = self.layout.sizes(values)
         check_tables(label, sizes, tables)
         if "lengths" in tables:
@@ -178,6 +188,7 @@ class CellFunction:
             tuple(tables),
             chosen if wanted is None else joined(chosen, wanted),
             0 if threads is None else team_size(threads, label),
+            cut,
         )
         given_outputs = iter(forward(call, False, alike([*tables.values(), *values])))
         outputs = [
@@ -242,13 +253,6 @@ class CellFunction:
             )
         return dict(zip(self.states, several, strict=True))
 
-    def _time_first(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        timed = {item.name: len(item.shape) for item in self.layout.theta if item.over_time}
-        return {
-            name: jnp.swapaxes(value, 0, 1) if timed.get(name) == jnp.ndim(value) else value
-            for name, value in arrays.items()
-        }
-
     def _complete(self, values: dict[str, Any]) -> dict[str, Any]:
         """Make scalars and states that a call leaves out. Raises ArrayError."""
         left_out = [item for item in self.layout.theta if values.get(item.name) is None]
@@ -302,6 +306,14 @@ class CellFunction:
 
 def _named(name: str, fields: Sequence[str]) -> Callable[..., Any]:
     return namedtuple(name, fields)
+
+
+def _time_first(layout: TensorLayout, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    timed = {item.name: len(item.shape) for item in layout.theta if item.over_time}
+    return {
+        name: jnp.swapaxes(value, 0, 1) if timed.get(name) == jnp.ndim(value) else value
+        for name, value in arrays.items()
+    }
 
 
 def _steps_first(tables: Mapping[str, Any]) -> dict[str, Any]:

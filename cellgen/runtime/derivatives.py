@@ -22,6 +22,7 @@ import numpy as np
 from cellgen import accept
 from cellgen.errors import ArgumentError
 from cellgen.runtime.call.arguments import suggestion
+from cellgen.runtime.call.segments import KEYWORDS
 from cellgen.runtime.kernel import Kernel
 from cellgen.runtime.options import ALL_LAYERS, TABLE
 from cellgen.runtime.results import Array, Results
@@ -30,7 +31,11 @@ Given: TypeAlias = Mapping[str, Array | float]
 """Arrays, and run-time scalars, by name."""
 
 OPTIONS = (
-    *(option.name for option in TABLE if option.layers == ALL_LAYERS and option.name != "every"),
+    *(
+        option.name
+        for option in TABLE
+        if option.layers == ALL_LAYERS and option.name not in {"every", *KEYWORDS}
+    ),
     "threads",
 )
 """Options of a call over time that mean the same for a cell and for its derivatives."""

@@ -380,12 +380,14 @@ TABLE = (
         "the bits of the last one of the segment before; what is left after `sweeps` is run step "
         "by step; None: step by step",
         functions=(FORWARD,),
+        layers=ALL_LAYERS,
     ),
     Option(
         "segments",
         "with parallel: how many; 0: as many as suit the shape",
         0,
         functions=(FORWARD,),
+        layers=ALL_LAYERS,
     ),
     Option(
         "tolerance",
@@ -393,12 +395,14 @@ TABLE = (
         "size and at least to 1; 0: results have the bits of step by step",
         0.0,
         functions=(FORWARD,),
+        layers=ALL_LAYERS,
     ),
     Option(
         "sweeps",
         "with parallel: how often segments whose first state changed are run once more",
         4,
         functions=(FORWARD,),
+        layers=ALL_LAYERS,
     ),
     Option(
         "bp_lim",

@@ -23,6 +23,7 @@ from cellgen.runtime.call.arguments import (
 )
 from cellgen.runtime.call.checkpoints import limit_bytes
 from cellgen.runtime.call.function import KernelFunction
+from cellgen.runtime.call.segments import segments_of
 from cellgen.runtime.call.settings import checked_options
 from cellgen.runtime.host.out_of_memory import named_in_memory_errors
 from cellgen.runtime.host.threads import thread_count
@@ -145,7 +146,7 @@ class Layers(StreamedStack):
         """
         where = f"Layers({self.kernel.name}).forward"
         accept.flag(where, "save", save)
-        _check_options(where, options)
+        _check_options(where, options, self.kernel.interface.jumps)
         options |= _limited(where, options, self._given.directions, self._output.name, save=save)
         common = {} if shared is None else accept.names(where, "shared", shared, "arrays")
         given: dict[str, Nested] = {
@@ -339,11 +340,14 @@ def _forward_of(kernel: object) -> Function:
     return kernel.functions["sequence_forward"].function
 
 
-def _check_options(where: str, options: Mapping[str, object]) -> None:
+def _check_options(where: str, options: Mapping[str, object], jumps: str) -> None:
+    """Look at options that all layers or the last one get. Raises ArgumentError."""
     for name in options:
         if name not in OPTIONS:
             raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
-    checked_options(where, options)
+    others = dict(options)
+    segments_of(where, others, options, jumps)
+    checked_options(where, others)
 
 
 def _limited(

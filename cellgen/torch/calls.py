@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cellgen.torch.direct import is_quiet
+from cellgen.torch.in_segments import run_segments
 from cellgen.torch.schemas import OVERLOAD
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def run_forward(
     call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
 ) -> Sequence[Tensor]:
     """Call the operator: with tables that there are, and which those are."""
+    if call.cut is not None:
+        return run_segments(call, call.cut, tables, theta, save=save)
     tensors, present = _present(tables)
     if not tensors and torch.compiler.is_exporting():  # AOTInductor makes None of an empty list
         tensors = [theta[0]]
@@ -39,6 +42,8 @@ def run_below(
     call: Call, tables: Tables, theta: Sequence[Tensor], *, save: bool
 ) -> Sequence[Tensor]:
     """The same where torch only runs it: below autograd, with what does not change kept."""
+    if call.cut is not None:
+        return run_segments(call, call.cut, tables, theta, save=save)
     lengths, mask, reset = tables
     direct = call.direct
     if direct is not None and lengths is None and mask is None and reset is None and is_quiet():

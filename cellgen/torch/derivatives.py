@@ -28,6 +28,7 @@ from torch.autograd import forward_ad
 from cellgen.frameworks.layout import row_axis
 from cellgen.frameworks.shown import ON_TENSORS, formed, hidden, is_whole, showing
 from cellgen.runtime.abi import Argument
+from cellgen.runtime.call.segments import Segmentation
 from cellgen.runtime.numbers import as_numbers
 from cellgen.runtime.options import Options
 from cellgen.torch.batches import fold, one_by_one, unfold
@@ -53,7 +54,7 @@ class Call:
 
     ``options`` are as in ``cellgen.frameworks.shown``, without tables, which are tensors; those of
     a call that saves show all outputs, or with a ``checkpoint`` some. ``saves``: whether
-    ``forward`` keeps what a gradient reads.
+    ``forward`` keeps what a gradient reads. With a ``cut`` it runs segments of time side by side.
     """
 
     known: Known
@@ -61,6 +62,7 @@ class Call:
     options: Options = ON_TENSORS
     wanted: int = -1
     saves: bool = True
+    cut: Segmentation | None = None
     _wanting: dict[tuple[bool, ...], Call] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -88,7 +90,7 @@ class Call:
 
     @cached_property
     def direct(self) -> Direct | None:
-        """How to make the call without torch's dispatcher; None where C does not have the cell."""
+        """How to make the call without torch's dispatcher; None where C does not make it."""
         return how(self.known.text, self.scalars, self.numbers)
 
     def saving(self, *, is_read: bool) -> Call:
@@ -168,7 +170,8 @@ class Call:
         scalars = tuple(given.get(item.name, 0.0) for item in tangent.layout.scalars)
         outputs = layout.outputs_in(own, tangent.layout, tangent.directions)
         options = own if outputs == own.outputs else replace(own, outputs=outputs)
-        return replace(self, known=tangent, scalars=scalars, options=options, wanted=-1)
+        changes: dict[str, Any] = {"known": tangent, "scalars": scalars, "options": options}
+        return replace(self, **changes, wanted=-1, cut=None)
 
 
 def forward_along(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor] | None:

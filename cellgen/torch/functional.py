@@ -15,132 +15,41 @@ import torch
 from torch import Tensor
 
 from cellgen import accept
+from cellgen.errors import ArgumentError
 from cellgen.frameworks import elsewhere
 from cellgen.frameworks.layout import UntoldError
+from cellgen.frameworks.segments import SEGMENT_OPTIONS
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, options_of
 from cellgen.runtime.call.arguments import as_scalar
 from cellgen.runtime.call.plan import KEPT_PLANS
 from cellgen.runtime.call.saved import TABLES
-from cellgen.runtime.options import Options
+from cellgen.runtime.call.segments import KEYWORDS, Segmentation, segments_of
+from cellgen.runtime.options import SEGMENTS, Options
 from cellgen.torch import (
     forms,
     operators,  # noqa: F401 - defines the operators
 )
-from cellgen.torch.calls import Tables, run_below, run_forward
-from cellgen.torch.derivatives import Call, Forward, backward, forward_along, run_back
-from cellgen.torch.devices import CPU, PLACES
+from cellgen.torch.calls import Tables
+from cellgen.torch.derivatives import Call
+from cellgen.torch.devices import PLACES
 from cellgen.torch.errors import KindError, TensorError
-from cellgen.torch.modes import has_gradient, is_transforming
+from cellgen.torch.modes import is_transforming
 from cellgen.torch.planned import Planned, planned
 from cellgen.torch.registry import CellOrName, Known, known
+from cellgen.torch.running import run, run_compiled
 from cellgen.torch.tools import is_exported_to_onnx
 
 Rare: TypeAlias = tuple[tuple[str, object], ...]
 """Options that say what is shown and kept, by name."""
-
-
-class Eager(torch.autograd.Function):
-    """The forward pass where a graph is wanted and torch only runs it: what training calls.
-
-    The operators are called below autograd, whose formulas in Python cost more than small kernels;
-    where a gradient is to be differentiated again, ``backward`` is the operator with its formula.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Any) -> tuple[Tensor, ...]:
-        """Run the kernel."""
-        tables, theta, _ = call.split(tensors)
-        results = run_below(call, tables, theta, save=True)
-        ctx.call = call
-        ctx.save_for_backward(*tensors, *call.kept(results))
-        ctx.set_materialize_grads(False)
-        return tuple(results[: call.outputs])
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Return gradients of the tensors."""
-        call: Call = ctx.call
-        tables, theta, kept = call.split(ctx.saved_tensors)
-        call = call.wanting(ctx.needs_input_grad[4:])
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            gradients = backward(call, tables, theta, kept, upstream)
-        else:
-            gradients = run_back(call, tables, theta, kept, upstream)
-        return (None, None, None, None, *call.spread(gradients))
-
-
-def run(plan: Planned, tables: Tables, theta: Sequence[Tensor]) -> tuple[Call, Sequence[Tensor]]:
-    """Run a cell's forward pass in the way that torch's state asks for.
-
-    Returns which of the two calls it was, and its outputs.
-    """
-    if is_transforming():
-        return plan.saving, _transformed(plan.saving, tables, theta)
-    if torch._C._is_tracing():
-        return trace(plan, tables, theta, _learns(theta))
-    if torch.is_grad_enabled() and _learns(theta):
-        results: Sequence[Tensor] = Eager.apply(plan.saving, *tables, *theta)
-        return plan.saving, results
-    call = _plain(plan, theta)
-    return call, run_below(call, tables, theta, save=False)[: call.outputs]
-
-
-def run_compiled(
-    plan: Planned, tables: Tables, theta: Sequence[Tensor]
-) -> tuple[Call, Sequence[Tensor]]:
-    """Put a cell's forward pass into a graph that torch compiles; as ``run``."""
-    if is_transforming():
-        return plan.saving, _transformed(plan.saving, tables, theta)
-    save = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in theta)
-    return trace(plan, tables, theta, save)
-
-
-def trace(
-    plan: Planned, tables: Tables, theta: Sequence[Tensor], save: bool
-) -> tuple[Call, Sequence[Tensor]]:
-    """Put a cell's forward pass into a graph: one operator, which has its formula.
-
-    A graph of ``torch.jit.trace`` may learn where it was traced without gradients.
-    """
-    call = plan.saving if save else _plain(plan, theta)
-    return call, run_forward(call, tables, theta, save=save)[: call.outputs]
-
-
-def _plain(plan: Planned, theta: Sequence[Tensor]) -> Call:
-    """The call that does not save; where kernels form all outputs, it is as one that does."""
-    if plan.plain is plan.saving or PLACES.get(theta[0].device.type, CPU).parts:
-        return plan.plain
-    return plan.saving
-
-
-def _learns(tensors: Sequence[Tensor]) -> bool:
-    """Whether a tensor requires a gradient."""
-    for tensor in tensors:  # noqa: SIM110 - a third of the time of any(...)
-        if tensor.requires_grad:
-            return True
-    return False
+NOTHING_RARE: tuple[Rare, None] = (), None
 
 
 def _lacks(values: Sequence[object]) -> bool:
     """Whether a value is None."""
-    for value in values:  # noqa: SIM110 - as above
+    for value in values:  # noqa: SIM110 - a third of the time of any(...)
         if value is None:
             return True
     return False
-
-
-@torch._disable_dynamo  # type: ignore[untyped-decorator]
-def _transformed(call: Call, tables: Tables, theta: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Run with the rules of ``torch.func`` and forward-mode.
-
-    Never within a compiled graph: Dynamo would drop the rules of forward-mode without a word.
-    """
-    along = forward_along(call, tables, theta)
-    if along is not None:
-        return along
-    call = call.saving(is_read=has_gradient(theta))
-    results: Sequence[Tensor] = Forward.apply(call, *tables, *theta)
-    return results[: call.outputs]
 
 
 def _exported(known: Known, *call: Any) -> Sequence[Tensor]:
@@ -162,7 +71,10 @@ class CellFunction:
     ``batch_first``, ``zero_output_for_mask``, ``window``, ``flush_denormals``, and those that
     ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists, which say what is shown and kept: as those of
     ``kernel.sequence_forward`` and, where they are of gradients, ``sequence_backward``. Outputs
-    that are not asked for are None. Raises TensorError (a RuntimeError), KindError (a TypeError).
+    that are not asked for are None. ``parallel="segments"``, with ``segments``, ``tolerance`` and
+    ``sweeps``, is the forward pass of that function too; gradients are formed step by step.
+
+    Raises TensorError (a RuntimeError), KindError (a TypeError).
     """
 
     def __init__(self, known: Known, form: str, chunk: int) -> None:
@@ -221,7 +133,11 @@ class CellFunction:
         if batch_first is not False and accept.flag(self.layout.where, "batch_first", batch_first):
             arguments = self._time_first(arguments)
             mask, reset = _steps_first(mask), _steps_first(reset)
-        rare = () if self._expected.issuperset(arguments) else self._rare(arguments)
+        rare, cut = (
+            NOTHING_RARE
+            if self._expected.issuperset(arguments)
+            else _rare(self, arguments, {"mask": mask, "form": form})
+        )
         theta = self._ordered(arguments)
         is_traced = torch.compiler.is_compiling()
         if is_traced or torch._C._is_any_autocast_enabled():
@@ -242,10 +158,11 @@ class CellFunction:
         options = (scalars, reverse, zero_output_for_mask, window, flush_denormals)
         wanted = self._asked(rare, theta, tables) if rare else None
         if is_traced:
-            plan = planned(_call(self.known, *options), wanted)
+            plan = planned(replace(_call(self.known, *options), cut=cut), wanted)
             call, outputs = run_compiled(plan, tables, theta)
         else:
-            plan = self._calls.get((options, wanted)) or self._planned(options, wanted)
+            kind = (options, wanted, cut)
+            plan = self._calls.get(kind) or self._planned(*kind)
             try:
                 call, outputs = run(plan, tables, theta)
             except (RuntimeError, TypeError, AttributeError):
@@ -254,10 +171,6 @@ class CellFunction:
         if batch_first or plan.wanted is not None:
             return self.result(*plan.show(call, outputs, tables, batch_first))
         return self.result(*outputs)
-
-    def _rare(self, arguments: dict[str, Any]) -> Rare:
-        """Take options that say what is shown and kept out of the arguments of a call."""
-        return tuple((name, arguments.pop(name)) for name in OUTPUT_OPTIONS if name in arguments)
 
     def _asked(self, stated: Rare, theta: Sequence[Tensor], tables: Tables) -> Options:
         """Look at these options. Raises ArgumentError, TensorError."""
@@ -269,11 +182,14 @@ class CellFunction:
         skips = any(table is not None for table in tables)
         return self._options_of(stated, numbers, theta[0].element_size(), skips)
 
-    def _planned(self, options: tuple[Any, ...], wanted: Options | None) -> Planned:
+    def _planned(
+        self, options: tuple[Any, ...], wanted: Options | None, cut: Segmentation | None
+    ) -> Planned:
         """Make the plan of a call, and keep it for others like it. Raises ArgumentError."""
         if len(self._calls) >= KEPT_PLANS:
             self._calls.clear()
-        plan = self._calls[options, wanted] = planned(self._checked(*options), wanted)
+        call = replace(self._checked(*options), cut=cut)
+        plan = self._calls[options, wanted, cut] = planned(call, wanted)
         return plan
 
     def _number(self, name: str, value: object) -> float:
@@ -411,6 +327,44 @@ def _call(
     return Call(known, scalars, options)
 
 
+def _rare(
+    function: CellFunction, arguments: dict[str, Any], others: dict[str, object]
+) -> tuple[Rare, Segmentation | None]:
+    """Take options that say what is shown and kept, and segments, out of a call's arguments."""
+    rare = tuple((name, arguments.pop(name)) for name in OUTPUT_OPTIONS if name in arguments)
+    if KEYWORDS.isdisjoint(arguments):
+        return rare, None
+    return rare, _cut(function.known, function.form, arguments, {**others, **dict(rare)})
+
+
+@torch._disable_dynamo  # type: ignore[untyped-decorator]
+def _cut(
+    known: Known, form: str, arguments: dict[str, Any], stated: Mapping[str, object]
+) -> Segmentation | None:
+    """Take what a call says of segments out of its arguments; None: it is step by step.
+
+    ``stated`` are others of its options, ``form`` that of a call which states none.
+
+    Raises ArgumentError.
+    """
+    label = known.layout.where
+    cut = segments_of(label, arguments, stated, known.kernel.interface.jumps)
+    if cut is None:
+        return None
+    own = form if stated["form"] is None else stated["form"]
+    if own != forms.STEP:
+        raise ArgumentError(
+            f"{label}: parallel is {SEGMENTS!r} and form is {own!r}, expected the form "
+            f"{forms.STEP!r} with it; leave one of them out"
+        )
+    if torch._C._is_tracing() or torch.compiler.is_exporting():
+        raise KindError(
+            f"{label}: parallel is {SEGMENTS!r} in a graph that is traced or exported, "
+            f"expected a call with values, which say how often segments run; leave parallel out"
+        )
+    return cut
+
+
 CAST = (torch.float32, torch.bfloat16, torch.float16)
 """What autocast converts."""
 
@@ -423,6 +377,7 @@ OPTIONS = (
     "window",
     "flush_denormals",
     *OUTPUT_OPTIONS,
+    *SEGMENT_OPTIONS,
 )
 """What a call takes beside tensors and scalars of the cell."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from cellgen import accept
+from cellgen.frameworks.segments import SEGMENT_OPTIONS
 from cellgen.frameworks.shown import ON_TENSORS, OUTPUT_OPTIONS, asks_for_last
 from cellgen.runtime.abi import axis_length
 from cellgen.torch.checks import (
@@ -35,6 +36,8 @@ from cellgen.torch.tools import KnownToTools, as_node
 from cellgen.torch.usual import Stack, stack_of
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]
+SELECTION = (*OUTPUT_OPTIONS, *SEGMENT_OPTIONS)
+"""Options of a call that cells take as they are."""
 
 
 class CellLayers(KnownToTools, torch.nn.Module):
@@ -164,7 +167,7 @@ class CellLayers(KnownToTools, torch.nn.Module):
 
         A limit of memory is that of all layers and directions together.
         """
-        selection = {name: arguments.pop(name) for name in OUTPUT_OPTIONS if name in arguments}
+        selection = {name: arguments.pop(name) for name in SELECTION if name in arguments}
         limit = selection.get("memory_limit")
         if isinstance(limit, int):
             selection["memory_limit"] = limit // (self.num_layers * (1 + self.bidirectional))
@@ -385,7 +388,7 @@ def module(  # noqa: PLR0913 - one argument an option
     declaration; left out, states start where the cell says. Other inputs and statics are passed by
     name, the same for all layers. ``lengths`` (B), ``mask``, ``reset`` (T, B) and
     ``zero_output_for_mask`` as in ``cellgen.torch.function``, and so are ``checkpoint``,
-    ``memory_limit`` (of all layers together) and ``products``; what else
+    ``memory_limit`` (of all layers together), ``products`` and ``parallel``; what else
     ``cellgen.frameworks.shown.OUTPUT_OPTIONS`` lists says what is shown of the last layer.
 
     Parameters have the names of the declaration; those of later layers end in ``_l1``, those of the

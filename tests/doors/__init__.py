@@ -16,6 +16,7 @@ import numpy as np
 
 import cellgen
 from cellgen.runtime.abi import axis_length
+from cellgen.runtime.call.segments import KEYWORDS
 from cellgen.runtime.kernel import Kernel
 
 Arrays = dict[str, np.ndarray]
@@ -38,6 +39,8 @@ OPTIONS: Mapping[str, Mapping[str, object]] = {
     "outputs": {"outputs": ("h",)},
     "outputs, checkpoint": {"outputs": ("h",), "checkpoint": 3},
     "products": {"products": "bf16"},
+    "segments": {"parallel": "segments", "segments": 3, "sweeps": 9},
+    "segments, reset": {"parallel": "segments", "segments": 2, "sweeps": 0, "reset": RESET},
     "products, checkpoint": {"products": "bf16", "checkpoint": 2},
 }
 """What a call shows, keeps, clears and multiplies in."""
@@ -76,6 +79,11 @@ class Case:
         return {**TABLES[self.tables], **OPTIONS[self.option]}
 
     @property
+    def fits(self) -> bool:
+        """Whether its options go together: segments take no mask."""
+        return not {"parallel", "mask"} <= {*self.options}
+
+    @property
     def kernel(self) -> Kernel:
         """The kernel of the C target."""
         return cellgen.load(self.cell)
@@ -98,8 +106,9 @@ class Case:
 
     @cached_property
     def run(self) -> tuple[object, ...]:
-        """NumPy's checked call, which saves."""
-        return self.kernel.sequence_forward(**self.arguments, **self.options, save=True)
+        """NumPy's checked call, step by step, which saves."""
+        options = {n: value for n, value in self.options.items() if n not in KEYWORDS}
+        return self.kernel.sequence_forward(**self.arguments, **options, save=True)
 
     @property
     def shown(self) -> dict[str, np.ndarray | None]:
@@ -165,4 +174,5 @@ class Door:
     def cases(self) -> Iterator[Case]:
         """The cases that it takes."""
         for cell, tables in self.pairs:
-            yield from (Case(cell, option, tables, self.afresh) for option in self.options)
+            cases = (Case(cell, option, tables, self.afresh) for option in self.options)
+            yield from (case for case in cases if case.fits)

@@ -19,6 +19,13 @@ def cell_of(case: Case) -> type[Cell]:
     return next(cell for cell in SHIPPED if definition_of(cell).name == case.cell)
 
 
+def checked(case: Case) -> Results:
+    """Calls as they are."""
+    run = case.kernel.sequence_forward(**case.arguments, **case.options, save=True)._asdict()
+    gradients = case.kernel.sequence_backward(**case.backward, saved=run.pop("saved"))
+    return Results(run, by_argument(gradients._asdict()))
+
+
 def prepared(case: Case) -> Results:
     """Calls that are bound once and made twice."""
     forward = case.kernel.sequence_forward.bind(**case.arguments, **case.options, save=True)

@@ -24,7 +24,7 @@ ALONE = tuple((cell, "all") for cell in CELLS)
 ELSEWHERE = frozenset(
     (
         *("save", "saved", "threads", "plan", "packed", "gradients", "per_row", "window", "bp_lim"),
-        *("batch_first", "last_only", "parallel", "segments", "tolerance", "sweeps"),
+        *("batch_first", "last_only", "tolerance"),
     )
 )
 """Options that some doors lack, have by other words or always give: tried by tests of their own."""
@@ -37,6 +37,7 @@ def door(path: str) -> Callable[[Case], Results]:
 
 
 DOORS = (
+    Door("checked", door("by_numpy.checked"), ("segments", "segments, reset")),
     Door(
         "prepared",
         door("by_numpy.prepared"),
@@ -63,7 +64,7 @@ DOORS = (
     Door(
         "layer",
         door("by_torch.layer"),
-        ("plain", "checkpoint", "every", "outputs, checkpoint"),
+        ("plain", "checkpoint", "every", "outputs, checkpoint", "segments"),
         ("torch",),
         pairs=ALONE,
         afresh=True,
@@ -81,7 +82,7 @@ DOORS = (
                 "every, checkpoint",
                 "outputs, checkpoint",
             ),
-            *("products", "products, checkpoint"),
+            *("products", "products, checkpoint", "segments", "segments, reset"),
         ),
         ("jax",),
         pairs=FEW,

@@ -496,3 +496,27 @@ def test_wrong_layers_are_refused(build, message):
     kernel, _, weights, _ = draw(GRU, 1, 1)
     with pytest.raises(ArgumentError, match=message):
         build(kernel, weights)
+
+
+@pytest.mark.parametrize("options", [{}, {"last_only": True}, {"reverse": True}], ids=str)
+def test_layers_run_in_segments_with_the_bits_of_steps(options):
+    kernel, x, weights, states = draw(GRU, 2, 2)
+    layers, cut = Layers(kernel, weights), {"parallel": "segments", "segments": 3, "sweeps": 9}
+    runs = [layers.forward(x, states, save=True, **options, **how) for how in ({}, cut)]
+    expected, found = (layers.backward(run, np.ones_like(run.output)) for run in runs)
+    np.testing.assert_array_equal(runs[1].output, runs[0].output)
+    np.testing.assert_array_equal(runs[1].last[1][1]["h"], runs[0].last[1][1]["h"])
+    np.testing.assert_array_equal(found.d_input, expected.d_input)
+    np.testing.assert_array_equal(found.d_weights[0][1]["u_n"], expected.d_weights[0][1]["u_n"])
+
+
+def test_layers_in_segments_refuse_what_a_call_refuses():
+    kernel, x, weights, _ = draw(GRU, 1, 1)
+    with pytest.raises(ArgumentError, match=r"Layers\(gru\)\.forward: parallel is 'segments' and"):
+        Layers(kernel, weights).forward(x, parallel="segments", mask=MASK)
+    spiking = cellgen.load("lif")
+    sizes = {"B": B, "I": I, "H": H}
+    given = spiking.init(np.random.default_rng(0), **sizes)
+    own = [[{n: a for n, a in given.items() if not n.endswith("_prev")}]]
+    with pytest.raises(ArgumentError, match="whose states follow each other without steps"):
+        Layers(spiking, own).forward(x, parallel="segments")

@@ -1,0 +1,62 @@
+"""Run the forward pass of a call in segments of time side by side, on tensors of the CPU.
+
+Input: a ``Call`` with a cut, its tables and tensors. Output: what the operator of the forward pass
+gives. The kernel of C works on the memory of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cellgen.frameworks.segments import in_segments, refuse_narrow
+from cellgen.runtime.call.segments import Segmentation
+from cellgen.runtime.call.stored import element_name
+from cellgen.runtime.options import SEGMENTS, with_tables
+from cellgen.torch.errors import TensorError
+
+if TYPE_CHECKING:
+    from cellgen.torch.calls import Tables
+    from cellgen.torch.derivatives import Call
+
+
+def run_segments(
+    call: Call,
+    cut: Segmentation,
+    tables: Tables,
+    theta: Sequence[Tensor],
+    *,
+    save: bool,
+) -> list[Tensor]:
+    """Compute all steps; outputs, then what is saved, if it is. Raises TensorError."""
+    layout = call.layout(tables)
+    sizes = layout.check(theta)
+    layout.check_steps(sizes, theta[0], *tables)
+    where, device = layout.where, theta[0].device
+    if device.type != "cpu":
+        raise TensorError(
+            f"{where}: parallel is {SEGMENTS!r} and the tensors are on {device}, expected tensors "
+            f"of the CPU, whose kernels read rows of any strides; move them, or leave parallel out"
+        )
+    refuse_narrow(where, element_name(theta[0].dtype))
+    arrays: dict[str, object] = {
+        item.name: float(tensor) if item.is_scalar else tensor.detach().numpy()
+        for item, tensor in zip(layout.theta, theta, strict=True)
+    }
+    scalars = zip((item.name for item in layout.scalars), call.scalars, strict=True)
+    options = with_tables(
+        call.options, *(None if table is None else table.numpy() for table in tables)
+    )
+    results = in_segments(
+        call.known.kernel,
+        layout,
+        {**arrays, **dict(scalars)},
+        options,
+        cut,
+        save=save,
+        threads=torch.get_num_threads(),
+    )
+    return [torch.from_numpy(array) for array in results]

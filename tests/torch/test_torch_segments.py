@@ -1,0 +1,129 @@
+"""Segments of time side by side through PyTorch: what is refused, and derivatives of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import cellgen.torch
+from cellgen.errors import ArgumentError
+from cellgen.torch.errors import KindError, TensorError
+
+pytestmark = [  # torch's own, of jit and of what it compiles
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+SEGMENTS = {"parallel": "segments", "segments": 4, "sweeps": 9}
+
+
+def tensors(cell: str, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """Tensors of a call over 12 steps, 2 rows."""
+    torch.manual_seed(0)
+    layout = cellgen.torch.function(cell).layout
+    sizes = dict.fromkeys(layout.dims, 3) | {"T": 12, "B": 2}
+    return {
+        item.name: torch.randn(layout.shape(item.name, sizes), dtype=dtype) * 0.4
+        for item in layout.theta
+    }
+
+
+@pytest.mark.parametrize(
+    ("cell", "how", "said"),
+    [
+        ("lif", {}, r"`s = spike\(v - threshold\)` jumps"),
+        ("elman", {"mask": torch.ones(12, 2, dtype=torch.bool)}, "and mask is given"),
+        ("elman", {"every": 2}, "and every is given"),
+        ("elman", {"checkpoint": 4}, "and checkpoint is given"),
+        ("elman", {"memory_limit": 10**6}, "and memory_limit is given"),
+        ("elman", {"parallel": "newton"}, "expected one of segments"),
+        ("elman", {"parallel": None}, "segments is 4 and parallel is None"),
+        ("min_gru", {"form": "auto"}, "form is 'auto', expected the form 'step' with it"),
+    ],
+)
+def test_what_does_not_go_with_segments_is_refused(cell: str, how: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        cellgen.torch.function(cell)(**tensors(cell), **{**SEGMENTS, **how})
+
+
+def test_tensors_of_16_bits_are_refused_with_the_reason() -> None:
+    with pytest.raises(ArgumentError, match="the arrays are bfloat16, expected float32 or float64"):
+        cellgen.torch.function("elman")(**tensors("elman", torch.bfloat16), **SEGMENTS)
+
+
+def test_tensors_without_values_are_refused_by_their_device() -> None:
+    given = {name: tensor.to("meta") for name, tensor in tensors("elman").items()}
+    with pytest.raises(TensorError, match="the tensors are on meta, expected tensors of the CPU"):
+        cellgen.torch.function("elman")(**given, **SEGMENTS)
+
+
+def test_a_wrong_shape_is_said_as_without_segments() -> None:
+    given = tensors("elman")
+    given["u"] = given["u"][:2]
+    with pytest.raises(TensorError, match="u has shape"):
+        cellgen.torch.function("elman")(**given, **SEGMENTS)
+
+
+def test_a_traced_graph_has_no_segments() -> None:
+    given, cell = tensors("elman"), cellgen.torch.function("elman")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return cell(**{**given, "x": x}, **SEGMENTS).h
+
+    with pytest.raises(KindError, match="in a graph that is traced or exported"):
+        torch.jit.trace(run, (given["x"],))
+
+
+def test_a_compiled_program_calls_them() -> None:
+    given, cell = tensors("elman"), cellgen.torch.function("elman")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return (cell(**{**given, "x": 2 * x}, **SEGMENTS).h * 3).sum()
+
+    found, wanted = (x.requires_grad_() for x in (given["x"].clone(), given["x"].clone()))
+    torch.compile(run, backend="eager")(found).backward()
+    run(wanted).backward()
+    assert torch.equal(found.grad, wanted.grad)
+
+
+def test_derivatives_of_transforms_are_those_of_steps() -> None:
+    given, cell = tensors("elman"), cellgen.torch.function("elman")
+    others = {n: tensor for n, tensor in given.items() if n != "x"}
+
+    def loss(x: torch.Tensor, **how: Any) -> torch.Tensor:
+        return (cell(x=x, **others, **how).h ** 2).sum()
+
+    x = given["x"]
+    pairs = torch.stack([x, x + 1])
+    for transform in (
+        torch.func.grad,
+        torch.func.vmap,
+        lambda f: torch.func.vmap(torch.func.grad(f)),
+    ):
+        operand = x if transform is torch.func.grad else pairs
+        wanted = transform(loss)(operand)
+        assert torch.equal(transform(lambda one: loss(one, **SEGMENTS))(operand), wanted)
+    _, wanted = torch.func.jvp(loss, (x,), (x,))
+    _, found = torch.func.jvp(lambda one: loss(one, **SEGMENTS), (x,), (x,))
+    assert torch.equal(found, wanted)
+    hessians = [
+        torch.autograd.functional.hvp(lambda one, how=how: loss(one, **how), x, x)[1]
+        for how in ({}, SEGMENTS)
+    ]
+    assert torch.equal(*hessians)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_layers_in_both_directions_run_in_segments(packed: bool) -> None:
+    torch.manual_seed(0)
+    layer = cellgen.torch.module("qrnn", 3, 3, num_layers=2, bidirectional=True)
+    x: Any = torch.randn(12, 2, 3)
+    if packed:
+        x = torch.nn.utils.rnn.pack_padded_sequence(x, [12, 9])
+    found, last = layer(x, **SEGMENTS, last_only=True)
+    wanted, states = layer(x, last_only=True)
+    assert torch.equal(found, wanted)
+    assert torch.equal(last, states)
+    with pytest.raises(ArgumentError, match="mask is given"):
+        layer(torch.randn(12, 2, 3), mask=torch.ones(12, 2, dtype=torch.bool), **SEGMENTS)
