@@ -2883,7 +2883,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_7)(
     cellgen_rows<const store> n_rows,
     int64_t nK,
     int64_t nN,
-    cellgen_rows<store> d_k_rows,
+    cellgen_rows<real> d_k_rows,
     cellgen_rows<store> d_q_rows,
     cellgen_rows<real> d_n_prev_rows)
 {
@@ -3003,7 +3003,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_reverse_8)(
 __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_k_rows,
+    cellgen_rows<const real> d_k_rows,
     int64_t nK,
     cellgen_rows<store> d_x_w_k_rows,
     const unsigned char *validity)
@@ -3021,7 +3021,7 @@ __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1)(
 __global__ void CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_k_rows,
+    cellgen_rows<const real> d_k_rows,
     cellgen_rows<const store> d_q_rows,
     const unsigned char *validity,
     real *d_b_k_rows,
@@ -3104,6 +3104,7 @@ __global__ void CELLGEN_OF_FRAME CELLGEN_CUDA_NAME(mlstm_reverse_held)(
     int64_t nK,
     CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_args) call,
     store *adjoints,
+    real *terms,
     real *d_c_prev_pair,
     real *d_n_prev_pair,
     real *d_m_prev_pair)
@@ -3491,7 +3492,7 @@ if (frame::ahead) {
                 d_reshaped_sum_c_reshaped_q_held[unit] = d_reshaped_sum_c_reshaped_q;
                 const real d_o = d_h * reshaped_sum_c_reshaped_q / cg_maximum(cg_abs(sum_q_n), exp_exp_pre);
                 const real d_o_pre = d_o * (1 - o) * o;
-                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nD) + unit, d_o_pre);
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + nK * nN + 2 * nN)), row, head * (nD) + unit, d_o_pre);
             }
 }
         __syncthreads();
@@ -3545,7 +3546,7 @@ if (frame::ahead) {
                 const int axis1 = my.warp + tile_1 * frame::warps;
                 const real d_reshaped_v = cellgen_warp_total(d_reshaped_v_total[tile_1]);
                 if (my.lane == 0 && axis1 < axes1) {
-                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nD) + axis1, d_reshaped_v);
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN), (2 * nD * nN + nK * nN + 2 * nN)), row, head * (nD) + axis1, d_reshaped_v);
                 }
             }
             CELLGEN_UNROLL
@@ -3628,9 +3629,9 @@ if (frame::ahead) {
                 const real n = n_held[unit];
                 const real d_n_total = d_n_in + d_sum_q_n * q;
                 const real d_k = d_n_total * i + d_k_1;
-                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nK) + unit, d_k);
+                cg_store(cg_rows(terms + step * nB * (nK * nN), (nK * nN)), row, head * (nK) + unit, d_k);
                 const real d_q = d_sum_q_n * n + d_q_1;
-                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (nK) + unit, d_q);
+                cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + nK * nN + 2 * nN)), row, head * (nK) + unit, d_q);
                 const real d_n_prev = d_n_total * f;
                 d_n_prev_held[unit] = d_n_prev;
             }
@@ -3663,9 +3664,9 @@ if (frame::ahead) {
             const real d_m_total = d_m_in - d_exp_pre - d_f_pre - d_i_pre;
             const real d_m_prev_step = d_f_pre + cg_where(cg_ge(log_f, i_bar), d_m_total, 0);
             const real d_f_bar = d_m_prev_step * cg_sigmoid(-f_bar);
-            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (1), d_f_bar);
+            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + nK * nN + 2 * nN)), row, head * (1), d_f_bar);
             const real d_i_bar = d_i_pre + cg_where(cg_lt(log_f, i_bar), d_m_total, 0);
-            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)), row, head * (1), d_i_bar);
+            if (thread == 0) cg_store(cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + nK * nN + 2 * nN)), row, head * (1), d_i_bar);
             const real d_m_prev = d_m_prev_step;
             d_m_prev_held = d_m_prev;
 }
@@ -3737,7 +3738,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nK * nN)), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nN), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + nK * nN + 2 * nN), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real)
          + CELLGEN_CUDA_BYTES(2 * nB * (nK * nN), real)
          + CELLGEN_CUDA_BYTES(2 * nB * nN, real)
@@ -3765,8 +3767,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward_workspac
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real)
-         + CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + 2 * nN), real)
-         + CELLGEN_CUDA_BYTES((2 * nD * nN + 2 * nN) * nI, store);
+         + CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + nK * nN + 2 * nN), real)
+         + CELLGEN_CUDA_BYTES((2 * nD * nN + nK * nN + 2 * nN) * nI, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
@@ -3850,7 +3852,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     store *const m_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nN), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nD * nN + nK * nN + 2 * nN), store);
+    real *const terms = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (nK * nN), real);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * (nD * nK * nN), real);
     real *const d_n_prev_pair = (real *)(void *)memory;
@@ -3906,9 +3910,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     real *const mlstm_deferred_3_over_rows_d_b_v_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nD * nN), real);
     real *const x_products = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + 2 * nN), real);
+    memory += CELLGEN_CUDA_BYTES(nI * (2 * nD * nN + nK * nN + 2 * nN), real);
     store *const deferred_10_weights_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES((2 * nD * nN + 2 * nN) * nI, store);
+    memory += CELLGEN_CUDA_BYTES((2 * nD * nN + nK * nN + 2 * nN) * nI, store);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -3999,15 +4003,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     cg_transpose(&run, nD * nN, nI, cg_rows(deferred_10_weights_2 + (nD * nN) * nI, nI), cg_in(args->w_o, (nD * nN)));
     cg_transpose(&run, nN, nI, cg_rows(deferred_10_weights_2 + (2 * nD * nN) * nI, nI), cg_in(args->w_f, nN));
     cg_transpose(&run, nN, nI, cg_rows(deferred_10_weights_2 + (2 * nD * nN + nN) * nI, nI), cg_in(args->w_i, nN));
+    cg_transpose(&run, nK * nN, nI, cg_rows(deferred_10_weights_2 + (2 * nD * nN + 2 * nN) * nI, nI), cg_in(args->w_q, (nK * nN)));
     cg_copy(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + nT % 2 * nB * (nD * nK * nN), nD * nK * nN), cg_in(args->d_c_last, nD * nK * nN));
     cg_copy(&run, nB, nK * nN, cg_rows(d_n_prev_pair + nT % 2 * nB * (nK * nN), nK * nN), cg_in(args->d_n_last, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(d_m_prev_pair + nT % 2 * nB * nN, nN), cg_in(args->d_m_last, nN));
     if (cellgen_asks_to_stay(args->tier) && nT > 0 && nB > 0) run.error = CELLGEN_TIER_DOES_NOT_FIT;
     const int held = guarded ? CELLGEN_NOT_HELD : cellgen_choose_held<real>(&run, args->tier, nT, nB, nN, nD, nK, cellgen_larger(cellgen_larger(0, nD), nK), cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)));
     if (held == CELLGEN_HELD_SMALL) { /* a block keeps a head of a row in registers */
-        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_small<real>>), cellgen_small<real>, nB, nN, cellgen_held_bytes<cellgen_small<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, terms, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
     } else if (held == CELLGEN_HELD_LARGE) {
-        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_large<real>>), cellgen_large<real>, nB, nN, cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+        CELLGEN_HELD(&run, (CELLGEN_CUDA_NAME(mlstm_reverse_held)<cellgen_large<real>>), cellgen_large<real>, nB, nN, cellgen_held_bytes<cellgen_large<real>>(15, 4, sizeof(real)), nT, nB, nI, nN, nD, nK, *args, adjoints, terms, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_1), nB, nD * nK * nN,
@@ -4042,7 +4047,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
                 nD,
                 nN,
                 cg_rows(reverse_d_reshaped_sum_c_reshaped_q, (nD * nN)),
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+                cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + nD * nN, (2 * nD * nN + nK * nN + 2 * nN)));
             CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_4_sums1), (int64_t)(nB), (int64_t)(nN), nD,
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(args->o + step * nB * (nD * nN), (nD * nN)),
@@ -4095,7 +4100,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
                 nD,
                 nK,
                 nN,
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), (2 * nD * nN + 2 * nK * nN + 2 * nN)));
+                cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN), (2 * nD * nN + nK * nN + 2 * nN)));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_reverse_6), nB, nN,
                 cg_in(reverse_d_exp_exp_pre, nN),
                 cg_in(reverse_exp_exp_pre, nN),
@@ -4111,8 +4116,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
                 cg_in(args->n + step * n_step, n_row),
                 nK,
                 nN,
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(terms + step * nB * (nK * nN), (nK * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN + 2 * nN, (2 * nD * nN + nK * nN + 2 * nN)),
                 cg_rows(d_n_prev_pair + step % 2 * nB * (nK * nN), (nK * nN)));
             CELLGEN_ENTRIES(&run, CELLGEN_CUDA_NAME(mlstm_reverse_7_sums1), (int64_t)(nB), (int64_t)(nN), nK,
                 cg_in(reverse_d_n_in, (nK * nN)),
@@ -4136,14 +4141,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
                 cg_in(reverse_log_f, nN),
                 cg_in(reverse_i, nN),
                 cg_in(reverse_f, nN),
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-                cg_rows(adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN, (2 * nD * nN + nK * nN + 2 * nN)),
+                cg_rows(adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN) + 2 * nD * nN + nN, (2 * nD * nN + nK * nN + 2 * nN)),
                 cg_rows(d_m_prev_pair + step % 2 * nB * nN, nN));
             if (guarded) {
                 cg_masked_select_gradient(&run, nB, nD * nK * nN, d_c_prev_pair + step % 2 * nB * (nD * nK * nN), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK * nN), cg_every(cg_series(given->d_c, given->strided ? given->strides + 10 : nullptr, nB, nN * nD * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_masked_select_gradient(&run, nB, nK * nN, d_n_prev_pair + step % 2 * nB * (nK * nN), d_n_prev_pair + (step + 1) % 2 * nB * (nK * nN), cg_every(cg_series(given->d_n, given->strided ? given->strides + 12 : nullptr, nB, nN * nK), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
                 cg_masked_select_gradient(&run, nB, nN, d_m_prev_pair + step % 2 * nB * nN, d_m_prev_pair + (step + 1) % 2 * nB * nN, cg_every(cg_series(given->d_m, given->strided ? given->strides + 14 : nullptr, nB, nN * 1), args->every), args->reverse ? nT - 1 - step : step, step_validity + step * nB, step_resets + step * nB);
-                cg_leave_out(&run, nB, (2 * nD * nN + 2 * nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + 2 * nK * nN + 2 * nN), step_validity + step * nB);
+                cg_leave_out(&run, nB, (2 * nD * nN + nK * nN + 2 * nN), adjoints + step * nB * (2 * nD * nN + nK * nN + 2 * nN), step_validity + step * nB);
+                cg_leave_out(&run, nB, (nK * nN), terms + step * nB * (nK * nN), step_validity + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nD * nK * nN, cg_rows(d_c_prev_pair + step % 2 * nB * (nD * nK * nN), (nD * nK * nN)));
@@ -4156,48 +4162,45 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mlstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nK * nN, cg_rows(args->d_n_prev, nK * nN), cg_in(d_n_prev_pair, nK * nN));
     cg_copy(&run, nB, nN, cg_rows(args->d_m_prev, nN), cg_in(d_m_prev_pair, nN));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1), nT * nB, nK * nN,
-        cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(terms, (nK * nN)),
         nK,
         cg_rows(deferred_d_x_w_k, (nK * nN)),
         guarded ? step_validity : nullptr);
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_1_over_rows), nT * nB, nK * nN,
-        cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(terms, (nK * nN)),
+        cg_in(adjoints + 2 * nD * nN + 2 * nN, (2 * nD * nN + nK * nN + 2 * nN)),
         guarded ? step_validity : nullptr,
         mlstm_deferred_1_over_rows_d_b_k_chunks,
         mlstm_deferred_1_over_rows_d_b_q_chunks);
     cg_add_chunks(&run, nT * nB, nK * nN, mlstm_deferred_1_over_rows_d_b_k_chunks, cg_rows(args->d_b_k, nK));
     cg_add_chunks(&run, nT * nB, nK * nN, mlstm_deferred_1_over_rows_d_b_q_chunks, cg_rows(args->d_b_q, nK));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_2_over_rows), nT * nB, nN,
-        cg_in(adjoints + 2 * nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(adjoints + 2 * nD * nN + nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + 2 * nD * nN, (2 * nD * nN + nK * nN + 2 * nN)),
+        cg_in(adjoints + 2 * nD * nN + nN, (2 * nD * nN + nK * nN + 2 * nN)),
         mlstm_deferred_2_over_rows_d_b_f_chunks,
         mlstm_deferred_2_over_rows_d_b_i_chunks);
     cg_add_chunks(&run, nT * nB, nN, mlstm_deferred_2_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, 1));
     cg_add_chunks(&run, nT * nB, nN, mlstm_deferred_2_over_rows_d_b_i_chunks, cg_rows(args->d_b_i, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(mlstm_deferred_3_over_rows), nT * nB, nD * nN,
-        cg_in(adjoints + nD * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
-        cg_in(adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN)),
+        cg_in(adjoints + nD * nN, (2 * nD * nN + nK * nN + 2 * nN)),
+        cg_in(adjoints, (2 * nD * nN + nK * nN + 2 * nN)),
         mlstm_deferred_3_over_rows_d_b_o_chunks,
         mlstm_deferred_3_over_rows_d_b_v_chunks);
     cg_add_chunks(&run, nT * nB, nD * nN, mlstm_deferred_3_over_rows_d_b_o_chunks, cg_rows(args->d_b_o, nD));
     cg_add_chunks(&run, nT * nB, nD * nN, mlstm_deferred_3_over_rows_d_b_v_chunks, cg_rows(args->d_b_v, nD));
     /* d_w_k = x.T @ d_x_w_k */
     cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, deferred_d_x_w_k, (nK * nN), args->d_w_k, (nK * nN), 0);
-    /* d_w_v = x.T @ d_reshaped_v; d_w_o = x.T @ d_o_pre; d_w_f = x.T @ d_f_bar; d_w_i = x.T @ d_i_bar */
-    cg_gemm_tn(&run, nI, 2 * nD * nN + 2 * nN, nT * nB, args->x, nI, adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN), x_products, 2 * nD * nN + 2 * nN, 0);
-    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products, 2 * nD * nN + 2 * nN));
-    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_o, (nD * nN)), cg_in(x_products + nD * nN, 2 * nD * nN + 2 * nN));
-    cg_copy(&run, nI, nN, cg_rows(args->d_w_f, nN), cg_in(x_products + 2 * nD * nN, 2 * nD * nN + 2 * nN));
-    cg_copy(&run, nI, nN, cg_rows(args->d_w_i, nN), cg_in(x_products + 2 * nD * nN + nN, 2 * nD * nN + 2 * nN));
-    /* d_w_q = x.T @ d_q */
-    cg_gemm_tn(&run, nI, nK * nN, nT * nB, args->x, nI, adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN), args->d_w_q, (nK * nN), 0);
+    /* d_w_v = x.T @ d_reshaped_v; d_w_o = x.T @ d_o_pre; d_w_f = x.T @ d_f_bar; d_w_i = x.T @ d_i_bar; d_w_q = x.T @ d_q */
+    cg_gemm_tn(&run, nI, 2 * nD * nN + nK * nN + 2 * nN, nT * nB, args->x, nI, adjoints, (2 * nD * nN + nK * nN + 2 * nN), x_products, 2 * nD * nN + nK * nN + 2 * nN, 0);
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_v, (nD * nN)), cg_in(x_products, 2 * nD * nN + nK * nN + 2 * nN));
+    cg_copy(&run, nI, nD * nN, cg_rows(args->d_w_o, (nD * nN)), cg_in(x_products + nD * nN, 2 * nD * nN + nK * nN + 2 * nN));
+    cg_copy(&run, nI, nN, cg_rows(args->d_w_f, nN), cg_in(x_products + 2 * nD * nN, 2 * nD * nN + nK * nN + 2 * nN));
+    cg_copy(&run, nI, nN, cg_rows(args->d_w_i, nN), cg_in(x_products + 2 * nD * nN + nN, 2 * nD * nN + nK * nN + 2 * nN));
+    cg_copy(&run, nI, nK * nN, cg_rows(args->d_w_q, (nK * nN)), cg_in(x_products + 2 * nD * nN + 2 * nN, 2 * nD * nN + nK * nN + 2 * nN));
     /* d_x_w_k @ [w_k.T] */
     cg_gemm_nt(&run, nT * nB, nI, nK * nN, deferred_d_x_w_k, (nK * nN), args->w_k, (nK * nN), args->d_x, nI, 0);
-    /* d_reshaped_v @ [w_v.T]; d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
-    cg_gemm_nn(&run, nT * nB, nI, 2 * nD * nN + 2 * nN, adjoints, (2 * nD * nN + 2 * nK * nN + 2 * nN), deferred_10_weights_2, nI, args->d_x, nI, 1);
-    /* d_q @ [w_q.T] */
-    cg_gemm_nt(&run, nT * nB, nI, nK * nN, adjoints + 2 * nD * nN + nK * nN + 2 * nN, (2 * nD * nN + 2 * nK * nN + 2 * nN), args->w_q, (nK * nN), args->d_x, nI, 1);
+    /* d_reshaped_v @ [w_v.T]; d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_q @ [w_q.T] */
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nD * nN + nK * nN + 2 * nN, adjoints, (2 * nD * nN + nK * nN + 2 * nN), deferred_10_weights_2, nI, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(8))
         cg_scatter_steps(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 16 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_validity : nullptr);
     return run.error;

@@ -178,7 +178,7 @@ class _DeferredPlanner:
         return DevicePlace(rows, Element.STORE, over=Over.PREVIOUS)
 
     def _kept(self, place: Place) -> DevicePlace:
-        return self.plan.kept.place(place.buffer.value)
+        return self.plan.kept_place(place.buffer.value)
 
     def _scratch(self, place: Place) -> DevicePlace:
         buffer = place.buffer

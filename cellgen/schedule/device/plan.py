@@ -70,6 +70,7 @@ class DeviceState:
 class KeptOverTime:
     """What the deferred part reads of the loop, side by side in one array over time."""
 
+    element: Element
     order: tuple[Value, ...] = ()
     memory: str = ""
     stride: Expr = ZERO
@@ -78,7 +79,7 @@ class KeptOverTime:
         """Where a value that is kept lies, at a step or from the first one on."""
         before = self.order[: self.order.index(value)]
         start = sum((row_width(v) for v in before), start=ZERO)
-        return DevicePlace.in_memory(self.memory, self.stride, Element.STORE, step, start)
+        return DevicePlace.in_memory(self.memory, self.stride, self.element, step, start)
 
     def neighbours(self, part: PartPlan) -> Neighbours:
         """The views that lie side by side, in order."""
@@ -96,6 +97,7 @@ class DeviceTimePlan:
     ``deferred`` follows over the rows of all steps, then ``epilogue``. ``tier`` is the kernel over
     all steps, or why there is none, ``persistent`` the one whose blocks are on the device together.
     ``sums`` are those of products, ``once`` says where lies what is the same at every step.
+    ``kept`` has what products read of the loop, ``terms`` what is only added up, in full.
     """
 
     time: TimePlan
@@ -111,7 +113,8 @@ class DeviceTimePlan:
     states: tuple[DeviceState, ...] = ()
     tier: TierChoice = field(default_factory=TierChoice)
     persistent: PersistentChoice = field(default_factory=PersistentChoice)
-    kept: KeptOverTime = field(default_factory=KeptOverTime)
+    kept: KeptOverTime = KeptOverTime(Element.STORE)
+    terms: KeptOverTime = KeptOverTime(Element.REAL)
     deferred: tuple[DeferredStage, ...] = ()
     epilogue: tuple[OnceStage, ...] = ()
 
@@ -133,6 +136,11 @@ class DeviceTimePlan:
     def state(self, previous: Value) -> DeviceState:
         """A state by its value before a step."""
         return next(state for state in self.states if state.link.previous == previous)
+
+    def kept_place(self, value: Value, step: Moment | None = None) -> DevicePlace:
+        """Where a value that the deferred part reads of the loop lies."""
+        own = self.kept if value in self.kept.order else self.terms
+        return own.place(value, step)
 
     @property
     def is_backward(self) -> bool:

@@ -12,6 +12,7 @@ from sympy import Integer
 from cellgen.language.value import B, T, Value
 from cellgen.program.over_time import StateLink
 from cellgen.schedule.device.form import workspace_of
+from cellgen.schedule.device.loops import operands_of
 from cellgen.schedule.device.places import (
     DeviceWorkspace,
     Element,
@@ -41,19 +42,35 @@ def with_states(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimeP
 
 
 def with_adjoints(function: FunctionOverTime, plan: DeviceTimePlan) -> DeviceTimePlan:
-    """Say where gradients between steps lie, and side by side what the deferred part reads."""
+    """Say where gradients between steps lie, and side by side what the deferred part reads.
+
+    What no product reads is only added up over rows: it is kept as sums are, since a term may be
+    beyond the largest number of an array's type.
+    """
     if not plan.is_backward:
         return plan
-    memory, order, kept = workspace_of(function, plan), function.programs.kept, KeptOverTime()
-    if order:
-        total = sum((row_width(v) for v in order[1:]), start=row_width(order[0]))
-        own = memory.add("adjoints", Element.STORE, Extent((T, B, total)))
-        kept = KeptOverTime(order, own, total)
+    memory = workspace_of(function, plan)
+    work = (stage for part in plan.time.parts for stage in part.work)
+    operands = {buffer.value for buffer in operands_of(tuple(work))}
+    read = [value in operands for value in function.programs.kept]
+    both = tuple(zip(function.programs.kept, read, strict=True))
+    kept = _kept(memory, "adjoints", Element.STORE, tuple(v for v, is_read in both if is_read))
+    terms = _kept(memory, "terms", Element.REAL, tuple(v for v, is_read in both if not is_read))
     states = tuple(
         DeviceState(link, carries=_pair(memory, link.passed, Element.REAL))
         for link in function.programs.links
     )
-    return replace(plan, memory=tuple(memory.arrays), states=states, kept=kept)
+    return replace(plan, memory=tuple(memory.arrays), states=states, kept=kept, terms=terms)
+
+
+def _kept(
+    memory: DeviceWorkspace, name: str, element: Element, order: tuple[Value, ...]
+) -> KeptOverTime:
+    """Reserve an array over time for values side by side, if there are such."""
+    if not order:
+        return KeptOverTime(element)
+    total = sum((row_width(v) for v in order[1:]), start=row_width(order[0]))
+    return KeptOverTime(element, order, memory.add(name, element, Extent((T, B, total))), total)
 
 
 def rows_over_time(plan: DeviceTimePlan, link: StateLink) -> RowsOfArray:

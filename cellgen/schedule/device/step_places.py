@@ -129,7 +129,7 @@ class StepPlaces:
         return DevicePlace(self.states[place.of].carried(at), Element.REAL)
 
     def _kept(self, place: Place) -> DevicePlace:
-        return self.plan.kept.place(place.buffer.value, Moment.NOW)
+        return self.plan.kept_place(place.buffer.value, Moment.NOW)
 
     def _scratch(self, place: Place) -> DevicePlace:
         buffer = place.buffer

@@ -373,11 +373,11 @@ def _name_in(stage: PersistentStage, channel: Channel) -> str:
 
 def _left_out(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
     """What the host does behind the kernel: adjoints of masked steps count nothing."""
-    if not plan.kept.order:
-        return []
-    by = c_factor(plan.kept.stride)
     return [
-        f"if (guarded) cg_leave_out(&run, nT * nB, {by}, {plan.kept.memory}, {options.validity});"
+        f"if (guarded) cg_leave_out(&run, nT * nB, {c_factor(kept.stride)}, {kept.memory}, "
+        f"{options.validity});"
+        for kept in (plan.kept, plan.terms)
+        if kept.order
     ]
 
 

@@ -88,9 +88,10 @@ def _guarded(plan: DeviceTimePlan, options: OptionLines) -> list[str]:
         ]
         return _where("guarded", selected)
     selected = [_selected(state, options) for state in plan.states]
-    if plan.kept.order:
-        by = c_factor(plan.kept.stride)
-        selected.append(options.leave_out(f"{plan.kept.memory} + step * nB * {by}", by))
+    for kept in (plan.kept, plan.terms):
+        if kept.order:
+            by = c_factor(kept.stride)
+            selected.append(options.leave_out(f"{kept.memory} + step * nB * {by}", by))
     cuts = [_cut(state) for state in plan.states]
     return [
         *_where("guarded", selected),
